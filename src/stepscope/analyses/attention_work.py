@@ -1,0 +1,174 @@
+"""Fused attention: two products over the attended (query, key) pairs forward, four backward, and a fifth that flash recomputes.
+
+Forward, per head: scores = Q K^T (2*d FLOPs a pair) and P V (2*dv). Backward: dV = P^T dO, dP = dO V^T (2*dv each), dQ = dS K,
+dK = dS^T Q (2*d each): twice the forward pass, which is what metrics.md counts as model FLOPs. Flash kernels keep no scores and
+compute Q K^T again (Dao 2022, FlashAttention, section 3.1 and algorithm 4): 2.5 times the forward pass when d = dv. That is
+`hardware_flops`, and what torch.utils.flop_counter reports (which never halves for causal).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from stepscope.analyses.attention_ops import ATTENTIONS, HEADS_FIRST, Attention
+from stepscope.analyses.op_inputs import ParsedInputs, flag_at, integer_at, text_at
+from stepscope.analyses.operands import (
+    Model,
+    Operand,
+    Work,
+    make_work,
+    operand,
+    operands,
+    read_bytes,
+    size_bytes,
+    total,
+    written_bytes,
+)
+
+UNBOUNDED = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What an attention is of; `sequences` is None when packed sequences' lengths cannot be told."""
+
+    sequences: int | None
+    length_q: int
+    length_k: int
+    heads: int
+    head_dim: int
+    head_dim_v: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The keys a query at the same place may see: from `left` before it to `right` after it."""
+
+    left: float
+    right: float
+    bottom_right: bool
+
+
+def attention_work(spec: Attention, inputs: ParsedInputs) -> Work | None:
+    """The work of one fused attention, forward or backward."""
+    query, key, value = (operand(inputs, spec.query + at) for at in range(3))
+    if query is None or key is None or value is None or any(_is_given(inputs, at) for at in spec.unreadable):
+        return None
+    sizes = _sizes(spec, inputs, query, key, value)
+    if sizes is None:
+        return None
+    moved = _moved(spec, inputs, query, key, value)
+    band = _band(spec, inputs)
+    precision = query.dtype if query.dtype == key.dtype else None
+    if band is None or sizes.sequences is None:
+        return make_work("attention", flops=None, moved=moved, precision=precision)
+    pairs = sizes.sequences * sizes.heads * attended_pairs(sizes.length_q, sizes.length_k, band)
+    forward = 2 * pairs * (sizes.head_dim + sizes.head_dim_v)
+    if not spec.is_backward:
+        return make_work("attention", flops=forward, moved=moved, precision=precision)
+    recomputed = 2 * pairs * sizes.head_dim
+    return make_work("attention", flops=2 * forward, moved=moved, precision=precision, hardware_flops=2 * forward + recomputed)
+
+
+def attended_pairs(length_q: int, length_k: int, band: Band) -> float:
+    """The area of the band in the score matrix: exactly half of it when causal and square, as metrics.md counts.
+
+    A row t of [0, length_q) sees the keys between its two edges, clipped to [0, length_k). The area under one clipped edge t + c
+    is F(length_q + c) - F(c), with F the integral of min(max(x, 0), length_k).
+    """
+    shift = length_k - length_q if band.bottom_right else 0
+    upper = _area_under(shift + band.right, length_q, length_k)
+    return max(upper - _area_under(shift - band.left, length_q, length_k), 0.0)
+
+
+def _area_under(start: float, length_q: int, length_k: int) -> float:
+    if start >= length_k:
+        return float(length_q) * length_k
+    if start <= -length_q:
+        return 0.0
+    return _integral(length_q + start, length_k) - _integral(start, length_k)
+
+
+def _integral(end: float, ceiling: int) -> float:
+    rising = min(max(end, 0.0), ceiling)
+    return rising * rising / 2 + max(end - ceiling, 0.0) * ceiling
+
+
+def _band(spec: Attention, inputs: ParsedInputs) -> Band | None:
+    """Which keys a query sees; `None` when the record does not say whether it is causal."""
+    if spec.mask_type:
+        return _masked_band(spec, inputs)
+    causal = next((flag for flag in (flag_at(inputs, at) for at in spec.causal) if flag is not None), None)
+    left = _window(inputs, spec.window)
+    right = _window(inputs, None if spec.window is None else spec.window + 1)
+    if causal is None or left is None or right is None:
+        return None
+    return Band(left=left, right=min(right, 0.0) if causal else right, bottom_right=spec.bottom_right)
+
+
+def _masked_band(spec: Attention, inputs: ParsedInputs) -> Band | None:
+    for at in spec.mask_type:
+        mask = integer_at(inputs, at)
+        if mask in (0, 1, 2) and flag_at(inputs, at + 1) is not None:
+            return Band(left=UNBOUNDED, right=0.0 if mask else UNBOUNDED, bottom_right=mask == 2)
+    return None
+
+
+def _window(inputs: ParsedInputs, at: int | None) -> float | None:
+    if at is None or at >= len(inputs.types) or (inputs.types[at] == "" and text_at(inputs, at) is None):
+        return UNBOUNDED
+    size = integer_at(inputs, at)
+    return None if size is None else UNBOUNDED if size < 0 else float(size)
+
+
+def _is_given(inputs: ParsedInputs, at: int) -> bool:
+    if operand(inputs, at) is not None:
+        return True
+    return text_at(inputs, at) not in (None, "0")
+
+
+def _sizes(spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, value: Operand) -> Sizes | None:
+    lengths = None if spec.lengths is None else operand(inputs, spec.lengths)
+    sequence, head = (-2, -3) if spec.layout == HEADS_FIRST and len(query.dims) == 4 else (-3, -2)
+    if not len(query.dims) == len(key.dims) == len(value.dims) or len(query.dims) not in (3, 4):
+        return None
+    if len(query.dims) == 3 and lengths is None:
+        return None
+    heads, heads_k, dim, dim_v = query.dims[head], key.dims[head], query.dims[-1], value.dims[-1]
+    length_q, length_k = query.dims[sequence], key.dims[sequence]
+    if key.dims[-1] != dim or value.dims[:-1] != key.dims[:-1] or not heads_k or heads % heads_k:
+        return None
+    batch = query.dims[0] if len(query.dims) == 4 else 1
+    if len(query.dims) == 4 and key.dims[0] != batch:
+        return None
+    if lengths is None:
+        return Sizes(sequences=batch, length_q=length_q, length_k=length_k, heads=heads, head_dim=dim, head_dim_v=dim_v)
+    packed = _packed(spec, inputs, lengths.numel - 1, batch * length_q, batch * length_k)
+    count, length_q, length_k = packed or (None, length_q, length_k)
+    return Sizes(sequences=count, length_q=length_q, length_k=length_k, heads=heads, head_dim=dim, head_dim_v=dim_v)
+
+
+def _packed(spec: Attention, inputs: ParsedInputs, count: int, tokens_q: int, tokens_k: int) -> tuple[int, int, int] | None:
+    """The number and lengths of packed sequences, where they follow: there is one, or all are as long as the longest."""
+    if count == 1:
+        return 1, tokens_q, tokens_k
+    if spec.max_lengths is None:
+        return None
+    longest_q, longest_k = integer_at(inputs, spec.max_lengths), integer_at(inputs, spec.max_lengths + 1)
+    if count < 1 or longest_q is None or longest_k is None or count * longest_q != tokens_q or count * longest_k != tokens_k:
+        return None
+    return count, longest_q, longest_k
+
+
+def _moved(spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, value: Operand) -> float | None:
+    reads = read_bytes(query, key, value, *operands(inputs, spec.also_read))
+    if spec.is_backward:
+        return total(reads, written_bytes(query, key, value))
+    rows = query.numel // query.dims[-1] if query.dims[-1] else 0
+    out_dtype = "bf16" if query.dtype == "fp8" else query.dtype  # fp8 kernels write bf16 (hopper/flash_api.cpp, out_type)
+    return total(reads, size_bytes(rows * value.dims[-1], out_dtype), size_bytes(rows, "fp32"))  # and the log-sum-exp
+
+
+MODELS: Mapping[str, Model] = {op: partial(attention_work, spec) for op, spec in ATTENTIONS.items()}

@@ -1,0 +1,125 @@
+"""Interval algebra on integer nanoseconds: sets of half-open intervals [start, end) as numpy arrays.
+
+A *set* here is a pair of arrays, sorted, disjoint and with no empty interval; `union` makes one of any intervals. Everything is
+exact and none of it loops over intervals in Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.core.trace import Bool, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """A set of disjoint, non-touching, non-empty intervals in order."""
+
+    start: Int64
+    end: Int64
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def total(self) -> int:
+        """The length of the set."""
+        return int((self.end - self.start).sum())
+
+    @property
+    def span(self) -> int:
+        """From the first start to the last end."""
+        return int(self.end[-1] - self.start[0]) if len(self.start) else 0
+
+    def self_check(self) -> None:
+        assert len(self.start) == len(self.end)
+        assert bool((self.end > self.start).all()), "an empty interval"
+        assert bool((self.start[1:] > self.end[:-1]).all()), "intervals that touch or overlap"
+
+
+def empty() -> Intervals:
+    """The empty set."""
+    return Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def union(start: Int64, end: Int64) -> Intervals:
+    """The set covered by any intervals, in any order; empty and backward ones add nothing."""
+    keep = end > start
+    if not keep.all():
+        start, end = start[keep], end[keep]
+    if len(start) == 0:
+        return empty()
+    if not bool((start[1:] >= start[:-1]).all()):
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    first = np.empty(len(start), np.bool_)
+    first[0] = True
+    np.greater(start[1:], reach[:-1], out=first[1:])
+    opens = np.flatnonzero(first)
+    closes = np.append(opens[1:] - 1, len(start) - 1)
+    return Intervals(start[opens], reach[closes])
+
+
+def join(*sets: Intervals) -> Intervals:
+    """What is in any of the sets."""
+    return union(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """What is in both sets."""
+    if len(a) == 0 or len(b) == 0:
+        return empty()
+    # For each interval of `a`, the intervals of `b` that reach into it are b[first:last].
+    first = np.searchsorted(b.end, a.start, side="right")
+    last = np.searchsorted(b.start, a.end, side="left")
+    counts = np.maximum(last - first, 0)
+    owner = np.repeat(np.arange(len(a)), counts)
+    offset = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    other = np.repeat(first, counts) + offset
+    return Intervals(np.maximum(a.start[owner], b.start[other]), np.minimum(a.end[owner], b.end[other]))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """What is in `a` and not in `b`."""
+    if len(a) == 0 or len(b) == 0:
+        return a
+    low = min(int(a.start[0]), int(b.start[0]))
+    high = max(int(a.end[-1]), int(b.end[-1]))
+    return intersect(a, complement(b, low, high))
+
+
+def complement(a: Intervals, low: int, high: int) -> Intervals:
+    """What of [low, high) is not in `a`."""
+    start = np.concatenate([[low], np.clip(a.end, low, high)]).astype(np.int64)
+    end = np.concatenate([np.clip(a.start, low, high), [high]]).astype(np.int64)
+    keep = end > start
+    return Intervals(start[keep], end[keep])
+
+
+def lengths_in(windows_start: Int64, windows_end: Int64, a: Intervals) -> Int64:
+    """For each window, how much of it `a` covers. Windows may overlap and be in any order; a backward one counts 0."""
+    return np.maximum(covered_before(a, windows_end) - covered_before(a, windows_start), 0)
+
+
+def covered_before(a: Intervals, times: Int64) -> Int64:
+    """For each time, how much of `a` lies before it."""
+    if len(a) == 0:
+        return np.zeros(len(times), np.int64)
+    sums = np.concatenate([[0], np.cumsum(a.end - a.start)])
+    index = np.searchsorted(a.start, times, side="right")
+    before = sums[np.maximum(index - 1, 0)]
+    inside = np.clip(times, None, a.end[np.maximum(index - 1, 0)]) - a.start[np.maximum(index - 1, 0)]
+    result: Int64 = np.where(index > 0, before + inside, 0)
+    return result
+
+
+def contains(a: Intervals, times: Int64) -> Bool:
+    """For each time, whether `a` covers it."""
+    if len(a) == 0:
+        return np.zeros(len(times), np.bool_)
+    index = np.searchsorted(a.start, times, side="right") - 1
+    result: Bool = (index >= 0) & (times < a.end[np.maximum(index, 0)])
+    return result

@@ -1,0 +1,64 @@
+"""What a kernel is, as far as its name tells."""
+
+from __future__ import annotations
+
+import re
+
+CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (category, re.compile(pattern, re.IGNORECASE))
+    for category, pattern in (
+        ("collective", r"nccl|rccl|oneccl|hccl|msccl|nvshmem|multimem_all|cross_device_reduce|one_shot_all_reduce|two_shot_all_reduce"),
+        ("attention", r"flash|fmha|sdpa|attention|attn_fwd|attn_bwd|bwd_kernel_dk_dv|bwd_kernel_dq|paged_att"),
+        ("optimizer", r"multi_tensor_apply.*(adam|sgd|lamb|optimizer)|fusedoptimizer|fused_adam|adam_?w?_kernel|lamb_stage"),
+        ("layout", r"nchwtonhwc|nhwctonchw|tensortransform|batched_transpose|nchw2nhwc"),
+        ("convolution", r"conv|fprop|dgrad|wgrad|winograd|scudnn|igemm|miopen(?!batchnorm)|cudnn_(infer|train)_|xdlops.*gnwc"),
+        ("gemm", r"gemm|nvjet|cutlass|cijk_|gemv|cublas|splitkreduce|wgmma|matmul|_mm_|tensorop|ck::.*gridwise|xe_?tla"),
+        ("norm", r"norm|bn_fw|bn_bw|gammabeta|welford"),
+        ("softmax", r"softmax"),
+        ("embedding", r"embedding|vectorized_gather_kernel|index_?select|embs_kernel"),
+        ("loss", r"nll_loss|cross_?entropy"),
+        ("dropout", r"dropout"),
+        ("sort", r"radixsort|sort|topk|scan_?by_?key|devicescan|segmented"),
+        ("index", r"index|gather|scatter|masked_fill|where|take"),
+        ("copy", r"copy|catarray|memcpy|fill|transpose|permute|contiguous|cast|convert_"),
+        ("reduction", r"reduce|sum_functor|norm_kernel|mean|argmax|triton_red|triton_per"),
+        ("optimizer", r"multi_tensor_apply|foreach"),
+        ("pool", r"pool|upsample|interpolate|grid_sample"),
+        ("random", r"random|philox|bernoulli|normal_kernel|uniform|distribution"),
+        ("rnn", r"lstm|gru|rnn"),
+        ("pointwise", r"elementwise|triton_poi|pointwise|vectorized_|unrolled_|functor"),
+    )
+)
+"""First match wins, so the specific stand before the general."""
+
+TENSOR_CORE = re.compile(
+    r"nvjet|wgmma|tensorop|hmma|imma|_mma|mma_|[hsdiu](884|1688|16816|16832|161616)|xmma_(?!.*ffma)|flash_fwd|flash_bwd|flash_[fb]prop|fmha_v\d"
+    r"|device_kernel.*sm(90|100)|_MI\d+x\d+|xdl|mfma|tensor_?core|cutlass_(80|90|100)_(?!simt)",
+    re.IGNORECASE,
+)
+VECTOR_UNIT = re.compile(
+    r"simt|ffma|sgemm|dgemm|scudnn|gemv|_convolve_sgemm|wgrad_alg0_engine|dgrad_engine|dgrad2d|wgrad2d|cutlass[FB]_f32", re.IGNORECASE
+)
+TF32 = re.compile(r"tf32|s1688(?!.*(f16|bf16|half))|tensorop_s1688", re.IGNORECASE)
+
+MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
+
+
+def category_of(name: str) -> str:
+    """The kind of work, by name alone; `other` when nothing matches."""
+    for category, pattern in CATEGORIES:
+        if pattern.search(name):
+            return category
+    return "other"
+
+
+def uses_tensor_cores(name: str) -> bool | None:
+    """Whether the kernel is a tensor-core (matrix-unit) one; None when its name does not tell."""
+    if VECTOR_UNIT.search(name) and not re.search(r"tensorop|[hs](1688|16816)|_MI\d+x\d+", name):
+        return False
+    return True if TENSOR_CORE.search(name) else None
+
+
+def runs_in_tf32(name: str) -> bool:
+    """Whether a matrix kernel over 32-bit floats says that it rounds them to TF32."""
+    return TF32.search(name) is not None

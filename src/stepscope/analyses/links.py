@@ -1,0 +1,84 @@
+"""Launch links: which host call started which work on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.nesting import enclosing
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+
+CLOCK_SKEW_NS = 1_000_000
+"""How far the recorder's device clock may lag its host clock: recorders align them to within microseconds, some to less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Per event of the trace (NONE off the subject)."""
+
+    parent: Int64
+    """Host ranges: the innermost range it began in."""
+    launch: Int64
+    """Device work: the host event that launched it, a runtime call or, where none was recorded, an operator."""
+    op: Int64
+    """Device work: the innermost host range (not a runtime call) it was launched in."""
+    shared: Bool
+    """Device work: its launching call launched other work too (a CUDA graph)."""
+
+
+def link(trace: Trace) -> Links:
+    """Links of every device event, by correlation id, else by the external id both sides carry."""
+    parent = enclosing(trace)
+    launch = np.full(len(trace), NONE, np.int64)
+    device = np.flatnonzero(trace.device_work)
+    calls = np.flatnonzero(trace.is_kind(Kind.RUNTIME) & (trace.correlation != NONE))
+    launch[device] = _match(trace.correlation[device], trace.correlation[calls], calls)
+    _drop_effects_before_causes(trace, launch, device)
+    lost = device[launch[device] == NONE]
+    if len(lost):
+        ops = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.external > 0))
+        launch[lost] = _match(trace.external[lost], trace.external[ops], ops)
+        _drop_effects_before_causes(trace, launch, lost)
+    return Links(parent=parent, launch=launch, op=_launching_range(trace, parent, launch, device), shared=_shared(launch, device))
+
+
+def _match(wanted: Int64, keys: Int64, events: Int64) -> Int64:
+    """For each wanted id, the last event that carries it."""
+    result = np.full(len(wanted), NONE, np.int64)
+    if len(keys) == 0:
+        return result
+    order = np.argsort(keys, kind="stable")
+    ids = keys[order]
+    at = np.searchsorted(ids, wanted, side="right") - 1
+    hit = (at >= 0) & (ids[np.maximum(at, 0)] == wanted) & (wanted != NONE)
+    result[hit] = events[order[at[hit]]]
+    return result
+
+
+def _drop_effects_before_causes(trace: Trace, launch: Int64, device: Int64) -> None:
+    """Ids are used again: work that was already running when its supposed launch began was launched before the recording."""
+    at = launch[device]
+    impossible = (at != NONE) & (trace.start_ns[np.maximum(at, 0)] > trace.start_ns[device] + CLOCK_SKEW_NS)
+    launch[device[impossible]] = NONE
+
+
+def _launching_range(trace: Trace, parent: Int64, launch: Int64, device: Int64) -> Int64:
+    op = np.full(len(trace), NONE, np.int64)
+    linked = device[launch[device] != NONE]
+    at = launch[linked]
+    while True:
+        # A runtime call can stand inside another (cudaLaunch inside cuLaunch): step out of all of them.
+        runtime = (at != NONE) & (trace.kind[np.maximum(at, 0)] == Kind.RUNTIME)
+        if not runtime.any():
+            break
+        at = np.where(runtime, parent[np.maximum(at, 0)], at)
+    op[linked] = at
+    return op
+
+
+def _shared(launch: Int64, device: Int64) -> Bool:
+    shared = np.zeros(len(launch), np.bool_)
+    calls, inverse, counts = np.unique(launch[device], return_inverse=True, return_counts=True)
+    shared[device] = (counts[inverse] > 1) & (calls[inverse] != NONE)
+    return shared

@@ -1,0 +1,210 @@
+"""Operators that move bytes and compute nothing: copies, fills, concatenation, indexing, embedding.
+
+A lookup reads the rows it looks up, but never counts more than the whole table: rows that repeat are read once from memory. What
+is filled with zeros before it (a gradient's table) is another operator's work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from math import ceil, prod
+
+from stepscope.analyses.op_inputs import ParsedInputs, integer_at, is_scalar, number_at
+from stepscope.analyses.operands import (
+    Model,
+    Operand,
+    Work,
+    make_work,
+    operand,
+    operands,
+    out_after,
+    read_bytes,
+    scalar_type_at,
+    shapes_at,
+    size_bytes,
+    total,
+    written_bytes,
+)
+
+
+def copy_work(inputs: ParsedInputs, *, to: int = 0, source: int = 1) -> Work | None:
+    """copy_(self, src): the source read, the destination written."""
+    written, read = operand(inputs, to), operand(inputs, source)
+    if written is None or read is None:
+        return None
+    return make_work("copy", flops=0, moved=total(read_bytes(read), written_bytes(written)), precision=None)
+
+
+def clone_work(inputs: ParsedInputs) -> Work | None:
+    """A copy of the first tensor, in its own type."""
+    tensor = operand(inputs, 0)
+    return None if tensor is None else make_work("copy", flops=0, moved=total(read_bytes(tensor), written_bytes(tensor)), precision=None)
+
+
+def cast_work(inputs: ParsedInputs) -> Work | None:
+    """to(self, dtype): known only where a ScalarType follows the tensor."""
+    tensor, dtype = operand(inputs, 0), scalar_type_at(inputs, 1)
+    if tensor is None or dtype is None or not is_scalar(inputs, 1):
+        return None
+    return make_work("copy", flops=0, moved=total(read_bytes(tensor), size_bytes(tensor.numel, dtype)), precision=None)
+
+
+def fill_work(inputs: ParsedInputs, *, kind: str = "copy") -> Work | None:
+    """The first tensor written, not read."""
+    tensor = operand(inputs, 0)
+    return None if tensor is None else make_work(kind, flops=0, moved=written_bytes(tensor), precision=None)
+
+
+def arange_work(inputs: ParsedInputs) -> Work | None:
+    """arange(start, end, step, out): the output is sized by the call, so its recorded dims are stale."""
+    out = out_after(inputs, 0)
+    bounds = [number_at(inputs, at) for at in range(3)]
+    start, end, step = bounds
+    if out is None or start is None or end is None or not step:
+        return None
+    span = (end - start) / step
+    if not 0 <= span < 2**63:
+        return None
+    return make_work("copy", flops=0, moved=size_bytes(ceil(span), out.dtype), precision=None)
+
+
+def cat_work(inputs: ParsedInputs) -> Work | None:
+    """cat(tensors, dim): nothing computed; the list's type is known only through an out= tensor, last or, in old traces, first."""
+    first, out = operand(inputs, 0), out_after(inputs, 1)
+    if first is not None and "TensorList" in inputs.types[1:2] and first.numel:
+        return make_work("copy", flops=0, moved=total(written_bytes(first), written_bytes(first)), precision=None)
+    shapes = shapes_at(inputs, 0)
+    if shapes is None:
+        return None
+    elements = sum(prod(shape) for shape in shapes)
+    return make_work("copy", flops=0, moved=None if out is None else size_bytes(2 * elements, out.dtype), precision=None)
+
+
+def index_select_work(inputs: ParsedInputs) -> Work | None:
+    """index_select(self, dim, index): whole slices."""
+    table, dim, index = operand(inputs, 0), integer_at(inputs, 1), operand(inputs, 2)
+    if table is None or index is None or dim is None or not -len(table.dims) <= dim < len(table.dims):
+        return None
+    slices = table.numel // table.dims[dim] if table.dims[dim] else 0
+    return _lookup("indexing", table, index, slices * index.numel)
+
+
+def embedding_work(inputs: ParsedInputs) -> Work | None:
+    """embedding(weight, indices): a row for each index."""
+    table, index = operand(inputs, 0), operand(inputs, 1)
+    if table is None or index is None or len(table.dims) != 2:
+        return None
+    return _lookup("embedding", table, index, index.numel * table.dims[1])
+
+
+def gather_work(inputs: ParsedInputs) -> Work | None:
+    """gather(self, dim, index) and take(self, index): an element for each index."""
+    table = operand(inputs, 0)
+    index = operand(inputs, 2) or operand(inputs, 1)
+    return None if table is None or index is None else _lookup("indexing", table, index, index.numel)
+
+
+def _lookup(kind: str, table: Operand, index: Operand, elements: int) -> Work | None:
+    reads = total(size_bytes(min(elements, table.stored), table.dtype), read_bytes(index))
+    return make_work(kind, flops=0, moved=total(reads, size_bytes(elements, table.dtype)), precision=None)
+
+
+def embedding_backward_work(inputs: ParsedInputs) -> Work | None:
+    """embedding_dense_backward(grad, indices, num_weights): gradient rows added into the rows looked up, at most all of them."""
+    grad, index, rows = operand(inputs, 0), operand(inputs, 1), integer_at(inputs, 2)
+    if grad is None or index is None or rows is None or not grad.dims:
+        return None
+    touched = min(index.numel, rows) * grad.dims[-1]
+    moved = total(read_bytes(grad, index), size_bytes(touched, grad.dtype))
+    return make_work("embedding", flops=grad.numel, moved=moved, precision=grad.dtype)
+
+
+def scatter_work(inputs: ParsedInputs, *, adds: bool) -> Work | None:
+    """scatter_(self, dim, index, src), index_add_, index_copy_: the source put, or added, where the indices say."""
+    table, index, source = operand(inputs, 0), operand(inputs, 2), operand(inputs, 3)
+    if table is None or index is None or (source is None and not is_scalar(inputs, 3)):
+        return None
+    elements = index.numel if source is None else source.numel
+    touched = size_bytes(min(elements, table.numel), table.dtype)
+    moved = total(read_bytes(index, source), touched, touched if adds else 0.0)
+    return make_work("indexing", flops=elements if adds else 0, moved=moved, precision=table.dtype if adds else None)
+
+
+def nll_loss_work(inputs: ParsedInputs) -> Work | None:
+    """nll_loss_forward(self, target): one element of each row."""
+    scores, target = operand(inputs, 0), operand(inputs, 1)
+    if scores is None or target is None:
+        return None
+    moved = total(read_bytes(target), size_bytes(target.numel, scores.dtype))
+    return make_work("loss", flops=target.numel, moved=moved, precision=scores.dtype)
+
+
+def nll_loss_backward_work(inputs: ParsedInputs) -> Work | None:
+    """nll_loss_backward(grad, self, target): one element of each row written into zeros."""
+    scores, target = operand(inputs, 1), operand(inputs, 2)
+    if scores is None or target is None:
+        return None
+    moved = total(read_bytes(target), size_bytes(target.numel, scores.dtype))
+    return make_work("loss", flops=target.numel, moved=moved, precision=scores.dtype)
+
+
+def cross_entropy_work(inputs: ParsedInputs) -> Work | None:
+    """cross_entropy_loss(self, target) in one pass over the scores: max, subtract, exp, add, and the target's score."""
+    scores, target = operand(inputs, 0), operand(inputs, 1)
+    if scores is None or target is None:
+        return None
+    return make_work("loss", flops=4 * scores.numel, moved=read_bytes(scores, target), precision=scores.dtype)
+
+
+# An Inductor kernel's name lists the operators fused in it. With nothing but functions of one tensor and views in the name, and two
+# tensors as large as the iteration, one is the input and the other the output. Any other fusion may update a tensor in place,
+# which the record does not show: no model.
+_ONE_TENSOR = (
+    "_to_copy|clone|view|_unsafe_view|reshape|permute|transpose|unsqueeze|squeeze|t|expand|relu|gelu|silu|tanh|sigmoid|exp|neg|abs|"
+    "sqrt|rsqrt|sin|cos|square|reciprocal"
+)
+_UNARY_KERNEL = re.compile(rf"triton_poi_fused_(?:(?:{_ONE_TENSOR})_)+\d+")
+
+
+def inductor_work(op: str, inputs: ParsedInputs) -> Work | None:
+    """A compiled kernel that surely reads one tensor and writes another; bytes only."""
+    if not _UNARY_KERNEL.fullmatch(op):
+        return None
+    tensors = operands(inputs, range(len(inputs.dims)))
+    elements = [integer_at(inputs, at) for at in range(len(inputs.dims)) if is_scalar(inputs, at)]
+    if len(tensors) != 2 or len(elements) != 1 or any(tensor.numel != elements[0] for tensor in tensors):
+        return None
+    return make_work("pointwise", flops=None, moved=read_bytes(*tensors), precision=None)
+
+
+_RANDOM = "uniform_ normal_ bernoulli_ random_ exponential_ geometric_ log_normal_ cauchy_"
+_CLONES = "clone contiguous flip roll repeat_copy _local_scalar_dense item"
+_SCATTERS = {
+    **dict.fromkeys(("scatter", "scatter_", "index_copy", "index_copy_"), False),
+    **dict.fromkeys(("scatter_add", "scatter_add_", "index_add", "index_add_", "scatter_reduce", "scatter_reduce_"), True),
+}
+MODELS: Mapping[str, Model] = {
+    "aten::copy_": copy_work,
+    **{f"aten::{name}": clone_work for name in _CLONES.split()},
+    "aten::to": cast_work,
+    "aten::_to_copy": cast_work,
+    **{f"aten::{name}": fill_work for name in ("fill_", "zero_", "ones_like", "zeros_like", "full_like")},
+    **{f"aten::{name}": partial(fill_work, kind="random") for name in _RANDOM.split()},
+    "aten::arange": arange_work,
+    "aten::cat": cat_work,
+    "aten::stack": cat_work,
+    "aten::index_select": index_select_work,
+    "aten::embedding": embedding_work,
+    "aten::gather": gather_work,
+    "aten::take": gather_work,
+    "aten::embedding_dense_backward": embedding_backward_work,
+    **{f"aten::{name}": partial(scatter_work, adds=adds) for name, adds in _SCATTERS.items()},
+    "aten::nll_loss_forward": nll_loss_work,
+    "aten::nll_loss": nll_loss_work,
+    "aten::nll_loss2d_forward": nll_loss_work,
+    "aten::nll_loss_backward": nll_loss_backward_work,
+    "aten::nll_loss2d_backward": nll_loss_backward_work,
+    "aten::cross_entropy_loss": cross_entropy_work,
+}

@@ -1,0 +1,72 @@
+"""Which host range encloses which: the call tree, from times alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Trace
+
+
+def enclosing(trace: Trace) -> Int64:
+    """For each event, the index of the innermost host range open on its thread when it began; NONE at the top and off the host.
+
+    Before (one thread, by start)        After
+        0  aten::linear    [0, 90)           NONE
+        1  aten::addmm     [10, 80)          0
+        2  cudaLaunchKernel [20, 30)         1
+        3  aten::relu      [95, 99)          NONE
+    """
+    parent = np.full(len(trace), NONE, np.int64)
+    host = np.flatnonzero(trace.is_kind(*HOST_RANGES))
+    if len(host) == 0:
+        return parent
+    by_thread = host[np.argsort(trace.thread[host], kind="stable")]
+    start, end = _on_one_axis(trace, by_thread)
+    depth = np.arange(len(start)) - np.searchsorted(np.sort(end), start, side="right")
+    above = _last_one_level_up(depth)
+    # An event that outlives what it began in can make the level above one that is over by now: climb until it is open.
+    while True:
+        stale = (above != NONE) & (end[np.maximum(above, 0)] <= start)
+        if not stale.any():
+            break
+        above[stale] = above[above[stale]]
+    parent[by_thread] = np.where(above == NONE, NONE, by_thread[np.maximum(above, 0)])
+    return parent
+
+
+def _on_one_axis(trace: Trace, events: Int64) -> tuple[Int64, Int64]:
+    """Starts and ends with every thread moved to a stretch of its own; an empty event lasts 1 ns here so that it has an inside."""
+    start = trace.start_ns[events] - int(trace.start_ns[events].min())
+    end = np.maximum(start + trace.dur_ns[events], start + 1)
+    thread = trace.thread[events]
+    number = np.cumsum(np.concatenate([[0], thread[1:] != thread[:-1]]))
+    span = int(end.max()) + 1
+    if span * (int(number[-1]) + 1) >= 2**62:
+        ranks = np.unique(np.concatenate([start, end]), return_inverse=True)[1].astype(np.int64)
+        start, end = ranks[: len(start)], ranks[len(start) :]
+        span = int(end.max()) + 1
+    return start + number * span, end + number * span
+
+
+def _last_one_level_up(depth: Int64) -> Int64:
+    """For each position, the last earlier position whose depth is one less; NONE for depth 0."""
+    n = len(depth)
+    keys = np.sort(depth * n + np.arange(n))
+    at = np.searchsorted(keys, (depth - 1) * n + np.arange(n)) - 1
+    above = keys[np.maximum(at, 0)]
+    found = (depth > 0) & (at >= 0) & (above // n == depth - 1)
+    return np.where(found, above % n, NONE)
+
+
+def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool = False) -> Int64:
+    """For each of `events`, the innermost (or outermost) of itself and its ancestors that is marked; NONE when none is."""
+    found = np.full(len(events), NONE, np.int64)
+    who = np.flatnonzero(events != NONE)
+    at = events[who]
+    while len(who):
+        hit = marked[at]
+        found[who[hit]] = at[hit]
+        at = parent[at]
+        going_on = (at != NONE) if outermost else (at != NONE) & ~hit
+        who, at = who[going_on], at[going_on]
+    return found

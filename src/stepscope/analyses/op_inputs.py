@@ -1,0 +1,157 @@
+"""An operator's recorded inputs, read from the trace's JSON text.
+
+What the recorder writes (torch/csrc/profiler/collection.cpp and util.cpp), one entry per argument of the schema:
+
+    Input Dims       [[8192, 1024], [1024, 3072], []]          a list of lists for a TensorList; [] for a scalar or None
+    Input type       ["c10::BFloat16", "c10::BFloat16", "Scalar"]    also "TensorList", "ScalarList", ""
+    Input Strides    [[1024, 1], [1, 1024], []]                 [] for a tensor of dimensions that has no strides: it is sparse
+    Concrete Inputs  ["", "", "False"]                          scalars and scalar lists as text; "" for a tensor, a string, None
+
+A TensorList of more than 30 tensors is written as [] (TENSOR_LIST_DISPLAY_LENGTH_LIMIT), and no list says its tensors' types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import msgspec
+
+from stepscope.core.trace import OpInputs
+
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
+
+MAX_SIZE = 2**63 - 1
+"""Sizes and strides are int64 in the recorder; anything beyond is not one."""
+MAX_RANK = 64
+"""The most dimensions a tensor of PyTorch may have (TensorIterator and indexing stop at 64)."""
+
+_NESTED = msgspec.json.Decoder(list[list[int | list[int]]])
+_TEXTS = msgspec.json.Decoder(list[str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedInputs:
+    """An operator's inputs, one entry per argument in each tuple; of a part not recorded, the texts are "", and strides is ()."""
+
+    dims: tuple[Shape | Shapes, ...]
+    types: tuple[str, ...]
+    strides: tuple[Shape | Shapes, ...]
+    concrete: tuple[str, ...]
+
+
+def parse_inputs(inputs: OpInputs) -> ParsedInputs | None:
+    """Read the recorded text; `None` when the dims were not recorded or any part is not what a recorder writes."""
+    if inputs.dims is None:
+        return None
+    dims = _parse_nested(inputs.dims, low=0)
+    if dims is None:
+        return None
+    types = ("",) * len(dims) if inputs.types is None else _parse_texts(inputs.types)
+    concrete = ("",) * len(dims) if inputs.concrete is None else _parse_texts(inputs.concrete)
+    strides = () if inputs.strides is None else _parse_nested(inputs.strides, low=-MAX_SIZE)
+    if types is None or concrete is None or strides is None:
+        return None
+    if len(types) != len(dims) or len(concrete) != len(dims) or (inputs.strides is not None and len(strides) != len(dims)):
+        return None
+    return ParsedInputs(dims=dims, types=types, strides=strides, concrete=concrete)
+
+
+def _parse_nested(text: str, *, low: int) -> tuple[Shape | Shapes, ...] | None:
+    try:
+        entries = _NESTED.decode(text)
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors, as are those of text that is not UTF-8
+        return None
+    out: list[Shape | Shapes] = []
+    for entry in entries:
+        shape = _shape_of(entry, low=low)
+        if shape is None:
+            return None
+        out.append(shape)
+    return tuple(out)
+
+
+def _shape_of(entry: list[int | list[int]], *, low: int) -> Shape | Shapes | None:
+    if _all_ints(entry):
+        return tuple(entry) if len(entry) <= MAX_RANK and all(low <= size <= MAX_SIZE for size in entry) else None
+    shapes: list[Shape] = []
+    for inner in entry:
+        if not isinstance(inner, list) or len(inner) > MAX_RANK or not all(low <= size <= MAX_SIZE for size in inner):
+            return None
+        shapes.append(tuple(inner))
+    return tuple(shapes)
+
+
+def _all_ints(entry: list[int | list[int]]) -> TypeGuard[list[int]]:
+    return all(isinstance(size, int) for size in entry)
+
+
+def _parse_texts(text: str) -> tuple[str, ...] | None:
+    try:
+        return tuple(_TEXTS.decode(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+# What the concrete text of one argument says; None where the argument is absent, was not recorded, or says something else.
+
+
+def text_at(inputs: ParsedInputs, at: int) -> str | None:
+    """The argument's recorded text."""
+    return inputs.concrete[at] or None if 0 <= at < len(inputs.concrete) else None
+
+
+def is_scalar(inputs: ParsedInputs, at: int) -> bool:
+    """Whether the argument is a number or a truth value, by its type, whether or not its text was recorded."""
+    return 0 <= at < len(inputs.types) and inputs.types[at] == "Scalar"
+
+
+def flag_at(inputs: ParsedInputs, at: int) -> bool | None:
+    """A truth value."""
+    return {"True": True, "False": False}.get(text_at(inputs, at) or "")
+
+
+def integer_at(inputs: ParsedInputs, at: int) -> int | None:
+    """A whole number."""
+    return _integer(text_at(inputs, at) or "")
+
+
+def number_at(inputs: ParsedInputs, at: int) -> float | None:
+    """A number, whole or not."""
+    try:
+        return float(text_at(inputs, at) or "")
+    except ValueError:
+        return None
+
+
+def integers_at(inputs: ParsedInputs, at: int) -> Shape | None:
+    """A list of whole numbers; the empty list is ()."""
+    items = _items(text_at(inputs, at))
+    if items is None:
+        return None
+    numbers = tuple(number for number in map(_integer, items) if number is not None)
+    return numbers if len(numbers) == len(items) else None
+
+
+def flags_at(inputs: ParsedInputs, at: int) -> tuple[bool, ...] | None:
+    """A list of truth values, such as an output_mask."""
+    items = _items(text_at(inputs, at))
+    if items is None or any(item not in ("True", "False") for item in items):
+        return None
+    return tuple(item == "True" for item in items)
+
+
+def _items(text: str | None) -> list[str] | None:
+    if text is None or not (text.startswith("[") and text.endswith("]")):
+        return None
+    inner = text[1:-1].strip()
+    return [item.strip() for item in inner.split(",")] if inner else []
+
+
+def _integer(text: str) -> int | None:
+    try:
+        number = int(text) if len(text) <= 20 else None
+    except ValueError:
+        return None
+    return number if number is not None and abs(number) <= MAX_SIZE else None

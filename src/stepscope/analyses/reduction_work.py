@@ -1,0 +1,159 @@
+"""Reductions and scans: every element is read once; what is written follows from the dimensions reduced.
+
+Overloads of one name put the dimensions in different places. A list of them is the first ScalarList; a single one is the Scalar
+right after the input; without either the whole tensor is reduced. Where the values of arguments were not recorded (before
+torch 2.1) the output's size cannot be told, and neither can the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from stepscope.analyses.dtypes import FLOAT, category
+from stepscope.analyses.op_inputs import ParsedInputs, flag_at, integer_at, integers_at, is_scalar, text_at
+from stepscope.analyses.operands import Model,Operand,Work,make_work,operand,out_after,read_bytes,scalar_type_at,size_bytes,total
+from stepscope.analyses.pointwise_work import Pointwise, pointwise_work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """One reduction."""
+
+    flops: int = 1
+    """Per element of the input."""
+    one_dim: bool = False
+    """An overload takes a single dimension, followed by keepdim."""
+    has_indices: bool = False
+    """That overload gives the indices too."""
+    has_dtype: bool = False
+    """The output's type can be named: after keepdim, or right after the input when all is reduced."""
+    gives: tuple[str, ...] = ("",)
+    """The outputs' types; "" is the input's, "sum" the input's with integers made int64."""
+    has_binary: bool = False
+    """An overload is pointwise: max(self, other)."""
+
+
+def reduction_work(spec: Reduction, inputs: ParsedInputs) -> Work | None:
+    """The work of a reduction, over some dimensions or all."""
+    tensor = operand(inputs, 0)
+    if tensor is None:
+        return _out_first(spec, inputs)
+    if spec.has_binary and operand(inputs, 1) is not None:
+        # A second tensor of one element may be max's other or the out= of the whole tensor's maximum.
+        other = operand(inputs, 1)
+        return pointwise_work(Pointwise(num_args=2), inputs) if other is not None and other.numel > 1 else None
+    kept = _kept(spec, inputs, tensor)
+    gives = [_gives(name, tensor, out_after(inputs, 1), _named(spec, inputs)) for name in spec.gives]
+    if spec.has_indices and _has_one_dim(spec, inputs):
+        gives.append("int64")
+    written = None if kept is None else total(*(size_bytes(kept, dtype) for dtype in gives))
+    moved = total(read_bytes(tensor), written)
+    return make_work("reduction", flops=tensor.numel * spec.flops, moved=moved, precision=tensor.dtype)
+
+
+def _named(spec: Reduction, inputs: ParsedInputs) -> str | None:
+    if not spec.has_dtype:
+        return None
+    by_dim = flag_at(inputs, 2) is not None
+    return scalar_type_at(inputs, 3) if by_dim else scalar_type_at(inputs, 1)
+
+
+def _has_one_dim(spec: Reduction, inputs: ParsedInputs) -> bool:
+    return spec.one_dim and is_scalar(inputs, 1) and flag_at(inputs, 2) is not None
+
+
+def _out_first(spec: Reduction, inputs: ParsedInputs) -> Work | None:
+    # Recorders before torch 2.1 wrote an out= variant's undefined output in front: the input is the second.
+    tensor = operand(inputs, 1) if inputs.types[:1] == ("",) else None
+    return None if tensor is None else make_work("reduction", flops=tensor.numel * spec.flops, moved=None, precision=tensor.dtype)
+
+
+def _kept(spec: Reduction, inputs: ParsedInputs, tensor: Operand) -> int | None:
+    """How many elements are left; `None` when the record does not say which dimensions go."""
+    if any(is_scalar(inputs, at) and text_at(inputs, at) is None for at in range(1, len(inputs.types))):
+        return None
+    dims = next((integers_at(inputs, at) for at, name in enumerate(inputs.types) if at and name == "ScalarList"), ())
+    if _has_one_dim(spec, inputs):
+        dim = integer_at(inputs, 1)
+        dims = None if dim is None else (dim,)
+    if dims is None:
+        return None
+    return kept_elements(tensor.dims, dims)
+
+
+def kept_elements(sizes: tuple[int, ...], dims: tuple[int, ...]) -> int | None:
+    """Elements left of a tensor reduced over these dimensions, or over all when there are none; `None` when it has no such."""
+    rank = len(sizes)
+    if not dims or not rank:
+        return 1
+    if any(not -rank <= dim < rank for dim in dims):
+        return None
+    gone = {dim % rank for dim in dims}
+    return prod(size for at, size in enumerate(sizes) if at not in gone)
+
+
+def _gives(name: str, tensor: Operand, out: Operand | None, named: str | None = None) -> str:
+    if name not in ("", "sum"):
+        return name
+    if out is not None or named is not None:
+        return named or "" if out is None else out.dtype
+    return "int64" if name == "sum" and tensor.dtype and category(tensor.dtype) < FLOAT else tensor.dtype
+
+
+def scan_work(inputs: ParsedInputs, *, flops: int, gives: tuple[str, ...]) -> Work | None:
+    """A scan or a sort: outputs as large as the input. Comparisons are not counted as FLOPs."""
+    tensor = operand(inputs, 0)
+    if tensor is None:
+        return None
+    written = total(*(size_bytes(tensor.numel, _gives(name, tensor, out_after(inputs, 1))) for name in gives))
+    return make_work("reduction", flops=tensor.numel * flops, moved=total(read_bytes(tensor), written), precision=tensor.dtype)
+
+
+def topk_work(inputs: ParsedInputs) -> Work | None:
+    """topk(self, k, dim): k values and k indices along one dimension."""
+    tensor, count = operand(inputs, 0), integer_at(inputs, 1)
+    dim = integer_at(inputs, 2)
+    if tensor is None or not tensor.dims or count is None or dim is None or not -len(tensor.dims) <= dim < len(tensor.dims):
+        return None
+    rows = tensor.numel // tensor.dims[dim] if tensor.dims[dim] else 0
+    written = total(size_bytes(rows * count, tensor.dtype), size_bytes(rows * count, "int64"))
+    return make_work("reduction", flops=0, moved=total(read_bytes(tensor), written), precision=tensor.dtype)
+
+
+REDUCTIONS = {
+    **dict.fromkeys(("sum", "nansum"), Reduction(gives=("sum",), has_dtype=True)),
+    "mean": Reduction(has_dtype=True),
+    **dict.fromkeys(("amax", "amin"), Reduction()),
+    "prod": Reduction(one_dim=True, gives=("sum",), has_dtype=True),
+    **dict.fromkeys(("max", "min"), Reduction(one_dim=True, has_indices=True, has_binary=True)),
+    **dict.fromkeys(("any", "all"), Reduction(one_dim=True, gives=("bool",))),
+    **dict.fromkeys(("argmax", "argmin"), Reduction(one_dim=True, gives=("int64",))),
+    "aminmax": Reduction(one_dim=True, gives=("", "")),
+    "median": Reduction(one_dim=True, has_indices=True),
+    # One multiplication and one addition.
+    **dict.fromkeys(("norm", "linalg_vector_norm", "native_norm"), Reduction(flops=2)),
+    # x - max, exp, sum.
+    "logsumexp": Reduction(flops=3),
+    # Welford: two subtractions, a division, a multiplication, two additions.
+    **dict.fromkeys(("var", "std"), Reduction(flops=6)),
+    **dict.fromkeys(("var_mean", "std_mean"), Reduction(flops=6, gives=("", ""))),
+}
+_SCANS = {
+    "cumsum": (1, ("sum",)),
+    "cumsum_": (1, ("",)),
+    "cumprod": (1, ("sum",)),
+    "logcumsumexp": (4, ("",)),
+    "_logcumsumexp": (4, ("",)),
+    "cummax": (1, ("", "int64")),
+    "cummin": (1, ("", "int64")),
+    "sort": (0, ("", "int64")),
+    "argsort": (0, ("int64",)),
+}
+MODELS: Mapping[str, Model] = {
+    **{f"aten::{name}": partial(reduction_work, spec) for name, spec in REDUCTIONS.items()},
+    **{f"aten::{name}": partial(scan_work, flops=flops, gives=gives) for name, (flops, gives) in _SCANS.items()},
+    "aten::topk": topk_work,
+}

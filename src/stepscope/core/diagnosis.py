@@ -1,0 +1,68 @@
+"""Diagnosis: what stepscope has to say about a run. Every report is drawn from it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stepscope.core.facts import Facts
+
+BOUNDS = ("data", "host", "transfer", "comms", "imbalance", "compute", "memory", "unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The one thing that limits the run."""
+
+    bound: str
+    summary: str
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """The run's step time and where it comes from."""
+
+    count: int
+    ms: float | None
+    profiled_ms: float | None
+    source: str
+    """given, measured or trace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCheck:
+    """How well the replayed step agrees with the measured one."""
+
+    ms: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One fault, what it costs and how to mend it."""
+
+    code: str
+    bound: str
+    summary: str
+    action: str
+    evidence: tuple[str, ...]
+    ranks: tuple[int, ...]
+    predicted_speedup: float
+    predicted_low: float
+    predicted_high: float
+    predicted_step_ms: float
+    changes_numerics: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Verdict, findings, what was measured, and what could not be judged."""
+
+    verdict: Verdict
+    step: StepTime
+    replay: ReplayCheck | None
+    findings: tuple[Finding, ...]
+    facts: Facts
+    notes: tuple[str, ...]
+    unknown_events: int

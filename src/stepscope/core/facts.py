@@ -1,0 +1,265 @@
+"""Facts: what the analyses measured.
+
+A field is None when it was not measured, 0 when it was measured to be zero. Times are integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PARTS = (
+    "compute",
+    "comms_wait",
+    "comms_transfer",
+    "transfer",
+    "idle_input",
+    "idle_sync",
+    "idle_launch",
+    "idle_allocator",
+    "idle_compile",
+    "idle_io",
+    "idle_other",
+)
+"""The parts of a step, in the order they are shown. Every nanosecond of a step is in exactly one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTotals:
+    """The device over the whole trace, by category of event; lengths of unions."""
+
+    span: int
+    busy: int
+    compute: int
+    comms: int
+    copy: int
+    comms_under_compute: int
+
+    def self_check(self) -> None:
+        assert 0 <= self.busy <= self.span
+        assert max(self.compute, self.comms, self.copy) <= self.busy <= self.compute + self.comms + self.copy
+        assert self.comms_under_compute <= min(self.comms, self.compute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Where the run's steps lie. A window reaches from the end of one step's work to the end of the next one's."""
+
+    source: str
+    """What told the steps apart: ProfilerStep, a mark's name, Optimizer.step, launch pattern, whole trace."""
+    where: str
+    """device, or host when nothing ran on a device."""
+    num_seen: int
+    """Steps that launched work; with n of them there are n - 1 whole windows."""
+    windows: tuple[tuple[int, int], ...]
+    is_pitch: bool
+    """Whether a window is the distance between the same point of two steps, or merely all there is."""
+    host_ns: tuple[int, ...] = ()
+    """How long the host spent in each step: says nothing about the step when the host runs ahead."""
+
+    @property
+    def pitches(self) -> tuple[int, ...]:
+        return tuple(end - start for start, end in self.windows)
+
+    @property
+    def median_window(self) -> int | None:
+        """Which window has the median length (the lower of the two middle ones); None without any."""
+        order = sorted(range(len(self.windows)), key=lambda i: self.pitches[i])
+        return order[(len(order) - 1) // 2] if order else None
+
+    @property
+    def pitch_ns(self) -> int | None:
+        middle = self.median_window
+        return None if middle is None else self.pitches[middle]
+
+    def self_check(self) -> None:
+        assert all(end >= start for start, end in self.windows)
+        assert all(a[1] <= b[0] for a, b in zip(self.windows, self.windows[1:], strict=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Each window of the steps, split into PARTS; rows follow `Steps.windows`."""
+
+    parts: Mapping[str, tuple[int, ...]]
+    totals: tuple[int, ...]
+    waits_split: bool
+    """Whether waiting for other ranks could be told from moving bytes: needs their traces. If not, all of it is transfer."""
+
+    def self_check(self) -> None:
+        assert set(self.parts) == set(PARTS)
+        for i, total in enumerate(self.totals):
+            values = [self.parts[part][i] for part in PARTS]
+            assert min(values) >= 0, "a negative part"
+            assert sum(values) == total, f"window {i}: the parts sum to {sum(values)}, not {total}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRow:
+    """Kernels of one name launched by one operator, inside the measured windows."""
+
+    name: str
+    category: str
+    op: str | None
+    count: int
+    total_ns: int
+    tensor_core: bool | None
+    """None when the name does not tell."""
+    precision: str | None
+    flops: float | None
+    bytes: float | None
+    floor_ns: float | None
+    """The least time its arithmetic or its traffic needs on this device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryRow:
+    """Device time of one kind of kernel, inside the measured windows."""
+
+    category: str
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeRow:
+    """Device time launched inside one host range: an operator, a mark or a module."""
+
+    name: str
+    count: int
+    device_ns: int
+    host_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRow:
+    """Host calls of one name inside the measured windows."""
+
+    name: str
+    count: int
+    total_ns: int
+    longest_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRow:
+    """Copies of one kind inside the measured windows."""
+
+    kind: str
+    count: int
+    total_ns: int
+    bytes: int | None
+    num_blocking: int
+    """How many held the host until they were done."""
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        return None if self.bytes is None or self.total_ns == 0 else self.bytes / (self.total_ns * 1e-9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """How far the host ran ahead of the device, inside the measured windows."""
+
+    num_device_events: int
+    num_unlinked: int
+    num_graph_launches: int
+    num_in_graphs: int
+    median_delay_ns: int | None
+    """From the start of the launching call to the start of the work."""
+    median_queue_depth: float | None
+    """Work launched and not yet begun, at the moment of a launch."""
+    starved_share: float | None
+    """Share of launches that found the device with nothing left to do."""
+    median_call_ns: int | None
+    median_kernel_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the host did inside the measured windows."""
+
+    syncs: tuple[CallRow, ...]
+    allocator: tuple[CallRow, ...]
+    loader: tuple[CallRow, ...]
+    compile: tuple[CallRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Device time by the part of the step that launched it, inside the measured windows; sums of durations."""
+
+    forward_ns: int
+    backward_ns: int
+    optimizer_ns: int
+    unknown_ns: int
+    recomputed_ns: int
+    """Part of backward: forward operators run again (activation checkpointing)."""
+    num_recomputed_ops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Arithmetic and traffic against the device's roofs, per step."""
+
+    device: str | None
+    """The device whose roofs were used; None when it is not in our tables."""
+    model_flops: float | None
+    hardware_flops: float | None
+    mfu: float | None
+    hfu: float | None
+    peak_precision: str | None
+    modelled_share: float | None
+    """Share of compute time whose work is known."""
+    bandwidth_bound_ns: int | None
+    arithmetic_bound_ns: int | None
+    tensor_core_share: float | None
+    """Share of matrix-kernel time spent in tensor-core kernels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """Everything measured on one rank."""
+
+    rank: int
+    path: str
+    device_name: str | None
+    num_events: int
+    device: DeviceTotals
+    steps: Steps
+    partition: Partition | None
+    launches: Launches | None
+    categories: tuple[CategoryRow, ...]
+    kernels: tuple[KernelRow, ...]
+    ops: tuple[RangeRow, ...]
+    modules: tuple[RangeRow, ...] | None
+    marks: tuple[RangeRow, ...]
+    phases: Phases | None
+    copies: tuple[CopyRow, ...]
+    host: Host
+    roofline: Roofline
+    busy_ns: tuple[int, ...]
+    """Device time with any work, per window."""
+    comms_hidden_ns: tuple[int, ...]
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def self_check(self) -> None:
+        """Assert that the times add up."""
+        self.device.self_check()
+        self.steps.self_check()
+        if self.partition is not None:
+            self.partition.self_check()
+            assert self.partition.totals == self.steps.pitches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The ranks of one job."""
+
+    ranks: tuple[RankFacts, ...]
+    given_step_ns: int | None = None
+
+    def self_check(self) -> None:
+        for rank in self.ranks:
+            rank.self_check()

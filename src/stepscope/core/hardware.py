@@ -1,0 +1,33 @@
+"""Hardware: what a device can do, by datasheet or by measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number and where it was read."""
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec:
+    """One kind of device. Peaks are dense (no sparsity), in FLOP/s, by precision: fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8.
+
+    `fp32`, `fp64` are the plain vector units; `fp64_tensor` the tensor cores where they differ.
+    A precision that the device has no unit for is absent.
+    """
+
+    key: str
+    name: str
+    vendor: str
+    memory_bytes: Figure
+    bandwidth_bytes_per_s: Figure
+    peak_flops: Mapping[str, Figure]
+    link_bytes_per_s: Mapping[str, Figure]
+    """One direction, all links of that kind together: nvlink, xgmi, pcie."""
+    num_sms: int | None = None

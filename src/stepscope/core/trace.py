@@ -1,0 +1,231 @@
+"""Trace: one rank's recording as numpy columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+Int16 = NDArray[np.int16]
+UInt8 = NDArray[np.uint8]
+Bool = NDArray[np.bool_]
+
+NONE = -1
+"""In a column of codes, identifiers or sizes: not recorded."""
+
+
+class Kind(IntEnum):
+    """What an event is, by the category the recorder gave it; never by its name."""
+
+    OP = 0  # a framework operator on the host
+    MARK = 1  # a named range on the host (record_function, ProfilerStep, nvtx)
+    PYTHON = 2  # a Python frame
+    RUNTIME = 3  # a call into the device's runtime or driver
+    KERNEL = 4
+    MEMCPY = 5
+    MEMSET = 6
+    SYNC = 7  # the device's own record of a wait: a wait, not work
+    DEVICE_MARK = 8  # a host range drawn on the device's timeline: no work of its own
+    OVERHEAD = 9  # the profiler's own time
+    COMPILE = 10
+    OTHER = 11  # a category we do not know: counted and named in `Trace.unknown`
+
+
+DEVICE_WORK = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+HOST_RANGES = (Kind.OP, Kind.MARK, Kind.PYTHON, Kind.RUNTIME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """Where an event happened: a host thread, or a device's stream."""
+
+    pid: str
+    tid: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpInputs:
+    """An operator's recorded inputs, as JSON text exactly as the recorder wrote it; `None` when that part was not recorded."""
+
+    dims: str | None
+    types: str | None
+    strides: str | None
+    concrete: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A kernel's launch geometry."""
+
+    grid: tuple[int, ...] | None
+    block: tuple[int, ...] | None
+    registers: int | None
+    shared_bytes: int | None
+    occupancy_pct: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncWait:
+    """What a wait on the device waited for."""
+
+    kind: str
+    on_stream: int | None
+    on_correlation: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveArgs:
+    """What the recorder wrote about one collective."""
+
+    name: str | None
+    group: str | None
+    description: str | None
+    ranks: str | None
+    group_size: int | None
+    dtype: str | None
+    in_elements: int | None
+    out_elements: int | None
+    in_split: str | None
+    out_split: str | None
+    sequence: int | None
+
+
+Detail = OpInputs | Launch | SyncWait | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEvents:
+    """The allocator's events (profile_memory=True), by time."""
+
+    time_ns: Int64
+    size_bytes: Int64
+    address: Int64
+    allocated_bytes: Int64
+    reserved_bytes: Int64
+    device_type: Int16
+    device: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProperties:
+    """A device as the recorder described it."""
+
+    index: int
+    name: str
+    memory_bytes: int | None
+    num_sms: int | None
+    compute_capability: tuple[int, int] | None
+    warp_size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceMeta:
+    """What is known about the recording besides its events."""
+
+    path: str
+    rank: int | None = None
+    rank_source: str = "not known"
+    world_size: int | None = None
+    backend: str | None = None
+    process_groups: tuple[Mapping[str, Any], ...] = ()
+    devices: tuple[DeviceProperties, ...] = ()
+    base_ns: int = 0
+    has_shapes: bool = False
+    has_stacks: bool = False
+    has_memory: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One rank's events as columns, sorted by start and, at one start, the longest first.
+
+    Every column has one entry per event. Times are integer nanoseconds; a wall-clock time is `meta.base_ns + start_ns`. Codes
+    point into the tables beside the columns. `detail` points into `details`: an OpInputs for an OP, a Launch for a KERNEL, a
+    SyncWait for a SYNC.
+    """
+
+    start_ns: Int64
+    dur_ns: Int64
+    kind: UInt8
+    name: Int32
+    thread: Int32
+    device: Int16
+    stream: Int64
+    correlation: Int64
+    external: Int64
+    sequence: Int64
+    fwd_thread: Int64
+    size_bytes: Int64
+    detail: Int32
+    collective: Int32
+
+    names: tuple[str, ...]
+    threads: tuple[Thread, ...]
+    details: tuple[Detail, ...]
+    collectives: tuple[CollectiveArgs, ...]
+    memory: MemoryEvents | None = None
+    meta: TraceMeta
+    num_raw_events: int
+    """Entries the file held, of any phase, whether or not they became rows here."""
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    """Events whose category or phase we do not understand, by that name."""
+    notes: tuple[str, ...] = ()
+
+    COLUMNS = (
+        "start_ns",
+        "dur_ns",
+        "kind",
+        "name",
+        "thread",
+        "device",
+        "stream",
+        "correlation",
+        "external",
+        "sequence",
+        "fwd_thread",
+        "size_bytes",
+        "detail",
+        "collective",
+    )
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def end_ns(self) -> Int64:
+        return self.start_ns + self.dur_ns
+
+    def is_kind(self, *kinds: Kind) -> Bool:
+        """Mask of the events of these kinds."""
+        wanted = np.zeros(256, dtype=np.bool_)
+        wanted[list(kinds)] = True
+        mask: Bool = wanted[self.kind]
+        return mask
+
+    @property
+    def device_work(self) -> Bool:
+        """Mask of kernels, copies and sets: the device's work, by category alone."""
+        return self.is_kind(*DEVICE_WORK)
+
+    def self_check(self) -> None:
+        """Assert what every reader promises: equal columns, sorted, no negative duration, codes that point somewhere."""
+        for column in self.COLUMNS:
+            assert len(getattr(self, column)) == len(self), f"column {column} has another length"
+        assert bool((self.dur_ns >= 0).all()), "negative duration"
+        later = np.diff(self.start_ns)
+        assert bool((later >= 0).all()), "not sorted by start"
+        assert bool((np.diff(self.dur_ns)[later == 0] <= 0).all()), "at one start, the longest comes first"
+        for column, table in (("name", self.names), ("thread", self.threads), ("detail", self.details), ("collective", self.collectives)):
+            codes = getattr(self, column)
+            if len(codes):
+                low = 0 if column in ("name", "thread") else NONE
+                assert int(codes.min()) >= low and int(codes.max()) < len(table), f"column {column} points outside its table"

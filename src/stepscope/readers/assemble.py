@@ -1,0 +1,187 @@
+"""From scanned columns to one Trace: concatenated, sorted, tables decoded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.trace import (
+    CollectiveArgs,
+    Detail,
+    Int64,
+    Launch,
+    MemoryEvents,
+    OpInputs,
+    SyncWait,
+    Thread,
+    Trace,
+    TraceMeta,
+)
+from stepscope.readers.exact import ns_from_text
+from stepscope.readers.records import Begin, CompleteText
+from stepscope.readers.scan import Columns, Scanner
+
+
+def assemble(chunks: list[Columns], scanner: Scanner, meta: TraceMeta, notes: Sequence[str]) -> Trace:
+    """One Trace of all chunks. `chunks` is emptied on the way: both never stand in memory whole."""
+    ranges = _paired_ranges(scanner)
+    if ranges is not None:
+        chunks.append(ranges)
+    memory = [c.memory for c in chunks if c.memory is not None]
+    columns: dict[str, NDArray[Any]] = {}
+    order: Int64 | None = None
+    for name in Trace.COLUMNS:
+        column = np.concatenate([getattr(c, name) for c in chunks]) if chunks else _empty(name)
+        for chunk in chunks:
+            setattr(chunk, name, None)
+        columns[name] = column
+    chunks.clear()
+    order = _time_order(columns["start_ns"], columns["dur_ns"])
+    if order is not None:
+        for name in Trace.COLUMNS:
+            columns[name] = columns[name][order]
+    return Trace(
+        **columns,
+        names=tuple(scanner.names),
+        threads=tuple(_thread(key, scanner) for key in scanner.threads),
+        details=tuple(_detail(key) for key in scanner.details),
+        collectives=tuple(_collective(key) for key in scanner.collectives),
+        memory=_memory(memory),
+        meta=meta,
+        num_raw_events=scanner.tally.raw_events,
+        unknown=dict(sorted(scanner.tally.unknown.items())),
+        notes=tuple(notes),
+    )
+
+
+_DTYPES = {"kind": np.uint8, "name": np.int32, "thread": np.int32, "device": np.int16, "detail": np.int32, "collective": np.int32}
+
+
+def _empty(name: str) -> NDArray[Any]:
+    return np.empty(0, _DTYPES.get(name, np.int64))
+
+
+def _time_order(start: Int64, dur: Int64) -> Int64 | None:
+    """The order by start and, at one start, longest first; None when they stand so already."""
+    later = np.diff(start)
+    if bool((later >= 0).all()) and bool((np.diff(dur)[later == 0] <= 0).all()):
+        return None
+    return np.lexsort((-dur, start))
+
+
+def _paired_ranges(scanner: Scanner) -> Columns | None:
+    """Ranges written as a start and an end, as complete events. Those never ended are counted, not guessed."""
+    open_ranges: dict[tuple[int | str, int | str], list[Begin]] = {}
+    events: list[CompleteText] = []
+    start: list[int] = []
+    dur: list[int] = []
+    for edge in scanner.ranges:
+        stack = open_ranges.setdefault((edge.pid, edge.tid), [])
+        if isinstance(edge, Begin):
+            stack.append(edge)
+            continue
+        if not stack:
+            scanner.tally.count_unknown("phase E without its B")
+            continue
+        begin = stack.pop()
+        first, last = ns_from_text(bytes(begin.ts).decode()), ns_from_text(bytes(edge.ts).decode())
+        if first is None or last is None or last < first:
+            scanner.tally.malformed += 1
+            continue
+        events.append(CompleteText(cat=begin.cat, name=begin.name, pid=begin.pid, tid=begin.tid, args=begin.args))
+        start.append(first)
+        dur.append(last - first)
+    unended = sum(map(len, open_ranges.values()))
+    if unended:
+        scanner.tally.count_unknown("phase B without its E", unended)
+    if not events:
+        return None
+    return scanner.columns(events, np.array(start, np.int64), np.array(dur, np.int64))
+
+
+def _thread(key: tuple[int | str, int | str], scanner: Scanner) -> Thread:
+    pid, tid = str(key[0]), str(key[1])
+    return Thread(pid=pid, tid=tid, name=scanner.thread_names.get((pid, tid)))
+
+
+def _memory(tables: list[NDArray[np.int64]]) -> MemoryEvents | None:
+    if not tables:
+        return None
+    table = np.concatenate(tables)
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    small = np.clip(table[:, 5:7], -1, np.iinfo(np.int16).max).astype(np.int16)
+    return MemoryEvents(
+        time_ns=table[:, 0].copy(),
+        size_bytes=table[:, 1].copy(),
+        address=table[:, 2].copy(),
+        allocated_bytes=table[:, 3].copy(),
+        reserved_bytes=table[:, 4].copy(),
+        device_type=small[:, 0].copy(),
+        device=small[:, 1].copy(),
+    )
+
+
+def _detail(key: tuple[Any, ...]) -> Detail:
+    label, *parts = key
+    if label == "op":
+        types, dims, strides, concrete = (p.decode("utf-8", "replace") if p else None for p in parts)
+        return OpInputs(dims=dims, types=types, strides=strides, concrete=concrete)
+    if label == "launch":
+        grid, block, registers, shared, occupancy = map(_value, parts)
+        return Launch(
+            grid=_int_tuple(grid),
+            block=_int_tuple(block),
+            registers=_int(registers),
+            shared_bytes=_int(shared),
+            occupancy_pct=float(occupancy) if isinstance(occupancy, int | float) else None,
+        )
+    kind, stream, correlation = map(_value, parts)
+    return SyncWait(kind=str(kind or ""), on_stream=_int(stream), on_correlation=_int(correlation))
+
+
+def _collective(key: tuple[bytes, ...]) -> CollectiveArgs:
+    name, group, desc, ranks, size, dtype, n_in, n_out, in_split, out_split, sequence, group_id = map(_value, key)
+    return CollectiveArgs(
+        name=_str(name),
+        group=_str(group) if group is not None else _str(group_id),
+        description=_str(desc),
+        ranks=_str(ranks),
+        group_size=_int(size),
+        dtype=_str(dtype),
+        in_elements=_int(n_in),
+        out_elements=_int(n_out),
+        in_split=_str(in_split),
+        out_split=_str(out_split),
+        sequence=_int(sequence),
+    )
+
+
+def _value(text: bytes) -> Any:
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            return None
+    return int(value) if isinstance(value, int | float) else None
+
+
+def _str(value: Any) -> str | None:
+    return value if isinstance(value, str) or value is None else json.dumps(value)
+
+
+def _int_tuple(value: Any) -> tuple[int, ...] | None:
+    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else None

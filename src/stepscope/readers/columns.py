@@ -1,0 +1,80 @@
+"""What scanning fills: a chunk's columns, the tables their codes point into, and the count of what could not be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.trace import NONE, Int64
+
+K = TypeVar("K")
+
+
+class Codes(dict[K, int], Generic[K]):
+    """Numbers things in the order they are first seen."""
+
+    def __missing__(self, key: K) -> int:
+        code = self[key] = len(self)
+        return code
+
+
+@dataclass(slots=True, kw_only=True)
+class Columns:
+    """One chunk's complete events as arrays, and what else it held."""
+
+    start_ns: Int64
+    dur_ns: Int64
+    kind: NDArray[np.uint8]
+    name: NDArray[np.int32]
+    thread: NDArray[np.int32]
+    device: NDArray[np.int16]
+    stream: Int64
+    correlation: Int64
+    external: Int64
+    sequence: Int64
+    fwd_thread: Int64
+    size_bytes: Int64
+    detail: NDArray[np.int32]
+    collective: NDArray[np.int32]
+    memory: Int64 | None = None
+    """One row per allocator event: time, then scan.MEMORY_FIELDS."""
+
+    @classmethod
+    def blank(cls, start_ns: Int64, dur_ns: Int64) -> Columns:
+        """Columns of that many events of which only the times are known."""
+        n = len(start_ns)
+        return cls(
+            start_ns=start_ns,
+            dur_ns=dur_ns,
+            kind=np.zeros(n, np.uint8),
+            name=np.zeros(n, np.int32),
+            thread=np.zeros(n, np.int32),
+            device=np.full(n, NONE, np.int16),
+            stream=np.full(n, NONE, np.int64),
+            correlation=np.full(n, NONE, np.int64),
+            external=np.full(n, NONE, np.int64),
+            sequence=np.full(n, NONE, np.int64),
+            fwd_thread=np.full(n, NONE, np.int64),
+            size_bytes=np.full(n, NONE, np.int64),
+            detail=np.full(n, NONE, np.int32),
+            collective=np.full(n, NONE, np.int32),
+        )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a scan could not turn into plain rows, by kind of trouble."""
+
+    raw_events: int = 0
+    no_time: int = 0
+    no_duration: int = 0
+    negative_duration: int = 0
+    rescued: int = 0
+    malformed: int = 0
+    unknown: dict[str, int] = field(default_factory=dict)
+
+    def count_unknown(self, label: str, number: int = 1) -> None:
+        self.unknown[label] = self.unknown.get(label, 0) + number

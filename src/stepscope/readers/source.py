@@ -1,0 +1,20 @@
+"""Source: one thing to read, found from what the user named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file, or a stretch of one (a member of an archive)."""
+
+    path: Path
+    label: str
+    """What to call it in messages."""
+    offset: int = 0
+    length: int | None = None
+    rank: int | None = None
+    """What is known of its rank from outside the file."""
+    rank_source: str = "not known"
