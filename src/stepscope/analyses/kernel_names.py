@@ -37,8 +37,9 @@ TENSOR_CORE = re.compile(
     re.IGNORECASE,
 )
 VECTOR_UNIT = re.compile(
-    r"simt|ffma|sgemm|dgemm|scudnn|gemv|_convolve_sgemm|wgrad_alg0_engine|dgrad_engine|dgrad2d|wgrad2d|cutlass[FB]_f32", re.IGNORECASE
+    r"simt|ffma|sgemm|dgemm|scudnn|gemv|_convolve_sgemm|wgrad_alg0_engine|dgrad_engine|dgrad2d|wgrad2d", re.IGNORECASE
 )
+AMD_MATRIX = re.compile(r"_MI\d+x\d+|xdl|mfma", re.IGNORECASE)
 TF32 = re.compile(r"tf32|s1688(?!.*(f16|bf16|half))|tensorop_s1688", re.IGNORECASE)
 
 MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
@@ -59,6 +60,6 @@ def uses_tensor_cores(name: str) -> bool | None:
     return True if TENSOR_CORE.search(name) else None
 
 
-def runs_in_tf32(name: str) -> bool:
-    """Whether a matrix kernel over 32-bit floats says that it rounds them to TF32."""
-    return TF32.search(name) is not None
+def rounds_to_tf32(name: str) -> bool:
+    """Whether a matrix kernel over 32-bit floats works in TF32: NVIDIA's matrix units know no other way, AMD's do."""
+    return TF32.search(name) is not None or (uses_tensor_cores(name) is True and AMD_MATRIX.search(name) is None)

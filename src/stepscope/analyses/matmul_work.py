@@ -47,8 +47,8 @@ class Gemm:
     also_read: tuple[int, ...] = ()
     """Scales and group offsets."""
     offsets: int | None = None
-    out_type: int | None = None
-    """A ScalarType argument that names the output's type."""
+    out_type: tuple[int, ...] = ()
+    """Places where a ScalarType may stand that names the output's type, newest schema first."""
     gives: str | None = None
     """The output's type where it is fixed."""
     num_args: int = 2
@@ -147,8 +147,9 @@ def _out_dtype(spec: Gemm, inputs: ParsedInputs, left: Operand) -> str | None:
     out = out_after(inputs, spec.num_args)
     if out is not None or spec.gives is not None:
         return spec.gives if out is None else out.dtype
-    if spec.out_type is not None and is_scalar(inputs, spec.out_type):
-        return scalar_type_at(inputs, spec.out_type)
+    for at in spec.out_type:
+        if is_scalar(inputs, at):
+            return scalar_type_at(inputs, at)
     return scalar_type_at(inputs, spec.num_args) if _has_out_type(spec, inputs) else left.dtype
 
 
@@ -178,7 +179,7 @@ _ADDMM = Gemm(kind="gemm", shape=mm_shape, left=1, right=2, added=0, beta=3, num
 _ADDMV = Gemm(kind="gemm", shape=matmul_shape, left=1, right=2, added=0, beta=3, num_args=3)
 _ADDBMM = Gemm(kind="batched-gemm", shape=addbmm_shape, left=1, right=2, added=0, beta=3, num_args=3)
 _BADDBMM = Gemm(kind="batched-gemm", shape=bmm_shape, left=1, right=2, added=0, beta=3, num_args=3, num_scalars=2)
-_GROUPED = Gemm(kind="grouped-gemm", shape=grouped_shape, added=3, also_read=(2,), offsets=2, out_type=4, num_args=4)
+_GROUPED = Gemm(kind="grouped-gemm", shape=grouped_shape, added=3, also_read=(2,), offsets=2, out_type=(4,), num_args=4)
 
 GEMMS = {
     "aten::mm": Gemm(kind="gemm", shape=mm_shape, num_scalars=0),
@@ -198,11 +199,11 @@ GEMMS = {
     "aten::baddbmm_": _BADDBMM,
     "aten::addbmm": _ADDBMM,
     "aten::addbmm_": _ADDBMM,
-    "aten::_scaled_mm": Gemm(kind="gemm", shape=mm_shape, added=4, also_read=(2, 3, 5), out_type=6, num_args=6),
-    "aten::_scaled_mm_v2": Gemm(kind="gemm", shape=mm_shape, added=8, out_type=9, num_args=9, has_lists=True),
+    "aten::_scaled_mm": Gemm(kind="gemm", shape=mm_shape, added=4, also_read=(2, 3, 5), out_type=(6, 3), num_args=6),
+    "aten::_scaled_mm_v2": Gemm(kind="gemm", shape=mm_shape, added=8, out_type=(9,), num_args=9, has_lists=True),
     "aten::_grouped_mm": _GROUPED,
     "aten::_scaled_grouped_mm": Gemm(
-        kind="grouped-gemm", shape=grouped_shape, added=5, also_read=(2, 3, 4, 6), offsets=4, out_type=7, num_args=7
+        kind="grouped-gemm", shape=grouped_shape, added=5, also_read=(2, 3, 4, 6), offsets=4, out_type=(7,), num_args=7
     ),
 }
 MODELS: Mapping[str, Model] = {op: partial(gemm_work, spec) for op, spec in GEMMS.items()} | {"tex_ts::te_gemm_ts": te_gemm_work}

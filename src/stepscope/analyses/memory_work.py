@@ -40,7 +40,9 @@ def copy_work(inputs: ParsedInputs, *, to: int = 0, source: int = 1) -> Work | N
 def clone_work(inputs: ParsedInputs) -> Work | None:
     """A copy of the first tensor, in its own type."""
     tensor = operand(inputs, 0)
-    return None if tensor is None else make_work("copy", flops=0, moved=total(read_bytes(tensor), written_bytes(tensor)), precision=None)
+    if tensor is None:
+        return None
+    return make_work("copy", flops=0, moved=total(read_bytes(tensor), written_bytes(tensor)), precision=None)
 
 
 def cast_work(inputs: ParsedInputs) -> Work | None:
@@ -60,8 +62,7 @@ def fill_work(inputs: ParsedInputs, *, kind: str = "copy") -> Work | None:
 def arange_work(inputs: ParsedInputs) -> Work | None:
     """arange(start, end, step, out): the output is sized by the call, so its recorded dims are stale."""
     out = out_after(inputs, 0)
-    bounds = [number_at(inputs, at) for at in range(3)]
-    start, end, step = bounds
+    start, end, step = (number_at(inputs, at) for at in range(3))
     if out is None or start is None or end is None or not step:
         return None
     span = (end - start) / step
@@ -71,7 +72,7 @@ def arange_work(inputs: ParsedInputs) -> Work | None:
 
 
 def cat_work(inputs: ParsedInputs) -> Work | None:
-    """cat(tensors, dim): nothing computed; the list's type is known only through an out= tensor, last or, in old traces, first."""
+    """cat(tensors, dim): the list's type is known only through an out= tensor, which comes last or, in old traces, first."""
     first, out = operand(inputs, 0), out_after(inputs, 1)
     if first is not None and "TensorList" in inputs.types[1:2] and first.numel:
         return make_work("copy", flops=0, moved=total(written_bytes(first), written_bytes(first)), precision=None)
@@ -158,9 +159,9 @@ def cross_entropy_work(inputs: ParsedInputs) -> Work | None:
     return make_work("loss", flops=4 * scores.numel, moved=read_bytes(scores, target), precision=scores.dtype)
 
 
-# An Inductor kernel's name lists the operators fused in it. With nothing but functions of one tensor and views in the name, and two
-# tensors as large as the iteration, one is the input and the other the output. Any other fusion may update a tensor in place,
-# which the record does not show: no model.
+# An Inductor kernel's name lists the operators fused in it. With nothing but functions of one tensor and views in the name, and
+# two tensors as large as the iteration, one is the input and the other the output. Any other fusion may update a tensor in
+# place, which the record does not show: no model.
 _ONE_TENSOR = (
     "_to_copy|clone|view|_unsafe_view|reshape|permute|transpose|unsqueeze|squeeze|t|expand|relu|gelu|silu|tanh|sigmoid|exp|neg|abs|"
     "sqrt|rsqrt|sin|cos|square|reciprocal"
@@ -180,7 +181,7 @@ def inductor_work(op: str, inputs: ParsedInputs) -> Work | None:
 
 
 _RANDOM = "uniform_ normal_ bernoulli_ random_ exponential_ geometric_ log_normal_ cauchy_"
-_CLONES = "clone contiguous flip roll repeat_copy _local_scalar_dense item"
+_CLONES = "clone contiguous flip roll _local_scalar_dense"
 _SCATTERS = {
     **dict.fromkeys(("scatter", "scatter_", "index_copy", "index_copy_"), False),
     **dict.fromkeys(("scatter_add", "scatter_add_", "index_add", "index_add_", "scatter_reduce", "scatter_reduce_"), True),
@@ -190,7 +191,8 @@ MODELS: Mapping[str, Model] = {
     **{f"aten::{name}": clone_work for name in _CLONES.split()},
     "aten::to": cast_work,
     "aten::_to_copy": cast_work,
-    **{f"aten::{name}": fill_work for name in ("fill_", "zero_", "ones_like", "zeros_like", "full_like")},
+    "aten::fill_": fill_work,
+    "aten::zero_": fill_work,
     **{f"aten::{name}": partial(fill_work, kind="random") for name in _RANDOM.split()},
     "aten::arange": arange_work,
     "aten::cat": cat_work,

@@ -6,6 +6,9 @@ import numpy as np
 
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Trace
 
+MAX_OVERHANGING = 20_000
+"""Real traces have a few per step; each costs a pass over its own length, so a hostile file must not bring millions."""
+
 
 def enclosing(trace: Trace) -> Int64:
     """For each event, the index of the innermost host range open on its thread when it began; NONE at the top and off the host.
@@ -30,8 +33,22 @@ def enclosing(trace: Trace) -> Int64:
         if not stale.any():
             break
         above[stale] = above[above[stale]]
+    _adopt_overhanging(above, start, end)
     parent[by_thread] = np.where(above == NONE, NONE, by_thread[np.maximum(above, 0)])
     return parent
+
+
+def _adopt_overhanging(above: Int64, start: Int64, end: Int64) -> None:
+    """Give ranges that outlive what they began in the events that begin after that ended.
+
+    A mark entered inside a Python frame (`__enter__`) goes on when the frame is over; levels alone do not see it there.
+    """
+    overhanging = np.flatnonzero((above != NONE) & (end > end[np.maximum(above, 0)]))
+    for mark in overhanging[:MAX_OVERHANGING].tolist():
+        later = slice(int(np.searchsorted(start, end[above[mark]])), int(np.searchsorted(start, end[mark])))
+        inside = above[later]
+        outside = (inside == NONE) | (start[np.maximum(inside, 0)] < start[mark])
+        inside[outside] = mark
 
 
 def _on_one_axis(trace: Trace, events: Int64) -> tuple[Int64, Int64]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 from typing import TypeGuard
 
 from stepscope.analyses.dtypes import DTYPES, ITEM_BYTES, SCALAR_TYPES
@@ -125,15 +125,22 @@ def make_work(
     """A Work of so many FLOPs and bytes moved, or `None` when there is nothing to say: neither is known."""
     if flops is None and moved is None:
         return None
-    flops = None if flops is None else float(flops)
     return Work(
         kind=kind,
-        flops=flops,
-        bytes=moved,
+        flops=_finite(flops),
+        bytes=_finite(moved),
         precision=precision or None,
         is_matrix=kind in MATRIX_KINDS,
-        hardware_flops=flops if hardware_flops is None else float(hardware_flops),
+        hardware_flops=_finite(flops if hardware_flops is None else hardware_flops),
     )
+
+
+def _finite(figure: float | None) -> float | None:
+    """A float; raises OverflowError for what none can hold, which only a damaged record has."""
+    figure = None if figure is None else float(figure)
+    if figure is not None and not isfinite(figure):
+        raise OverflowError(figure)
+    return figure
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:

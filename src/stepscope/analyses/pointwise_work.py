@@ -1,8 +1,8 @@
 """Pointwise operators: the output has the shape the inputs broadcast to, and the type they promote to.
 
-A FLOP is one arithmetic operation or one call of a function such as exp: what a pointwise kernel costs is its bytes, and its FLOPs
-only need to be small beside them. An `out=` tensor is one that comes after the arguments that can be tensors; a name that ends
-in "_" writes its first argument, which it also reads.
+A FLOP is one arithmetic operation or one call of a function such as exp: what a pointwise kernel costs is its bytes, and its
+FLOPs only need to be small beside them. An `out=` tensor is one that comes after the arguments that can be tensors; a name that
+ends in "_" writes its first argument, which it also reads.
 """
 
 from __future__ import annotations
@@ -82,26 +82,35 @@ def _has_list(inputs: ParsedInputs) -> bool:
 
 
 def backward_work(op: str, inputs: ParsedInputs) -> Work | None:
-    """The generic rule: the gradient of a pointwise function of one tensor is pointwise in the output's gradient and that tensor."""
+    """The generic rule: the gradient of a function of one tensor is pointwise in that tensor and in the gradient it gets."""
     base = op.removesuffix("_backward")
     if base == op or base not in POINTWISE or POINTWISE[base].num_args != 1:
         return None
     return pointwise_work(Pointwise(num_args=2, flops=POINTWISE[base].flops + 1), inputs)
 
 
-_UNARY = """abs acos acosh angle asin asinh atan atanh ceil celu conj_physical cos cosh deg2rad digamma elu erf erfc erfinv exp exp2
-expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh i0 leaky_relu lgamma log log10 log1p log2
-logit mish nan_to_num neg positive rad2deg reciprocal relu relu6 round rsqrt selu sgn sigmoid sign silu sin sinc sinh softplus
-softshrink sqrt square tan tanh threshold trunc bitwise_not logical_not isfinite isinf isnan isneginf isposinf signbit tril triu
-special_entr special_i0e special_i1 special_i1e special_ndtri special_erfcx"""
-_BINARY = """add atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor clamp_max clamp_min copysign div
-divide eq float_power floor_divide fmax fmin fmod gcd ge gt heaviside hypot lcm ldexp le logaddexp logaddexp2 logical_and
-logical_or logical_xor lt masked_fill maximum minimum mul multiply ne nextafter pow _prelu_kernel remainder rsub sub
-subtract true_divide xlogy __and__ __or__ __xor__ __lshift__ __rshift__ mse_loss smooth_l1_loss huber_loss
-soft_margin_loss hardtanh_backward leaky_relu_backward sigmoid_backward tanh_backward threshold_backward gelu_backward silu_backward
-hardswish_backward softplus_backward logit_backward mish_backward"""
-_TERNARY = """addcdiv addcmul clamp clip lerp where binary_cross_entropy mse_loss_backward smooth_l1_loss_backward
-huber_loss_backward soft_margin_loss_backward log_sigmoid_backward"""
+def glu_work(inputs: ParsedInputs) -> Work | None:
+    """glu(self, dim): one half times the sigmoid of the other."""
+    tensor = operand(inputs, 0)
+    if tensor is None or tensor.numel % 2:
+        return None
+    moved = total(read_bytes(tensor), size_bytes(tensor.numel // 2, tensor.dtype))
+    return make_work("pointwise", flops=tensor.numel // 2 * 5, moved=moved, precision=tensor.dtype)
+
+
+_UNARY = """abs acos acosh angle asin asinh atan atanh bitwise_not ceil celu conj_physical cos cosh deg2rad digamma elu erf erfc
+erfinv exp exp2 expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh i0 isfinite isinf isnan isneginf isposinf
+leaky_relu lgamma log log10 log1p log2 logical_not logit mish nan_to_num neg positive rad2deg reciprocal relu relu6 round rsqrt
+selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink special_entr special_erfcx special_i0e special_i1
+special_i1e special_ndtri sqrt square tan tanh threshold tril triu trunc"""
+_BINARY = """__and__ __lshift__ __or__ __rshift__ __xor__ _prelu_kernel add atan2 bitwise_and bitwise_left_shift bitwise_or
+bitwise_right_shift bitwise_xor clamp_max clamp_min copysign div divide eq float_power floor_divide fmax fmin fmod gcd ge
+gelu_backward gt hardswish_backward hardtanh_backward heaviside huber_loss hypot lcm ldexp le leaky_relu_backward logaddexp
+logaddexp2 logical_and logical_or logical_xor logit_backward lt masked_fill maximum minimum mish_backward mse_loss mul multiply
+ne nextafter pow remainder rsub sigmoid_backward silu_backward smooth_l1_loss soft_margin_loss softplus_backward sub subtract
+tanh_backward threshold_backward true_divide xlogy"""
+_TERNARY = """addcdiv addcmul binary_cross_entropy clamp clip huber_loss_backward lerp log_sigmoid_backward mse_loss_backward
+smooth_l1_loss_backward soft_margin_loss_backward where"""
 
 _NUM_ARGS = {
     **dict.fromkeys(_UNARY.split(), 1),
@@ -111,21 +120,25 @@ _NUM_ARGS = {
     "binary_cross_entropy_backward": 4,
     "elu_backward": 6,  # (grad_output, alpha, scale, input_scale, is_result, self_or_result)
 }
-_FLOPS = {
-    # x/2 * (1 + erf(x / sqrt 2)): four multiplications and additions, one erf; its derivative adds exp(-x*x/2) * x and a product.
-    **{"gelu": 5, "gelu_backward": 10, "mish": 5, "mish_backward": 8, "softplus": 3, "softplus_backward": 4, "selu": 3, "elu": 3},
-    # x / (1 + exp(-x)), and s * (1 + x * (1 - s)) * grad after computing s.
-    **{"silu": 4, "silu_backward": 9, "sigmoid": 4, "sigmoid_backward": 3, "tanh_backward": 3, "hardswish": 4, "hardswish_backward": 4},
-    **{"addcmul": 3, "addcdiv": 3, "lerp": 3, "add": 1, "xlogy": 2, "logaddexp": 4, "hypot": 4, "logit": 3, "logit_backward": 4},
-    **{"mse_loss": 2, "mse_loss_backward": 3, "smooth_l1_loss": 4, "huber_loss": 4, "binary_cross_entropy": 6},
-    **{"smooth_l1_loss_backward": 4, "huber_loss_backward": 4, "binary_cross_entropy_backward": 6},
-    # These move data; they compute nothing.
-    **dict.fromkeys("positive tril triu where masked_fill".split(), 0),
+# Operations per element where it is not one. gelu is x/2 * (1 + erf(x / sqrt 2)); its gradient adds x * exp(-x*x/2), a product.
+# silu is x / (1 + exp(-x)); its gradient is grad * s * (1 + x * (1 - s)) once s is there. The first line moves data and no more.
+_FLOPS_OF = {
+    0: "positive tril triu where masked_fill",
+    2: "xlogy mse_loss",
+    3: "addcmul addcdiv lerp softplus selu elu logit sigmoid_backward tanh_backward mse_loss_backward",
+    4: "silu sigmoid hardswish hardswish_backward softplus_backward logaddexp logaddexp2 hypot logit_backward smooth_l1_loss "
+    "huber_loss smooth_l1_loss_backward huber_loss_backward",
+    5: "gelu mish",
+    6: "binary_cross_entropy binary_cross_entropy_backward",
+    8: "mish_backward",
+    9: "silu_backward",
+    10: "gelu_backward",
 }
-_TO_BOOL = """eq ne lt le gt ge isfinite isinf isnan isneginf isposinf signbit logical_and logical_or logical_xor
-logical_not"""
-_TO_FLOAT = """acos acosh asin asinh atan atanh atan2 cos cosh sin sinh tan tanh deg2rad rad2deg digamma div divide true_divide erf
-erfc erfinv exp exp2 expm1 i0 lgamma log log10 log1p log2 logit reciprocal rsqrt sigmoid sinc sqrt xlogy logaddexp logaddexp2"""
+_FLOPS = {name: flops for flops, names in _FLOPS_OF.items() for name in names.split()}
+_TO_BOOL = """eq ge gt isfinite isinf isnan isneginf isposinf le logical_and logical_not logical_or logical_xor lt ne signbit"""
+_TO_FLOAT = """acos acosh asin asinh atan atan2 atanh cos cosh deg2rad digamma div divide erf erfc erfinv exp exp2 expm1 i0
+lgamma log log10 log1p log2 logaddexp logaddexp2 logit rad2deg reciprocal rsqrt sigmoid sin sinc sinh sqrt tan tanh true_divide
+xlogy"""
 _GIVES = {**dict.fromkeys(_TO_BOOL.split(), "bool"), **dict.fromkeys(_TO_FLOAT.split(), "float")}
 _MASKS = {"where": 0, "masked_fill": 1}
 
@@ -145,4 +158,4 @@ _IN_PLACE = [name for name in _NUM_ARGS if not name.endswith(("_backward", "_los
 POINTWISE = {f"aten::{name}": _spec(name, in_place=False) for name in _NUM_ARGS} | {
     f"aten::{name}_": _spec(name, in_place=True) for name in _IN_PLACE
 }
-MODELS: Mapping[str, Model] = {op: partial(pointwise_work, spec) for op, spec in POINTWISE.items()}
+MODELS: Mapping[str, Model] = {op: partial(pointwise_work, spec) for op, spec in POINTWISE.items()} | {"aten::glu": glu_work}

@@ -14,7 +14,18 @@ from math import prod
 
 from stepscope.analyses.dtypes import FLOAT, category
 from stepscope.analyses.op_inputs import ParsedInputs, flag_at, integer_at, integers_at, is_scalar, text_at
-from stepscope.analyses.operands import Model,Operand,Work,make_work,operand,out_after,read_bytes,scalar_type_at,size_bytes,total
+from stepscope.analyses.operands import (
+    Model,
+    Operand,
+    Work,
+    make_work,
+    operand,
+    out_after,
+    read_bytes,
+    scalar_type_at,
+    size_bytes,
+    total,
+)
 from stepscope.analyses.pointwise_work import Pointwise, pointwise_work
 
 
@@ -108,7 +119,8 @@ def scan_work(inputs: ParsedInputs, *, flops: int, gives: tuple[str, ...]) -> Wo
     tensor = operand(inputs, 0)
     if tensor is None:
         return None
-    written = total(*(size_bytes(tensor.numel, _gives(name, tensor, out_after(inputs, 1))) for name in gives))
+    named = scalar_type_at(inputs, 2) if gives == ("sum",) else None
+    written = total(*(size_bytes(tensor.numel, _gives(name, tensor, out_after(inputs, 1), named)) for name in gives))
     return make_work("reduction", flops=tensor.numel * flops, moved=total(read_bytes(tensor), written), precision=tensor.dtype)
 
 

@@ -94,7 +94,8 @@ def _stats_bytes(spec: Stream, inputs: ParsedInputs, main: Operand) -> float | N
     """Means and inverse deviations, kept in fp32 (fp64 for fp64): a row's, or a group's."""
     rows: int | None = 0
     if spec.stats_shape is not None:
-        shape = integers_at(inputs, spec.stats_shape)
+        weight = operand(inputs, spec.reads[1])
+        shape = integers_at(inputs, spec.stats_shape) or (weight.dims if weight is not None else ())
         rows = main.numel // prod(shape) if shape and prod(shape) > 0 else None
     elif spec.stats_count is not None:
         batch, groups = integer_at(inputs, spec.stats_count - 3), integer_at(inputs, spec.stats_count)
@@ -125,9 +126,7 @@ _SOFTMAX_BACKWARD = Stream(kind="softmax", flops=SOFTMAX_BACKWARD, reads=(0, 1),
 STREAMS = {
     "aten::native_layer_norm": _LAYER_NORM,
     "aten::layer_norm": _LAYER_NORM,
-    "aten::native_layer_norm_backward": Stream(
-        kind="norm", flops=NORM_BACKWARD, reads=(0, 1, 3, 4, 5), like=(1, 5, 6), mask=7
-    ),
+    "aten::native_layer_norm_backward": Stream(kind="norm", flops=NORM_BACKWARD, reads=(0, 1, 3, 4, 5), like=(1, 5, 6), mask=7),
     "aten::_fused_rms_norm": _RMS_NORM,
     "aten::rms_norm": _RMS_NORM,
     "aten::_fused_rms_norm_backward": Stream(kind="norm", flops=RMS_NORM_BACKWARD, reads=(0, 1, 3, 4), like=(1, 4), mask=5),

@@ -22,19 +22,15 @@ from stepscope.core.trace import (
     Trace,
     TraceMeta,
 )
-from stepscope.readers.exact import ns_from_text
-from stepscope.readers.records import Begin, CompleteText
-from stepscope.readers.scan import Columns, Scanner
+from stepscope.readers.columns import Columns
+from stepscope.readers.exact import LONGEST_NUMBER
+from stepscope.readers.scan import Scanner
 
 
 def assemble(chunks: list[Columns], scanner: Scanner, meta: TraceMeta, notes: Sequence[str]) -> Trace:
     """One Trace of all chunks. `chunks` is emptied on the way: both never stand in memory whole."""
-    ranges = _paired_ranges(scanner)
-    if ranges is not None:
-        chunks.append(ranges)
     memory = [c.memory for c in chunks if c.memory is not None]
     columns: dict[str, NDArray[Any]] = {}
-    order: Int64 | None = None
     for name in Trace.COLUMNS:
         column = np.concatenate([getattr(c, name) for c in chunks]) if chunks else _empty(name)
         for chunk in chunks:
@@ -74,36 +70,6 @@ def _time_order(start: Int64, dur: Int64) -> Int64 | None:
     return np.lexsort((-dur, start))
 
 
-def _paired_ranges(scanner: Scanner) -> Columns | None:
-    """Ranges written as a start and an end, as complete events. Those never ended are counted, not guessed."""
-    open_ranges: dict[tuple[int | str, int | str], list[Begin]] = {}
-    events: list[CompleteText] = []
-    start: list[int] = []
-    dur: list[int] = []
-    for edge in scanner.ranges:
-        stack = open_ranges.setdefault((edge.pid, edge.tid), [])
-        if isinstance(edge, Begin):
-            stack.append(edge)
-            continue
-        if not stack:
-            scanner.tally.count_unknown("phase E without its B")
-            continue
-        begin = stack.pop()
-        first, last = ns_from_text(bytes(begin.ts).decode()), ns_from_text(bytes(edge.ts).decode())
-        if first is None or last is None or last < first:
-            scanner.tally.malformed += 1
-            continue
-        events.append(CompleteText(cat=begin.cat, name=begin.name, pid=begin.pid, tid=begin.tid, args=begin.args))
-        start.append(first)
-        dur.append(last - first)
-    unended = sum(map(len, open_ranges.values()))
-    if unended:
-        scanner.tally.count_unknown("phase B without its E", unended)
-    if not events:
-        return None
-    return scanner.columns(events, np.array(start, np.int64), np.array(dur, np.int64))
-
-
 def _thread(key: tuple[int | str, int | str], scanner: Scanner) -> Thread:
     pid, tid = str(key[0]), str(key[1])
     return Thread(pid=pid, tid=tid, name=scanner.thread_names.get((pid, tid)))
@@ -138,7 +104,7 @@ def _detail(key: tuple[Any, ...]) -> Detail:
             block=_int_tuple(block),
             registers=_int(registers),
             shared_bytes=_int(shared),
-            occupancy_pct=float(occupancy) if isinstance(occupancy, int | float) else None,
+            occupancy_pct=float(occupancy) if isinstance(occupancy, int | float) and abs(occupancy) < 2**63 else None,
         )
     kind, stream, correlation = map(_value, parts)
     return SyncWait(kind=str(kind or ""), on_stream=_int(stream), on_correlation=_int(correlation))
@@ -166,17 +132,19 @@ def _value(text: bytes) -> Any:
         return None
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         return None
 
 
 def _int(value: Any) -> int | None:
-    if isinstance(value, str):
-        try:
-            return int(value)
-        except ValueError:
-            return None
-    return int(value) if isinstance(value, int | float) else None
+    """A whole number of at most 64 bits, also where it is written as text or as a decimal."""
+    if not isinstance(value, int | float | str) or (isinstance(value, str) and len(value) > LONGEST_NUMBER):
+        return None
+    try:
+        number = int(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) < 2**63 else None
 
 
 def _str(value: Any) -> str | None:
@@ -184,4 +152,4 @@ def _str(value: Any) -> str | None:
 
 
 def _int_tuple(value: Any) -> tuple[int, ...] | None:
-    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else None
+    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) and abs(v) < 2**63 for v in value) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec import Raw
 
@@ -56,6 +57,7 @@ def _owned(begin: Begin) -> Begin:
     """The same with no part of it pointing into its chunk, which would otherwise stay in memory as long as the range is open."""
     begin.ts = Raw(b"")
     if begin.args is not NO_ARGS:
-        parts = {name: getattr(begin.args, name) for name in Args.__struct_fields__}
-        begin.args = Args(**{name: part.copy() if isinstance(part, Raw) else part for name, part in parts.items()})
+        parts: dict[str, Any] = {name: getattr(begin.args, name) for name in Args.__struct_fields__}
+        parts = {name: part.copy() if isinstance(part, Raw) else part for name, part in parts.items()}
+        begin.args = Args(**parts)
     return begin

@@ -140,6 +140,7 @@ COUNTED = {_phase(phase): phase for phase in OTHER_PHASES}
 KEPT = frozenset((Meta, Instant, Begin, End, *COUNTED))
 """What is looked at besides complete events."""
 
-REST = (Meta, Instant, Begin, End, *SILENT, *COUNTED)
-ANY_EVENT: Any = Union[(Complete, *REST)]  # noqa: UP007
-ANY_EVENT_TEXT: Any = Union[(CompleteText, *REST)]  # noqa: UP007
+REST: tuple[type[Struct], ...] = (Meta, Instant, Begin, End, *SILENT, *COUNTED)
+_any_rest: Any = Union.__getitem__(REST)
+ANY_EVENT = Complete | _any_rest
+ANY_EVENT_TEXT = CompleteText | _any_rest

@@ -1,4 +1,4 @@
-"""The slow path: a chunk that is not clean JSON, event by event.
+"""The slow path: a piece of text that is not clean JSON, event by event.
 
 Kills mid-write, NaN, bad escapes, bytes that are no UTF-8, numbers beyond 64 bits, fields of another type: each occurs in real
 files. Every event that can be understood is kept; the rest is counted.
@@ -13,38 +13,50 @@ from typing import Any
 
 import msgspec
 
-from stepscope.readers.records import CompleteText, Rest
-from stepscope.readers.scan import Columns, Scanner
+from stepscope.readers.categories import OTHER_PHASES, SILENT_PHASES, phase_label
+from stepscope.readers.columns import Columns
+from stepscope.readers.records import ANY_EVENT_TEXT, Args, InstantArgs, Number
+from stepscope.readers.scan import Scanner
+from stepscope.readers.skim import Skimmer
 
-EVENT_START = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:')
 NEXT_EVENT = re.compile(r'\}\s{0,4096},\s{0,4096}(?=\{\s{0,4096}"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:)')
-BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrtu])')
-SKIPPED = re.compile(r"[\s,]*")
-PHASES = {t.__struct_config__.tag for t in (CompleteText, *Rest.__args__)}
+LAST_EVENT = re.compile(r"\}\s{0,4096}\]")
+BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+SKIPPED = re.compile(r"[\s,\x00]*")
+PHASES = {"X", "M", "i", "B", "E", *SILENT_PHASES, *OTHER_PHASES}
 TEXT_FIELDS = ("cat", "name")
 PLACE_FIELDS = ("pid", "tid")
+NUMBERS = {f.encode_name for shape in (Args, InstantArgs) for f in msgspec.structs.fields(shape) if f.type == Number}
+"""Arguments that the typed decoder takes as a whole number, as text or as null, and as nothing else."""
+NO_SCALAR = re.compile(r"[,\]]")
 
-_decoder = json.JSONDecoder(strict=False, parse_float=str, parse_constant=str)
-_check_one = msgspec.json.Decoder(CompleteText | Rest)
+
+def _whole(text: str) -> int | str:
+    """A whole number, as text where 64 bits may not hold it."""
+    return int(text) if len(text) < 19 else text
+
+
+_decoder = json.JSONDecoder(strict=False, parse_float=str, parse_int=_whole, parse_constant=str)
+_check_one = msgspec.json.Decoder(ANY_EVENT_TEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescued:
-    """What was saved of a chunk, and where in it the events end."""
+    """What was saved of a piece, and where in it the events end."""
 
     columns: Columns
     consumed: int
-    """Bytes dealt with; the rest is an event cut off at the chunk's end, or what follows the array."""
+    """Bytes dealt with; the rest is an event cut off at the piece's end, or what follows the array."""
     ended: bool
     """The closing bracket of the array was met."""
 
 
-def rescue(chunk: bytes, scanner: Scanner) -> Rescued:
-    """Walk the chunk's events one by one and keep all that can be understood."""
-    # Latin-1 maps bytes to characters one to one, so positions in the text are positions in the bytes.
-    text = chunk.decode("latin-1")
+def rescue(piece: bytes, scanner: Scanner, *, final: bool = False) -> Rescued:
+    """Walk the piece's events one by one and keep all that can be understood. `final`: no text follows the piece."""
+    # Latin-1 maps bytes to characters one to one: positions in the text are positions in the bytes, and no byte is wrong.
+    text = piece.decode("latin-1")
     events: list[bytes] = []
-    at, ended = 0, False
+    at, ended, lost = 0, False, 0
     while True:
         at = _skip(text, at)
         if at >= len(text):
@@ -52,16 +64,23 @@ def rescue(chunk: bytes, scanner: Scanner) -> Rescued:
         if text[at] == "]":
             ended, at = True, at + 1
             break
-        end, event = _one_event(text, at)
+        end, event = _one_event(text, at, final)
         if end is None:
             break
+        if event is not None and not text[at:end].isascii():
+            event = _repaired(piece[at:end].decode("utf-8", "replace"))
         at = end
-        scanner.tally.raw_events += 1
         encoded = _clean(event, scanner)
-        if encoded is not None:
+        if encoded is None:
+            lost += 1
+        else:
             events.append(encoded)
     scanner.tally.rescued += len(events)
-    return Rescued(columns=scanner.scan_repaired(b"[" + b",".join(events) + b"]"), consumed=at, ended=ended)
+    scanner.tally.raw_events += lost
+    was_text, scanner.times_as_text = scanner.times_as_text, True
+    columns = scanner.scan(b",".join(events))
+    scanner.times_as_text = was_text
+    return Rescued(columns=columns, consumed=at, ended=ended)
 
 
 def _skip(text: str, at: int) -> int:
@@ -69,26 +88,32 @@ def _skip(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _one_event(text: str, at: int) -> tuple[int | None, Any]:
+def _one_event(text: str, at: int, final: bool) -> tuple[int | None, Any]:
     """The end of the event at `at` and the event; (None, None) when it is cut off, (end, None) when it is beyond repair."""
     try:
         event, end = _decoder.raw_decode(text, at)
-        return end, event
-    except (ValueError, RecursionError):
-        following = NEXT_EVENT.search(text, at)
-    if following is None:
-        return _cut_off_or_broken(text, at)
-    end = following.start() + 1
-    return end, _repaired(text[at:end])
+    except json.JSONDecodeError as problem:
+        broken_at = max(at, problem.pos)
+    except RecursionError:
+        return Skimmer().end(text.encode("latin-1"), at), None
+    else:
+        # A number at the end of the text may go on in the next.
+        return (None, None) if end == len(text) and not final and text[at] not in '{["' else (end, event)
+    # Not before the damage: up to there, what looks like the next event is an object inside this one.
+    following = NEXT_EVENT.search(text, broken_at) or (LAST_EVENT.search(text, broken_at) if final else None)
+    if following is not None:
+        return following.start() + 1, _repaired(text[at : following.start() + 1])
+    if text[at] not in '{["':
+        return _after_rubbish(text, at, final), None
+    return None, None
 
 
-def _cut_off_or_broken(text: str, at: int) -> tuple[int | None, Any]:
-    """No event follows: either the text ends inside this one, or it is the array's last and damaged."""
-    closing = re.compile(r"\}\s*\]").search(text, at)
-    if closing is None:
-        return None, None
-    event = _repaired(text[at : closing.start() + 1])
-    return (closing.start() + 1, event) if event is not None else (None, None)
+def _after_rubbish(text: str, at: int, final: bool) -> int | None:
+    """Where the next entry may begin after something that is no value at all."""
+    found = NO_SCALAR.search(text, at)
+    if found is not None:
+        return found.start()
+    return len(text) if final else None
 
 
 def _repaired(text: str) -> Any:
@@ -104,12 +129,10 @@ def _clean(event: Any, scanner: Scanner) -> bytes | None:
         scanner.tally.malformed += 1
         return None
     if event["ph"] not in PHASES:
-        scanner.count_phase(event["ph"])
+        scanner.tally.count_unknown(phase_label(_clean_text(event["ph"])))
         return None
-    clean = {key: _field(key, value) for key, value in event.items()}
-    if not isinstance(clean.get("args", {}), dict):
-        del clean["args"]
     try:
+        clean = {key: _field(key, value) for key, value in event.items() if key != "args" or isinstance(value, dict)}
         encoded = json.dumps(clean).encode()
         _check_one.decode(encoded)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
@@ -120,31 +143,28 @@ def _clean(event: Any, scanner: Scanner) -> bytes | None:
 
 def _field(key: str, value: Any) -> Any:
     if key in TEXT_FIELDS:
-        return _utf8(value) if isinstance(value, str) else "" if value is None else str(value)
+        return _clean_text(value) if isinstance(value, str) else "" if value is None else str(value)
     if key in PLACE_FIELDS:
-        return value if _is_int64(value) else _utf8(str(value))
-    if key == "args" and isinstance(value, dict):
-        return {_utf8(k): _argument(v) for k, v in value.items()}
-    return value
+        return value if _is_whole(value) else _clean_text(str(value))
+    if key == "args":
+        value = {k: v for k, v in value.items() if k not in NUMBERS or isinstance(v, str) or v is None or _is_whole(v)}
+    return _argument(value)
 
 
 def _argument(value: Any) -> Any:
     if isinstance(value, str):
-        return _utf8(value)
+        return _clean_text(value)
     if isinstance(value, list):
         return [_argument(v) for v in value]
-    if isinstance(value, int) and not isinstance(value, bool) and not _is_int64(value):
-        return str(value)
+    if isinstance(value, dict):
+        return {_clean_text(k): _argument(v) for k, v in value.items()}
     return value
 
 
-def _utf8(text: str) -> str:
-    """Text read as Latin-1, turned into what its bytes meant; lone surrogates and stray bytes become replacement marks."""
-    try:
-        return text.encode("latin-1").decode("utf-8", "replace")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode("utf-8", "replace")
+def _clean_text(text: str) -> str:
+    """The text with every lone surrogate replaced."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _is_int64(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -22,7 +22,19 @@ from stepscope.readers.categories import UNNAMED, kind_of_category, phase_label
 from stepscope.readers.columns import Codes, Columns, Tally
 from stepscope.readers.exact import EXACT_DOUBLE_US, LIMIT_NS, ns_from_double, ns_from_texts
 from stepscope.readers.ranges import RangePairs
-from stepscope.readers.records import ANY_EVENT, ANY_EVENT_TEXT, COUNTED, KEPT, Args, Begin, Complete, CompleteText, End, Instant, Meta
+from stepscope.readers.records import (
+    ANY_EVENT,
+    ANY_EVENT_TEXT,
+    COUNTED,
+    KEPT,
+    Args,
+    Begin,
+    Complete,
+    CompleteText,
+    End,
+    Instant,
+    Meta,
+)
 
 _decode_doubles = msgspec.json.Decoder(list[ANY_EVENT]).decode
 _decode_text = msgspec.json.Decoder(list[ANY_EVENT_TEXT]).decode
@@ -184,7 +196,7 @@ class Scanner:
         self._fill_collectives(columns, where, args)
 
     def _fill_details(self, columns: Columns, where: Int64, args: Sequence[Args], label: str, parts: Sequence[str]) -> None:
-        """Number each event's `parts`, as they are written, in the table of details; the first part says whether there are any."""
+        """Number each event's `parts`, as written, in the table of details; the first part says whether there are any."""
         has = np.fromiter(map(bool, map(attrgetter(parts[0]), args)), np.bool_, len(args))
         if not has.all():
             where, args = where[has], list(compress(args, has.tolist()))
@@ -233,7 +245,7 @@ _COLLECTIVE_PARTS = attrgetter(
 def _decoded(decode: Any, text: bytes) -> list[Any]:
     try:
         return decode(text)  # type: ignore[no-any-return]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as problem:
         raise ScanError(str(problem)) from problem
 
 

@@ -17,10 +17,12 @@ class Skimmer:
         self._escaped = False
 
     def end(self, text: bytes, at: int = 0) -> int | None:
-        """Where the value ends in `text`; None when it goes on in the next block. A bracket that closes what is around it ends it too."""
+        """Where the value ends in `text`, or the list around it does; None when it goes on in the next block."""
         while at < len(text):
             if self._in_string:
-                at = self._skip_string(text, at)
+                at, self._in_string = self._skip_string(text, at)
+                if self._depth == 0 and not self._in_string:
+                    return at
                 continue
             found = STRUCTURE.search(text, at)
             if found is None:
@@ -36,14 +38,14 @@ class Skimmer:
                 return found.start() + self._depth
         return None
 
-    def _skip_string(self, text: bytes, at: int) -> int:
+    def _skip_string(self, text: bytes, at: int) -> tuple[int, bool]:
+        """Where to go on, and whether that is still inside the string."""
         if self._escaped:
             self._escaped = False
             at += 1
         found = IN_STRING.match(text, at)
         at = found.end() if found else at
-        if at < len(text):
-            self._in_string = text[at : at + 1] != b'"'
-            self._escaped = self._in_string
-            at += 1
-        return at
+        if at >= len(text):
+            return at, True
+        self._escaped = text[at : at + 1] != b'"'
+        return at + 1, self._escaped

@@ -18,3 +18,12 @@ class Source:
     rank: int | None = None
     """What is known of its rank from outside the file."""
     rank_source: str = "not known"
+    named: bool = True
+    """The user named this very file. One found in a folder or an archive may turn out to be no trace, and is then skipped."""
+    archive: Path | None = None
+    """The archive it lies in. `path` differs where that is compressed: then it is the archive unpacked, and goes away."""
+
+    @property
+    def stem(self) -> Path:
+        """The lasting file this comes from: what says whether a cache is still good."""
+        return self.archive or self.path

@@ -5,10 +5,11 @@ What a file is follows from its first bytes, not its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import zstandard
 from zlib_ng import zlib_ng
@@ -18,12 +19,15 @@ from stepscope.errors import InputError
 BLOCK_BYTES = 1 << 20
 MAX_EXPANSION = 200
 """A trace compresses 15 to 40 times; text made to hurt, a thousand times and more."""
-EXPANSION_FREE_BYTES = 256 << 20
+EXPANSION_FREE_BYTES = 64 << 20
 """Below this much output the ratio is not looked at."""
+MAX_WINDOW_BYTES = 128 << 20
+"""What zstd may keep to look back at; its own command line's limit too."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 GZIP_WINDOW = 31
+GZIP_ERRORS = (zlib.error, cast("type[Exception]", zlib_ng.error))
 
 
 class Stream:
@@ -37,22 +41,29 @@ class Stream:
         self._offset = offset
         self._left = length
 
-    def blocks(self) -> Iterator[bytes]:
+    def blocks(self) -> Generator[bytes, None, None]:
         """The text. Decompression runs ahead in a thread: it does not hold the interpreter lock."""
         try:
             file = self.path.open("rb")
         except OSError as problem:
             raise InputError(f"cannot open {self.path}: {problem.strerror or problem}") from problem
         with file:
-            file.seek(self._offset)
-            head = file.read(4)
-            file.seek(self._offset)
+            head = self._head(file)
             if head.startswith(GZIP_MAGIC):
                 yield from _ahead(self._guarded(self._gzip(file)))
             elif head == ZSTD_MAGIC:
                 yield from _ahead(self._guarded(self._zstd(file)))
             else:
                 yield from self._plain(file)
+
+    def _head(self, file: BinaryIO) -> bytes:
+        try:
+            file.seek(self._offset)
+            head = file.read(4 if self._left is None else min(4, self._left))
+            file.seek(self._offset)
+        except OSError as problem:
+            raise InputError(f"cannot read {self.path}: {problem.strerror or problem}") from problem
+        return head
 
     def _read(self, file: BinaryIO) -> bytes:
         size = BLOCK_BYTES if self._left is None else min(BLOCK_BYTES, self._left)
@@ -73,35 +84,50 @@ class Stream:
 
     def _gzip(self, file: BinaryIO) -> Iterator[bytes]:
         """Every member of the file; damage ends it with what came before."""
-        engine, started, pending = zlib_ng.decompressobj(GZIP_WINDOW), False, b""
+        engine, pending = zlib_ng.decompressobj(GZIP_WINDOW), b""
+        between = False
         while pending := pending or self._read(file):
-            try:
-                text = engine.decompress(pending, BLOCK_BYTES)
-            except zlib_ng.error as problem:
-                self.problem = f"the gzip data is damaged ({problem})"
-                return
-            started = True
-            if text:
-                yield text
-            pending = engine.unconsumed_tail
-            if engine.eof:
-                pending = engine.unused_data.lstrip(b"\x00")
-                engine, started = zlib_ng.decompressobj(GZIP_WINDOW), False
-                if pending and not pending.startswith(GZIP_MAGIC[: len(pending)]):
+            if between:
+                pending = pending.lstrip(b"\x00")
+                if not pending:
+                    continue
+                if not pending.startswith(GZIP_MAGIC[: len(pending)]):
                     self.problem = "bytes after the end of the gzip data were left out"
                     return
-        while started and (text := engine.decompress(b"", BLOCK_BYTES)):
-            yield text
-        if started and not engine.eof and self.problem is None:
-            self.problem = "the gzip data ends before its end mark"
+                engine, between = zlib_ng.decompressobj(GZIP_WINDOW), False
+            try:
+                text = engine.decompress(pending, BLOCK_BYTES)
+            except GZIP_ERRORS as problem:
+                self.problem = f"the gzip data is damaged ({problem})"
+                return
+            if text:
+                yield text
+            between = engine.eof
+            pending = engine.unused_data if between else engine.unconsumed_tail
+        if not between:
+            yield from self._gzip_rest(engine)
+
+    def _gzip_rest(self, engine: zlib_ng._Decompress) -> Iterator[bytes]:
+        """What the engine still holds when the file ends inside a member."""
+        try:
+            while text := engine.decompress(b"", BLOCK_BYTES):
+                yield text
+        except GZIP_ERRORS as problem:
+            self.problem = f"the gzip data is damaged ({problem})"
+            return
+        if not engine.eof:
+            self.problem = self.problem or "the gzip data ends before its end mark"
 
     def _zstd(self, file: BinaryIO) -> Iterator[bytes]:
-        reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(_Counted(self, file), read_across_frames=True)
+        source = cast("BinaryIO", _Blocks(lambda: self._read(file)))
+        reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).stream_reader(source, read_across_frames=True)
         while True:
             try:
                 text = reader.read(BLOCK_BYTES)
             except zstandard.ZstdError as problem:
-                self.problem = f"the zstd data is damaged ({problem})"
+                self.problem = f"the zstd data cannot be read ({problem})"
+                if "memory" in str(problem):
+                    self.problem = f"it needs a zstd window over {MAX_WINDOW_BYTES >> 20} MiB; compress it again without --long"
                 return
             if not text:
                 return
@@ -111,19 +137,20 @@ class Stream:
         for block in blocks:
             self.text_bytes += len(block)
             if self.text_bytes > EXPANSION_FREE_BYTES and self.text_bytes > MAX_EXPANSION * self.compressed_bytes:
-                self.problem = f"it expands more than {MAX_EXPANSION} times; reading stopped after {self.text_bytes >> 20} MiB of text"
+                done = self.text_bytes >> 20
+                self.problem = f"it expands more than {MAX_EXPANSION} times; reading stopped after {done} MiB of text"
                 return
             yield block
 
 
-class _Counted:
-    """A file's bytes for the zstd reader, counted by its Stream."""
+class _Blocks:
+    """The one method that the zstd reader needs of a file."""
 
-    def __init__(self, stream: Stream, file: BinaryIO) -> None:
-        self._stream, self._file = stream, file
+    def __init__(self, block: Callable[[], bytes]) -> None:
+        self._block = block
 
-    def read(self, size: int = -1) -> bytes:
-        return self._stream._read(self._file)
+    def read(self, _size: int = -1) -> bytes:
+        return self._block()
 
 
 def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:

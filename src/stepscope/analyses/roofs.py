@@ -1,0 +1,39 @@
+"""The device's roofs: how long work must take at least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.core.hardware import DeviceSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofs:
+    """Peaks of one device, for arithmetic by precision and for memory."""
+
+    spec: DeviceSpec
+
+    def peak_flops(self, precision: str | None, *, matrix: bool) -> float | None:
+        """The dense peak for a precision. Work that is not matrix work runs on the vector units, whose peak is the one for fp32."""
+        if precision is None:
+            return None
+        name = precision if matrix else ("fp64" if precision == "fp64" else "fp32")
+        figure = self.spec.peak_flops.get(name)
+        if figure is None and name == "tf32":
+            figure = self.spec.peak_flops.get("fp32")
+        return None if figure is None else figure.value
+
+    def arithmetic_ns(self, flops: float | None, precision: str | None, *, matrix: bool) -> float:
+        """The least time for the arithmetic; NaN when not known."""
+        peak = self.peak_flops(precision, matrix=matrix)
+        return np.nan if flops is None or peak is None else flops / peak * 1e9
+
+    def traffic_ns(self, size: float | None) -> float:
+        """The least time for the bytes; NaN when not known."""
+        return np.nan if size is None else size / self.spec.bandwidth_bytes_per_s.value * 1e9
+
+    def floor_ns(self, flops: float | None, size: float | None, precision: str | None, *, matrix: bool) -> float:
+        """The least time for both: max(FLOPs/peak, bytes/bandwidth); NaN when neither is known."""
+        return float(np.fmax(self.arithmetic_ns(flops, precision, matrix=matrix), self.traffic_ns(size)))

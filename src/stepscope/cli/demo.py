@@ -1,0 +1,23 @@
+"""Diagnose a real trace that ships with stepscope: no GPU, no network, no files needed."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import resources
+
+from stepscope.cli.diagnose import diagnose_paths, print_diagnosis
+
+TRACE = "demo.pt.trace.json.gz"
+STEP_MS = 65.48
+"""The step time of the recorded run with no profiler attached."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with resources.as_file(resources.files("stepscope") / "data" / TRACE) as path:
+        diagnosis = diagnose_paths([str(path)], step_ms=STEP_MS, use_cache=False, jobs=1)
+    print_diagnosis(diagnosis, arguments.format)
+    return 0

@@ -1,0 +1,113 @@
+"""What limits a recorded run, measured from its traces.
+
+PATH is a PyTorch profiler (Kineto) or Chrome trace (.json, .json.gz, .json.zst), several of them, a folder with one file per
+rank, or a tar of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+
+    from stepscope.core.diagnosis import Diagnosis
+    from stepscope.readers.source import Source
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="trace, folder of rank traces, or tar")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
+    parser.add_argument("--step-ms", type=_positive, metavar="X", help="the step time without a profiler attached, in ms")
+    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
+    parser.add_argument("--jobs", type=_count, metavar="N", help="processes to use for several files (default: one per core)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    diagnosis = diagnose_paths(arguments.paths, step_ms=arguments.step_ms, use_cache=not arguments.no_cache, jobs=arguments.jobs)
+    print_diagnosis(diagnosis, arguments.format)
+    return 0
+
+
+def diagnose_paths(paths: Sequence[str], *, step_ms: float | None, use_cache: bool, jobs: int | None) -> Diagnosis:
+    """Read, measure, judge; progress on stderr when that is a terminal."""
+    from stepscope.analyses.job import measure_job
+    from stepscope.readers.inputs import find_sources
+    from stepscope.rules.verdict import diagnose
+
+    step_ns = None if step_ms is None else round(step_ms * 1e6)
+    with find_sources(paths) as found, _executor(found.sources, jobs) as executor, _progress(found.sources) as (files, read):
+        facts, notes = measure_job(
+            found.sources, executor=executor, step_ns=step_ns, use_cache=use_cache, progress=files, read_progress=read
+        )
+        return diagnose(facts, (*found.notes, *notes))
+
+
+def print_diagnosis(diagnosis: Diagnosis, style: str) -> None:
+    if style == "json":
+        from stepscope.report.json import to_json
+
+        sys.stdout.write(to_json(diagnosis) + "\n")
+        return
+    from rich.console import Console
+
+    from stepscope.report.terminal import show
+
+    show(diagnosis, Console())
+
+
+@contextmanager
+def _executor(sources: Sequence[Source], jobs: int | None) -> Iterator[Executor | None]:
+    """Processes when there are several files and several cores."""
+    workers = min(len(sources), jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    if workers < 2:
+        yield None
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    # Not fork: it is unsafe once threads run, and the progress bar is one.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+@contextmanager
+def _progress(sources: Sequence[Source]) -> Iterator[tuple[Callable[[int, int], None] | None, Callable[[int], None] | None]]:
+    """Callbacks that move a bar on stderr: files when there are several, bytes when there is one. None off a terminal."""
+    if not sys.stderr.isatty():
+        yield None, None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        if len(sources) == 1:
+            size = sources[0].length or sources[0].path.stat().st_size
+            task = bar.add_task("reading", total=size)
+            yield None, lambda done: bar.update(task, completed=done)
+        else:
+            task = bar.add_task(f"{len(sources)} files", total=len(sources))
+            yield lambda done, total: bar.update(task, completed=done, total=total), None
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a step time in milliseconds; give a number above 0, such as 65.5")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes; give 1 or more")
+    return int(text)

@@ -1,0 +1,47 @@
+"""stepscope: why is this PyTorch training run slow?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from stepscope import __version__
+from stepscope.cli import demo, diagnose
+from stepscope.errors import StepscopeError
+
+COMMANDS = (diagnose, demo)
+"""One module per subcommand: its docstring is its help, `add_arguments` its options, `run` its work."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, run one command, and turn a user's mistake into a message and an exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except StepscopeError as problem:
+        print(f"stepscope: {problem}", file=sys.stderr)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        print("stepscope: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nothing to say, and nowhere to say it.
+        sys.stderr.close()
+        return 141
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line, whole."""
+    parser = argparse.ArgumentParser(prog="stepscope", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in COMMANDS:
+        text = (module.__doc__ or "").strip()
+        name = module.__name__.rsplit(".", 1)[1]
+        command = commands.add_parser(
+            name, help=text.splitlines()[0], description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser

@@ -1,0 +1,203 @@
+"""From what the user named to Sources: files, folders of rank files, archives of them; and which rank each is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from stepscope.core.trace import TraceMeta
+from stepscope.errors import InputError
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+from stepscope.readers.tar import Archive, is_header
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+CACHE_SUFFIX = ".stepscope-cache"
+TRACE_NAME = re.compile(r"\.(?:json|trace)(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE)
+ARCHIVE_NAME = re.compile(r"\.(?:tar(?:\.(?:gz|zst|zstd))?|tgz)$", re.IGNORECASE)
+RANK = re.compile(r"(?<![a-z])rank[-_.=]?(\d{1,6})(?![\d])", re.IGNORECASE)
+MAX_FILES = 100_000
+MAX_ARCHIVE_BYTES = 256 << 30
+DISK_RESERVE_BYTES = 2 << 30
+"""Left free on the disk that a compressed archive is unpacked to."""
+WANTED = "Give a trace (.json, .json.gz, .json.zst), several, a folder of them, or a tar of them."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The sources, in natural order. A context manager: a compressed archive's temporary copy lives until it is left."""
+
+    sources: tuple[Source, ...]
+    notes: tuple[str, ...]
+    _held: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
+
+    def close(self) -> None:
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def find_sources(paths: Sequence[str | Path]) -> Found:
+    """Every source that `paths` name. InputError says which of them cannot be read, and why."""
+    if not paths:
+        raise InputError(f"no trace was named. {WANTED}")
+    notes: list[str] = []
+    with ExitStack() as held:
+        sources = [source for path in paths for source in _of_path(Path(path), notes, held)]
+        sources = _without_repeats(sources, notes)
+        return Found(sources=tuple(_with_rank(s) for s in sources), notes=tuple(notes), _held=held.pop_all())
+
+
+def _of_path(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
+    try:
+        return _of_readable(path, notes, held)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist. {WANTED}") from None
+    except (OSError, ValueError) as problem:
+        raise InputError(f"cannot read {path}: {getattr(problem, 'strerror', None) or problem}") from None
+
+
+def _of_readable(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        return _in_folder(path, notes)
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{path} is not a regular file (a pipe or a device?). Write it to a file first.")
+    with path.open("rb") as file:
+        head = file.read(512)
+    if is_header(head):
+        return _in_archive(path, path, notes)
+    if ARCHIVE_NAME.search(path.name):
+        return _in_archive(_unpacked(path, notes, held), path, notes)
+    return [Source(path=path, label=str(path))]
+
+
+def _in_folder(folder: Path, notes: list[str]) -> list[Source]:
+    files = sorted(_walk(folder, notes), key=lambda path: _natural(str(path.relative_to(folder))))
+    archives = [path for path in files if ARCHIVE_NAME.search(path.name)]
+    if archives:
+        notes.append(
+            f"{folder}: {len(archives)} archive(s) in it were not opened ({archives[0].name}, ...); name them to read them"
+        )
+    traces = [path for path in files if TRACE_NAME.search(path.name)]
+    if not traces:
+        raise InputError(f"{folder} has no trace in it ({len(files)} other file(s)). {WANTED}")
+    return [Source(path=path, label=str(path), named=False) for path in traces]
+
+
+def _walk(folder: Path, notes: list[str]) -> Iterator[Path]:
+    def refused(problem: OSError) -> None:
+        where = problem.filename or folder
+        if Path(where) == folder:
+            raise InputError(f"cannot read {where}: {problem.strerror or problem}") from None
+        notes.append(f"cannot read {where}: {problem.strerror or problem}")
+
+    count = 0
+    for root, folders, names in os.walk(folder, onerror=refused):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.startswith(".") or name.endswith(CACHE_SUFFIX) or not Path(root, name).is_file():
+                continue
+            count += 1
+            if count > MAX_FILES:
+                raise InputError(f"{folder} has more than {MAX_FILES} files in it. Name the folder that holds the traces.")
+            yield Path(root, name)
+
+
+def _in_archive(tar: Path, archive: Path, notes: list[str]) -> list[Source]:
+    sources = []
+    with tar.open("rb") as file:
+        walk = Archive(file, tar.stat().st_size)
+        for member in walk.members():
+            name = PurePosixPath(member.name).name
+            if TRACE_NAME.search(name) and not name.startswith("."):
+                label = f"{archive}:{member.name}"
+                where = Source(path=tar, label=label, named=False, archive=archive)
+                sources.append(replace(where, offset=member.offset, length=member.length))
+        notes.extend(f"{archive}: {note}" for note in walk.notes)
+    if not sources:
+        raise InputError(f"{archive} is an archive with no trace in it. {WANTED}")
+    return sorted(sources, key=lambda source: _natural(source.label))
+
+
+def _unpacked(path: Path, notes: list[str], held: ExitStack) -> Path:
+    """The outer layer of a compressed archive taken off, once, into a folder that goes away with the Found."""
+    folder = Path(held.enter_context(TemporaryDirectory(prefix="stepscope-")))
+    target, stream, size = folder / "archive.tar", Stream(path), 0
+    room = min(MAX_ARCHIVE_BYTES, shutil.disk_usage(folder).free - DISK_RESERVE_BYTES)
+    with target.open("wb") as file:
+        for block in stream.blocks():
+            if not size and not is_header(block[:512]):
+                raise InputError(f"{path} is named like an archive but does not hold a tar. {WANTED}")
+            size += len(block)
+            if size > room:
+                raise InputError(
+                    f"{path} is too large to unpack into {folder.parent} ({room >> 20} MiB free). Unpack it and name the folder."
+                )
+            file.write(block)
+    if not size:
+        raise InputError(f"{path} cannot be unpacked: {stream.problem or 'it is empty'}.")
+    if stream.problem:
+        notes.append(f"{path} was unpacked only in part: {stream.problem}")
+    return target
+
+
+def _without_repeats(sources: list[Source], notes: list[str]) -> list[Source]:
+    """Each file once, however many paths lead to it."""
+    kept: dict[tuple[str, int], Source] = {}
+    for source in sources:
+        key = (os.path.realpath(source.stem), source.offset)
+        if key in kept:
+            notes.append(f"{source.label} is the same file as {kept[key].label}; it was read once")
+        else:
+            kept[key] = source
+    return list(kept.values())
+
+
+def _with_rank(source: Source) -> Source:
+    path = PurePosixPath(source.label.replace(os.sep, "/"))
+    places = [(path.name, "file name")] + ([] if source.named else [(path.parent.name, "folder name")])
+    for name, place in places:
+        ranks = set(map(int, RANK.findall(name)))
+        if len(ranks) == 1:
+            return replace(source, rank=ranks.pop(), rank_source=place)
+    return source
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """A key by which rank10 follows rank9."""
+    parts = re.split(r"(\d{1,18})", name)
+    return [(0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part) for part in parts if part]
+
+
+def assign_ranks(metas: Sequence[TraceMeta]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Each trace's rank, those that nothing tells in order of the free numbers; and notes on both kinds of doubt."""
+    told = Counter(meta.rank for meta in metas if meta.rank is not None)
+    free = iter(number for number in range(len(metas) + len(told)) if number not in told)
+    ranks = tuple(meta.rank if meta.rank is not None else next(free) for meta in metas)
+    notes = []
+    guessed = [f"{meta.path} is {rank}" for meta, rank in zip(metas, ranks, strict=True) if meta.rank is None]
+    if guessed and len(metas) > 1:
+        listed = ", ".join(guessed[:4]) + (", ..." if len(guessed) > 4 else "")
+        notes.append(f"the rank of {len(guessed)} trace(s) is told neither inside nor by the name; counted in order: {listed}")
+    for rank, count in sorted(told.items()):
+        if count > 1:
+            names = ", ".join([meta.path for meta in metas if meta.rank == rank][:4])
+            notes.append(f"rank {rank} is told by {count} traces ({names}); are they of one run?")
+    return ranks, tuple(notes)

@@ -1,0 +1,130 @@
+"""Names out of strangers' files: made harmless, and short enough to read."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from rich.cells import cell_len
+
+from stepscope.report.units import NBSP
+
+MAX_CHARS = 2000
+"""A name or note is cut here before anything else looks at it; no real kernel name needs more to be told from another."""
+MAX_MARKS = 2
+"""Combining marks kept in a row: scripts need one or two, a smear over the lines above needs more."""
+
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Controls, direction overrides, lone surrogates, private and unassigned characters, line separators."""
+_VARIATIONS = dict.fromkeys(range(0xFE00, 0xFE10))
+"""Variation selectors change how wide the character before them is drawn, and terminals do not agree on it."""
+_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|_GLOBAL__N__\w*::")
+_LOOKS_CPP = re.compile(r"::|<|^[\w$.]+\(")
+_SUFFIX = re.compile(r"\s*\[clone [^\]]*\]\s*$|\.kd$")
+_TEMPLATED = re.compile(r"^(\w{12,})<.*>$", re.ASCII)
+"""A kernel whose own name says enough without its arguments; `Kernel2<cutlass_...>` does not."""
+_OP_PREFIX = re.compile(r"^(autograd::engine::evaluate_function: |aten::)")
+
+
+def clean(text: str, *, ascii_only: bool = False) -> str:
+    """The text with nothing in it that a terminal obeys: one line, every control character a question mark."""
+    if text.isascii() and text.isprintable() and len(text) <= MAX_CHARS:
+        return text
+    cut = text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "..."
+    kept: list[str] = []
+    marks = 0
+    for char in unicodedata.normalize("NFC", cut.translate(_VARIATIONS)):
+        category = unicodedata.category(char)
+        marks = marks + 1 if category in ("Mn", "Me") else 0
+        if marks <= MAX_MARKS:
+            kept.append(_safe(char, category, ascii_only))
+    return "".join(kept)
+
+
+def _safe(char: str, category: str, ascii_only: bool) -> str:
+    if char in "\t\n\r" or (category == "Zs" and char != NBSP):
+        return " "
+    if category in _UNSAFE or (ascii_only and char != NBSP and not char.isascii()):
+        return "?"
+    return char
+
+
+def shorten(text: str, width: int, dots: str = "...") -> str:
+    """The text in `width` cells: a template gives up its arguments first, then the middle goes, as both ends tell names apart."""
+    if cell_len(text) <= width:
+        return text
+    templated = _TEMPLATED.match(text)
+    if templated is not None:
+        base = templated[1]
+        return next((short for short in (f"{base}<...>", base) if len(short) <= width), shorten(base, width, dots))
+    room = width - len(dots)
+    if room < 2:
+        return _head(text, width)
+    tail = _head(text[::-1], room * 2 // 5)[::-1]
+    return _head(text, room - cell_len(tail)) + dots + tail
+
+
+def _head(text: str, width: int) -> str:
+    used, kept = 0, []
+    for char in text:
+        used += cell_len(char)
+        if used > width:
+            break
+        kept.append(char)
+    return "".join(kept)
+
+
+def op_name(name: str) -> str:
+    """An operator without the prefix that every operator has."""
+    return _OP_PREFIX.sub("", name[:MAX_CHARS])
+
+
+def kernel_name(name: str) -> str:
+    """A kernel without return type, namespaces, arguments and nested templates.
+
+    void at::native::vectorized_elementwise_kernel<4, at::native::F<float>, std::array<char*, 3ul>>(int, ...)
+    -> vectorized_elementwise_kernel<4, ...>
+    """
+    text = _ANONYMOUS.sub("", _SUFFIX.sub("", name[:MAX_CHARS]))
+    if not _LOOKS_CPP.search(text):
+        return text
+    head = _upto(text, "(").strip()
+    start = max(_last_outside(head, " "), _last_outside(head, ":")) + 1
+    base, _, rest = head[start:].partition("<")
+    if not base:
+        return text
+    inside = rest.rstrip().removesuffix(">")
+    return f"{base}<{_arguments(inside)}>" if rest else base
+
+
+def _outside(text: str) -> list[tuple[int, str]]:
+    """The characters outside of every template and parenthesis, with their places; an opening bracket counts as outside."""
+    depth, found = 0, []
+    for i, char in enumerate(text):
+        if depth == 0:
+            found.append((i, char))
+        if char in "<({[":
+            depth += 1
+        elif char in ")}]" or (char == ">" and text[i - 1 : i] != "-"):
+            depth = max(0, depth - 1)
+    return found
+
+
+def _upto(text: str, stop: str) -> str:
+    return next((text[:i] for i, char in _outside(text) if char == stop), text)
+
+
+def _last_outside(text: str, wanted: str) -> int:
+    return max((i for i, char in _outside(text) if char == wanted), default=-1)
+
+
+def _arguments(inside: str) -> str:
+    """Template arguments; those that are themselves built of others become dots."""
+    edges = [i for i, char in _outside(inside) if char == ","]
+    pieces = [inside[a + 1 : b].strip() for a, b in zip([-1, *edges], [*edges, len(inside)], strict=True)]
+    kept: list[str] = []
+    for piece in pieces:
+        simple = piece.rpartition("::")[2] if not set(piece) & set("<({") else "..."
+        if simple != "..." or kept[-1:] != ["..."]:
+            kept.append(simple)
+    return ", ".join(kept)

@@ -1,0 +1,153 @@
+"""Where one rank's step goes, and what its device made of it, in the terminal."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from stepscope.core.facts import PARTS, Partition, Phases, RankFacts, Roofline
+from stepscope.report.sheet import GAP, Column, Sheet
+from stepscope.report.units import digits_after_point, in_column, ms, percent, plural, teraflops
+
+PART_WORDS = {
+    "compute": "compute",
+    "comms_wait": "waiting for other ranks",
+    "comms_transfer": "exposed communication",
+    "transfer": "copies",
+    "idle_input": "waiting for input",
+    "idle_sync": "waiting in syncs",
+    "idle_launch": "launching (host-bound)",
+    "idle_allocator": "allocator",
+    "idle_compile": "compiling",
+    "idle_io": "file i/o",
+    "idle_other": "idle, cause not seen",
+}
+UNSPLIT_COMMS = "communication, not hidden"
+"""What exposed communication is called when waiting could not be told from moving bytes."""
+
+PART_STYLES = {
+    "compute": "green",
+    "comms_wait": "magenta",
+    "comms_transfer": "magenta",
+    "transfer": "cyan",
+    "idle_input": "yellow",
+}
+IDLE_STYLE = "red"
+BAR_WIDTH = 30
+
+
+def draw_step(sheet: Sheet, rank: RankFacts) -> None:
+    """The median step as a table of bars that sums to the step."""
+    middle = rank.steps.median_window
+    if rank.partition is None or middle is None:
+        sheet.heading("Where the step goes")
+        sheet.prose("not measured: the trace has no whole step", indent=2)
+        return
+    sheet.heading("Where the step goes", _which_step(rank))
+    total = rank.partition.totals[middle]
+    # A decimal up to a second, as the percentages have: the small parts are to be seen too.
+    decimals = max(digits_after_point(total / 1e6), 1 if total < 1e9 else 0)
+    shown = [part for part in PARTS if rank.partition.parts[part][middle] > 0]
+    columns = (Column(), Column(title="ms", right=True), Column(title="%", right=True), Column())
+    # What the three columns before the bar may take: the longest words, the total, "100.0", their gaps.
+    bar_width = min(BAR_WIDTH, max(8, sheet.width - 46))
+    rows: list[list[str | Text]] = []
+    for part in shown:
+        ns = rank.partition.parts[part][middle]
+        bar = Text(sheet.bar(ns / total, bar_width), PART_STYLES.get(part, IDLE_STYLE))
+        rows.append([_words(part, rank.partition), in_column(ns / 1e6, decimals), in_column(ns / total * 100, 1), bar])
+    rows.append([Text("total", "bold"), Text(in_column(total / 1e6, decimals), "bold"), "100.0" if total else "", ""])
+    sheet.table(columns, rows, room=GAP)
+
+
+def _words(part: str, partition: Partition) -> str:
+    return UNSPLIT_COMMS if part == "comms_transfer" and not partition.waits_split else PART_WORDS[part]
+
+
+def _which_step(rank: RankFacts) -> str:
+    num = len(rank.steps.windows)
+    if not rank.steps.is_pitch:
+        return "all that was recorded" if rank.steps.source == "whole trace" else "the only step, from its first work to its last"
+    return "the only whole step, while profiled" if num == 1 else f"the median step of {num}, while profiled"
+
+
+def draw_device(sheet: Sheet, rank: RankFacts) -> None:
+    """How much of the device the step used."""
+    if rank.steps.where == "host":
+        if rank.num_events:
+            sheet.heading("Device")
+            sheet.prose("Nothing ran on a device: the parts above are the host's, and operators count as compute.", indent=2)
+        return
+    sheet.heading("Device")
+    _draw_busy(sheet, rank)
+    _draw_flops(sheet, rank)
+    _draw_comms(sheet, rank)
+    if rank.phases is not None and rank.steps.windows:
+        sheet.entry("phases", _phase_words(rank.phases, len(rank.steps.windows)))
+
+
+def _draw_busy(sheet: Sheet, rank: RankFacts) -> None:
+    middle = rank.steps.median_window
+    if middle is not None and middle < len(rank.busy_ns) and rank.steps.pitches[middle]:
+        busy, step = rank.busy_ns[middle], rank.steps.pitches[middle]
+        sheet.entry("busy", f"{ms(busy)} of {ms(step)}, {percent(busy / step)}")
+    elif rank.device.span:
+        totals = rank.device
+        sheet.entry("busy", f"{ms(totals.busy)} of the {ms(totals.span)} recorded, {percent(totals.busy / totals.span)}")
+    else:
+        sheet.entry("busy", "not measured")
+
+
+def _draw_flops(sheet: Sheet, rank: RankFacts) -> None:
+    roof = rank.roofline
+    sheet.entry("MFU", _mfu_words(rank))
+    if roof.hfu is not None and (roof.mfu is None or percent(roof.hfu) != percent(roof.mfu)):
+        sheet.entry("HFU", f"{percent(roof.hfu)}, recomputed work counted")
+    if roof.tensor_core_share is not None:
+        sheet.entry("tensor cores", f"{percent(roof.tensor_core_share)} of the time in matrix kernels")
+    memory, arithmetic = roof.bandwidth_bound_ns, roof.arithmetic_bound_ns
+    if memory is not None and arithmetic is not None and memory + arithmetic:
+        known = memory + arithmetic
+        words = f"memory bandwidth for {percent(memory / known)} of their time, arithmetic for {percent(arithmetic / known)}"
+        sheet.entry("kernels' limit", words)
+
+
+def _mfu_words(rank: RankFacts) -> str:
+    roof = rank.roofline
+    if roof.mfu is None:
+        done = f"; its model does {teraflops(roof.model_flops)} a step" if roof.model_flops else ""
+        return f"not measured: {_why_no_mfu(rank, roof)}{done}"
+    precision = f" {roof.peak_precision}" if roof.peak_precision else ""
+    known = f"; work known for {percent(roof.modelled_share)} of compute" if roof.modelled_share is not None else ""
+    return f"{percent(roof.mfu)} of the dense{precision} peak of {roof.device or 'the device'}{known}"
+
+
+def _why_no_mfu(rank: RankFacts, roof: Roofline) -> str:
+    if roof.device is None:
+        return f"no peak is known for {rank.device_name}" if rank.device_name else "the trace does not name the device"
+    if roof.model_flops is None:
+        return "too little of the matrix work is known (record_shapes=True tells it)"
+    return "the trace has no whole step" if not rank.steps.windows else "no peak for the precision in use"
+
+
+def _draw_comms(sheet: Sheet, rank: RankFacts) -> None:
+    middle = rank.steps.median_window
+    if rank.partition is None or middle is None or middle >= len(rank.comms_hidden_ns):
+        return
+    hidden = rank.comms_hidden_ns[middle]
+    comms = hidden + rank.partition.parts["comms_wait"][middle] + rank.partition.parts["comms_transfer"][middle]
+    if comms:
+        sheet.entry("communication", f"{ms(comms)}, {percent(hidden / comms)} of it hidden under compute")
+
+
+def _phase_words(phases: Phases, num_steps: int) -> str:
+    named = (
+        ("forward", phases.forward_ns),
+        ("backward", phases.backward_ns),
+        ("optimizer", phases.optimizer_ns),
+        ("not told", phases.unknown_ns),
+    )
+    words = ", ".join(f"{name} {ms(ns / num_steps)}" for name, ns in named if ns) or "none of the work could be told apart"
+    if not phases.recomputed_ns:
+        return words
+    ops = plural(round(phases.num_recomputed_ops / num_steps), "operator")
+    return f"{words}; {ms(phases.recomputed_ns / num_steps)} of backward is forward run again ({ops})"

@@ -1,0 +1,212 @@
+"""The diagnosis in the terminal: one verdict, where the step goes, and what could not be judged.
+
+Colour and block characters on a terminal; plain text anywhere else, ASCII where the encoding is not UTF-8. Names and notes come
+out of strangers' files: none is read as markup, and none reaches the terminal with a control character in it.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import Counter
+
+from rich.console import Console
+
+from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
+from stepscope.core.facts import RankFacts
+from stepscope.report.host_view import draw_host
+from stepscope.report.kernel_view import draw_kernels
+from stepscope.report.ranks_view import draw_ranks, median_rank
+from stepscope.report.sheet import Sheet
+from stepscope.report.step_view import draw_device, draw_step
+from stepscope.report.units import ms, number_ranges, percent, plural
+
+PLAIN_WIDTH = 80
+MIN_WIDTH = 40
+MAX_WIDTH = 100
+"""Wider than this and the eye loses the row."""
+MAX_FINDINGS = 8
+MAX_NOTES = 12
+MAX_UNKNOWN = 6
+
+BOUND_WORDS = {
+    "data": "Waiting for input limits this run.",
+    "host": "The host limits this run.",
+    "transfer": "Copies between host and device limit this run.",
+    "comms": "Communication limits this run.",
+    "imbalance": "Waiting for other ranks limits this run.",
+    "compute": "The device's arithmetic limits this run.",
+    "memory": "The device's memory bandwidth limits this run.",
+}
+SOURCE_WORDS = {"given": "as given", "measured": "measured without the profiler", "trace": "from the trace, while profiled"}
+
+
+def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None = None) -> str:
+    """The report as text. Width and colour are those of standard output where they are not said."""
+    wanted = sys.stdout.isatty() if color is None else color
+    if width is None:
+        width = Console().width if sys.stdout.isatty() else PLAIN_WIDTH
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=wanted,
+        color_system="standard" if wanted else None,
+        no_color=not wanted,
+        legacy_windows=False,
+    )
+    with console.capture() as captured:
+        show(diagnosis, console)
+    return captured.get()
+
+
+def show(diagnosis: Diagnosis, console: Console) -> None:
+    """Print the report."""
+    utf8 = "utf" in console.encoding.lower()
+    fancy = utf8 and console.is_terminal and console.color_system is not None
+    sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
+    _draw(sheet, diagnosis)
+    for line in sheet.lines:
+        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _draw(sheet: Sheet, diagnosis: Diagnosis) -> None:
+    ranks = diagnosis.facts.ranks
+    sheet.prose(_what_was_read(sheet, ranks), style="dim")
+    sheet.blank()
+    _draw_verdict(sheet, diagnosis)
+    if ranks:
+        rank = median_rank(ranks)
+        if len(ranks) > 1:
+            draw_ranks(sheet, ranks)
+            sheet.blank()
+            sheet.prose(f"From here on: rank {rank.rank}, the one with the median step.", style="dim")
+        draw_step(sheet, rank)
+        draw_device(sheet, rank)
+        draw_kernels(sheet, rank)
+        draw_host(sheet, rank)
+    _draw_findings(sheet, diagnosis)
+    _draw_notes(sheet, diagnosis)
+
+
+def _what_was_read(sheet: Sheet, ranks: tuple[RankFacts, ...]) -> str:
+    """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps told apart by ProfilerStep, 3 whole ones measured`."""
+    if not ranks:
+        return "No rank was read."
+    if len(ranks) == 1:
+        read = sheet.shorten(sheet.clean(ranks[0].path), sheet.width - 4)
+    else:
+        folder = sheet.shorten(sheet.clean(_common_folder([rank.path for rank in ranks])), sheet.width - 24)
+        read = f"{len(ranks)} ranks" + (f" in {folder}" if folder else "")
+    names = Counter(rank.device_name for rank in ranks if rank.device_name)
+    devices = " and ".join(sheet.shorten(sheet.clean(name), 40) for name, _ in names.most_common(2))
+    if len(names) > 2:
+        devices += f" and {len(names) - 2} other kinds of device"
+    if not devices:
+        devices = "no device named" if any(rank.steps.where == "device" for rank in ranks) else "no device"
+    return f"{read}, {devices}: {_step_words(sheet, median_rank(ranks))}"
+
+
+def _step_words(sheet: Sheet, rank: RankFacts) -> str:
+    steps = rank.steps
+    if steps.source == "whole trace":
+        return "no steps could be told apart" if rank.num_events else "no events"
+    source = sheet.shorten(sheet.clean(steps.source), 30)
+    seen = f"{plural(steps.num_seen, 'step')} told apart by {source}"
+    if not steps.windows:
+        return f"{seen}, none of them whole"
+    return f"{seen}, {len(steps.windows)} measured" if len(steps.windows) != steps.num_seen else seen
+
+
+def _common_folder(paths: list[str]) -> str:
+    """The folder all paths begin with; they may be addresses in object storage."""
+    first, last = min(paths), max(paths)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[: first.rfind("/", 0, same) + 1]
+
+
+def _draw_verdict(sheet: Sheet, diagnosis: Diagnosis) -> None:
+    verdict = diagnosis.verdict
+    color = {"compute": "bold green", "unknown": "bold"}.get(verdict.bound, "bold yellow")
+    sheet.prose(verdict.summary.strip() or BOUND_WORDS.get(verdict.bound, "What limits this run is not known."), style=color)
+    sheet.prose(_time_words(diagnosis.step))
+
+
+def _time_words(step: StepTime) -> str:
+    if step.ms is None:
+        return "The step time was not measured."
+    words = f"A step takes {ms(step.ms * 1e6)} ({SOURCE_WORDS.get(step.source, step.source)}"
+    if step.profiled_ms is not None and step.source != "trace":
+        words += f"; {ms(step.profiled_ms * 1e6)} while profiled"
+    return f"{words})."
+
+
+def _draw_findings(sheet: Sheet, diagnosis: Diagnosis) -> None:
+    if not diagnosis.findings:
+        return
+    sheet.heading("What to do", "predicted gain, with its range")
+    for number, finding in enumerate(diagnosis.findings[:MAX_FINDINGS], start=1):
+        _draw_finding(sheet, number, finding, many_ranks=len(diagnosis.facts.ranks) > 1)
+    left = len(diagnosis.findings) - MAX_FINDINGS
+    if left > 0:
+        sheet.prose(f"and {plural(left, 'finding')} more", indent=2, style="dim")
+    if diagnosis.replay is not None:
+        error = diagnosis.replay.error
+        side = "above" if error > 0 else "below"
+        sheet.prose(
+            f"Gains come from replaying the step; the replay is {percent(abs(error))} {side} the real one.", indent=2, style="dim"
+        )
+
+
+def _draw_finding(sheet: Sheet, number: int, finding: Finding, *, many_ranks: bool) -> None:
+    gain = f"{finding.predicted_speedup:.2f}x ({finding.predicted_low:.2f}-{finding.predicted_high:.2f})"
+    ranks = f", ranks {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
+    after = f"{ms(finding.predicted_step_ms * 1e6)} a step"
+    sheet.prose(f"{finding.code}  {gain}, {after}{ranks}", style="bold", indent=5, lead=f"  {number}.")
+    sheet.prose(finding.summary, indent=5)
+    sheet.prose(finding.action, indent=8, lead="     ->", style="green")
+    if finding.changes_numerics:
+        sheet.prose("It can change the numbers: check them with `stepscope verify --check`.", indent=8, style="yellow")
+
+
+def _draw_notes(sheet: Sheet, diagnosis: Diagnosis) -> None:
+    notes = _all_notes(diagnosis)
+    if not notes:
+        return
+    sheet.heading("Notes", "what could not be judged, and why")
+    for note in notes[:MAX_NOTES]:
+        sheet.prose(note, indent=4, lead="  -")
+    if len(notes) > MAX_NOTES:
+        sheet.prose(f"and {plural(len(notes) - MAX_NOTES, 'note')} more", indent=4, style="dim")
+
+
+def _all_notes(diagnosis: Diagnosis) -> list[str]:
+    """The run's notes, then the ranks', each once with the ranks it is of, then the events nobody knew."""
+    ranks = diagnosis.facts.ranks
+    of_rank: dict[str, list[int]] = {}
+    for rank in ranks:
+        for note in rank.notes:
+            of_rank.setdefault(note, []).append(rank.rank)
+    notes = list(dict.fromkeys(diagnosis.notes))
+    for note, where in of_rank.items():
+        if note not in diagnosis.notes:
+            notes.append(note if len(where) == len(ranks) else f"{note} (rank {number_ranges(where)})")
+    unknown: Counter[str] = Counter()
+    for rank in ranks:
+        unknown.update(rank.unknown)
+    num_unknown = max(diagnosis.unknown_events, unknown.total())
+    if num_unknown:
+        notes.append(_unknown_words(num_unknown, unknown))
+    return notes
+
+
+def _unknown_words(num_unknown: int, unknown: Counter[str]) -> str:
+    words = f"{plural(num_unknown, 'event')} of kinds not known to stepscope"
+    if not unknown:
+        return words
+    named = ", ".join(f"{_brief(name)} ({count})" for name, count in unknown.most_common(MAX_UNKNOWN))
+    more = f" and {len(unknown) - MAX_UNKNOWN} other kinds" if len(unknown) > MAX_UNKNOWN else ""
+    return f"{words}: {named}{more}"
+
+
+def _brief(name: str) -> str:
+    return name if len(name) <= 40 else f"{name[:37]}..."

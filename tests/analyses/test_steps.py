@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from stepscope.analyses.links import link
+from stepscope.analyses.steps import StepCut, cut_steps
+from stepscope.core.trace import NONE, Trace
+from tests.tracing import Event, call, index_of, kernel, mark, op, trace_of
+
+
+def cut(trace: Trace) -> StepCut:
+    result = cut_steps(trace, link(trace))
+    result.steps.self_check()
+    return result
+
+
+def run_ahead(num_steps: int, host_ns: int = 10, device_ns: int = 100) -> list[Event]:
+    """A host that launches a step in `host_ns` while the device needs `device_ns` for it."""
+    events: list[Event] = []
+    for i in range(num_steps):
+        at = i * host_ns
+        events += [
+            mark(f"ProfilerStep#{i}", at, at + host_ns - 1),
+            call("cudaLaunchKernel", at + 1, at + 2, i + 1),
+            kernel("work", 5 + i * device_ns, 5 + (i + 1) * device_ns, i + 1),
+        ]
+    return events
+
+
+def test_steps_are_cut_where_the_work_is_not_where_the_host_is() -> None:
+    steps = cut(trace_of(*run_ahead(4))).steps
+    assert steps.source == "ProfilerStep"
+    assert steps.pitches == (100, 100, 100)
+    assert set(steps.host_ns) == {9}
+
+
+def test_work_launched_before_the_recording_belongs_to_no_step() -> None:
+    late = kernel("stale", -50, -10, 999)
+    trace = trace_of(late, *run_ahead(3))
+    assert cut(trace).step_of[index_of(trace, "stale")] == NONE
+
+
+def test_unlinked_work_follows_the_work_before_it_on_its_stream() -> None:
+    trace = trace_of(*run_ahead(2), kernel("lost", 90, 95, 777, stream=7))
+    assert cut(trace).step_of[index_of(trace, "lost")] == 0
+
+
+def test_one_step_with_work_of_the_one_before_still_has_a_pitch() -> None:
+    before = kernel("before", -40, 2, 999)
+    steps = cut(trace_of(before, *run_ahead(1))).steps
+    assert steps.windows == ((2, 105),)
+    assert steps.is_pitch
+
+
+def test_one_step_alone_has_no_pitch() -> None:
+    steps = cut(trace_of(*run_ahead(1))).steps
+    assert not steps.is_pitch
+    assert steps.num_seen == 1
+
+
+def test_a_users_mark_around_the_launches_is_a_step() -> None:
+    events: list[Event] = []
+    for i in range(3):
+        at = i * 100
+        events += [
+            mark(f"train iteration {i}", at, at + 90),
+            call("cudaLaunchKernel", at + 1, at + 2, i + 1),
+            kernel("k", at + 10, at + 50, i + 1),
+        ]
+    steps = cut(trace_of(*events)).steps
+    assert steps.source == "mark 'train iteration #'"
+    assert steps.pitches == (100, 100)
+
+
+def test_optimizer_steps_tell_steps_apart() -> None:
+    events: list[Event] = []
+    for i in range(3):
+        at = i * 100
+        events += [
+            call("cudaLaunchKernel", at + 1, at + 2, 2 * i + 1),
+            kernel("forward", at + 10, at + 50, 2 * i + 1),
+            mark("Optimizer.step#AdamW.step", at + 60, at + 90),
+            call("cudaLaunchKernel", at + 61, at + 62, 2 * i + 2),
+            kernel("adam", at + 65, at + 80, 2 * i + 2),
+        ]
+    steps = cut(trace_of(*events)).steps
+    assert steps.source == "Optimizer.step"
+    assert steps.pitches == (100, 100)
+
+
+def test_a_repeating_launch_pattern_tells_steps_apart() -> None:
+    names = ["embed", "mm", "relu", "mm", "relu", "head", "loss", "adam"]
+    events = [kernel(name, i * 800 + j * 100, i * 800 + j * 100 + 90, stream=7) for i in range(5) for j, name in enumerate(names)]
+    steps = cut(trace_of(*events)).steps
+    assert steps.source == "launch pattern"
+    assert set(steps.pitches) == {800}
+
+
+def test_repeating_layers_of_one_step_are_not_steps() -> None:
+    layer = ["norm", "qkv", "attn", "proj", "mlp_up", "mlp_down"]
+    names = ["embed", "rope", *(layer * 12), "final_norm", "logits", "argmax"]
+    events = [kernel(name, i * 100, i * 100 + 90) for i, name in enumerate(names)]
+    assert cut(trace_of(*events)).steps.source == "whole trace"
+
+
+def test_without_a_device_the_host_marks_are_the_windows() -> None:
+    events = [mark(f"ProfilerStep#{i}", i * 100, i * 100 + 95) for i in range(3)]
+    steps = cut(trace_of(*events, *(op("aten::mm", i * 100 + 10, i * 100 + 60) for i in range(3)))).steps
+    assert steps.where == "host"
+    assert steps.windows == ((0, 100), (100, 200), (200, 295))
+
+
+def test_no_events_give_no_windows() -> None:
+    steps = cut(trace_of()).steps
+    assert steps.windows == ()
+    assert steps.num_seen == 0
