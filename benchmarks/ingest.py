@@ -24,8 +24,8 @@ HTA needs an environment of its own, for its many dependencies (it does not need
     python -m benchmarks.ingest --hta-python /tmp/hta-venv/bin/python ...
 
 Take a source with many events in a step. HTA looks every event up in a list of all ProfilerStep marks, so its load grows with
-events x steps: of two traces of 214 MB, the one with 48 steps cost it 1.7 times the one with 9. Copies add steps, and a trace with
-a hundred of them flatters us; the table says how many there are.
+events x steps: of two traces of 214 MB, the one with 48 steps cost it 1.7 times the one with 9. Copies add steps, and a trace
+with a hundred of them flatters us; the table says how many there are.
 
 With --repeat N the rows take turns N times; the table has the medians.
 """

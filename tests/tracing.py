@@ -47,13 +47,29 @@ def call(name: str, start: int, end: int, correlation: int = NONE, **more: Any) 
 
 def kernel(name: str, start: int, end: int, correlation: int = NONE, stream: int = 7, **more: Any) -> Event:
     return Event(
-        kind=Kind.KERNEL, name=name, start=start, end=end, correlation=correlation, stream=stream, device=0, thread=f"s{stream}", **more
+        kind=Kind.KERNEL,
+        name=name,
+        start=start,
+        end=end,
+        correlation=correlation,
+        stream=stream,
+        device=0,
+        thread=f"s{stream}",
+        **more,
     )
 
 
 def copy(name: str, start: int, end: int, correlation: int = NONE, stream: int = 7, **more: Any) -> Event:
     return Event(
-        kind=Kind.MEMCPY, name=name, start=start, end=end, correlation=correlation, stream=stream, device=0, thread=f"s{stream}", **more
+        kind=Kind.MEMCPY,
+        name=name,
+        start=start,
+        end=end,
+        correlation=correlation,
+        stream=stream,
+        device=0,
+        thread=f"s{stream}",
+        **more,
     )
 
 

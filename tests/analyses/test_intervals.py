@@ -68,7 +68,9 @@ def test_covered_before_and_contains_agree_with_points(a: list[tuple[int, int]],
 
 
 @given(PAIRS, PAIRS, PAIRS)
-def test_subtracting_in_turn_partitions_the_whole(a: list[tuple[int, int]], b: list[tuple[int, int]], c: list[tuple[int, int]]) -> None:
+def test_subtracting_in_turn_partitions_the_whole(
+    a: list[tuple[int, int]], b: list[tuple[int, int]], c: list[tuple[int, int]]
+) -> None:
     whole = join(made(a), made(b), made(c))
     parts = [made(a), subtract(made(b), made(a)), subtract(subtract(made(c), made(a)), made(b))]
     assert sum(part.total for part in parts) == whole.total

@@ -15,7 +15,11 @@ from tests.tracing import Event, call, inputs, kernel, mark, op, trace_of
     [
         ("nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NTN", "gemm", True),
         ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x256_8x4_nt_align1>(...)", "gemm", False),
-        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_execute_kernel__5x_cublas", "gemm", False),
+        (
+            "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_execute_kernel__5x_cublas",
+            "gemm",
+            False,
+        ),
         ("cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1", "gemm", True),
         ("Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT256x128x64_MI16x16x1_SN_LDSB1", "gemm", True),
         ("volta_sgemm_64x64_nt", "gemm", False),
@@ -44,7 +48,9 @@ def test_tf32_is_nvidias_way_with_floats_not_amds() -> None:
     assert not rounds_to_tf32("Cijk_Alik_Bljk_S_MT256x128x64_MI16x16x1_SN")
 
 
-def two_matmul_steps(*, kernel_name: str = "nvjet_sm90_tst_128x256", types: str = '["c10::BFloat16", "c10::BFloat16"]') -> list[Event]:
+def two_matmul_steps(
+    *, kernel_name: str = "nvjet_sm90_tst_128x256", types: str = '["c10::BFloat16", "c10::BFloat16"]'
+) -> list[Event]:
     """Two steps 1 ms apart, each one 4096^3 matmul with a helper kernel."""
     events: list[Event] = []
     for i in range(3):

@@ -28,7 +28,11 @@ def test_a_host_that_runs_ahead_leaves_a_queue() -> None:
 
 
 def test_a_host_that_lags_starves_the_device() -> None:
-    events = [e for i in range(10) for e in (call("cudaLaunchKernel", i * 100, i * 100 + 5, i), kernel("k", i * 100 + 10, i * 100 + 30, i))]
+    events = [
+        e
+        for i in range(10)
+        for e in (call("cudaLaunchKernel", i * 100, i * 100 + 5, i), kernel("k", i * 100 + 10, i * 100 + 30, i))
+    ]
     facts = launches_of(trace_of(*events))
     assert facts.median_queue_depth == 0
     assert facts.starved_share == 1.0

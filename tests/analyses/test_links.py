@@ -34,7 +34,9 @@ def test_without_runtime_calls_the_external_id_links() -> None:
 
 
 def test_nested_runtime_calls_are_stepped_out_of() -> None:
-    trace = trace_of(op("aten::mm", 0, 50), call("cudaLaunchKernelExC", 5, 30, 1), call("cuLaunchKernelEx", 10, 20, 2), kernel("g", 30, 40, 2))
+    trace = trace_of(
+        op("aten::mm", 0, 50), call("cudaLaunchKernelExC", 5, 30, 1), call("cuLaunchKernelEx", 10, 20, 2), kernel("g", 30, 40, 2)
+    )
     assert link(trace).op[index_of(trace, "g")] == index_of(trace, "aten::mm")
 
 

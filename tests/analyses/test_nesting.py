@@ -29,7 +29,11 @@ def test_enclosing_keeps_threads_apart_and_leaves_the_device_out() -> None:
 
 def test_a_mark_that_outlives_the_frame_it_began_in_still_encloses() -> None:
     trace = trace_of(
-        python("wrapper", 0, 100), python("__enter__", 5, 12), mark("Optimizer.step", 10, 90), python("inner", 20, 80), op("adam", 30, 40)
+        python("wrapper", 0, 100),
+        python("__enter__", 5, 12),
+        mark("Optimizer.step", 10, 90),
+        python("inner", 20, 80),
+        op("adam", 30, 40),
     )
     assert parent_name(trace, "Optimizer.step") == "__enter__"
     assert parent_name(trace, "inner") == "Optimizer.step"

@@ -109,17 +109,28 @@ def random_event(number: int, kind: str, start: int, length: int, lane: int) -> 
     end = start + length
     if kind in ("kernel", "nccl"):
         name = "ncclDevKernel_X" if kind == "nccl" else "gemm"
-        return [call("cudaLaunchKernel", max(0, start - 7), max(0, start - 5), 10 + number), kernel(name, start, end, 10 + number, lane)]
+        return [
+            call("cudaLaunchKernel", max(0, start - 7), max(0, start - 5), 10 + number),
+            kernel(name, start, end, 10 + number, lane),
+        ]
     if kind == "copy":
         return [copy("Memcpy HtoD (Pageable -> Device)", start, end, 10 + number, lane)]
-    names = {"op": "aten::add", "sync": "cudaStreamSynchronize", "malloc": "cudaMalloc", "loader": "enumerate(DataLoader)#x", "launch": "cudaLaunchKernel"}
+    names = {
+        "op": "aten::add",
+        "sync": "cudaStreamSynchronize",
+        "malloc": "cudaMalloc",
+        "loader": "enumerate(DataLoader)#x",
+        "launch": "cudaLaunchKernel",
+    }
     if kind == "op":
         return [op(names[kind], start, end, thread=f"t{lane}")]
     return [mark(names[kind], start, end)] if kind == "loader" else [call(names[kind], start, end, thread=f"t{lane}")]
 
 
 @given(EVENTS, st.integers(1, 4))
-def test_the_parts_of_any_trace_sum_to_the_step_and_match_point_by_point(rows: list[tuple[str, int, int, int]], num_steps: int) -> None:
+def test_the_parts_of_any_trace_sum_to_the_step_and_match_point_by_point(
+    rows: list[tuple[str, int, int, int]], num_steps: int
+) -> None:
     marks = [mark(f"ProfilerStep#{i}", i * 120, i * 120 + 110, thread="t0") for i in range(num_steps)]
     events = [e for i, row in enumerate(rows) for e in random_event(i, *row)]
     facts = measured(*marks, *events)

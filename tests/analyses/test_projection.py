@@ -41,7 +41,10 @@ def training_step(*more: Event) -> list[Event]:
 def charged(trace: Trace) -> tuple[Phases | None, dict[str, RangeRow], dict[str, RangeRow], dict[str, RangeRow]]:
     links = link(trace)
     charges = charge(trace, links, np.flatnonzero(trace.device_work))
-    tables = (op_rows(trace, charges), *(inclusive_rows(trace, links, charges, r) for r in (module_ranges(trace), mark_ranges(trace))))
+    tables = (
+        op_rows(trace, charges),
+        *(inclusive_rows(trace, links, charges, r) for r in (module_ranges(trace), mark_ranges(trace))),
+    )
     ops, modules, marks = ({row.name: row for row in rows} for rows in tables)
     return phases(trace, charges), ops, modules, marks
 

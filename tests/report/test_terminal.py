@@ -11,7 +11,7 @@ from rich.console import Console
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
-from stepscope.report.ranks_view import MAX_LINES, median_rank
+from stepscope.report.ranks_view import MAX_LINES
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.terminal import render, show
 from tests import scenarios
@@ -112,9 +112,9 @@ def test_dumb_stream_is_plain() -> None:
 @each_scenario
 def test_partition_lines_sum_to_the_total(name: str) -> None:
     diagnosis = SCENARIOS[name]()
-    if not diagnosis.facts.ranks or median_rank(diagnosis.facts.ranks).partition is None:
+    if not diagnosis.facts.ranks or diagnosis.facts.median_rank.partition is None:
         return
-    rank = median_rank(diagnosis.facts.ranks)
+    rank = diagnosis.facts.median_rank
     rows = [
         re.match(r"  (\S.*?) {2,}(<?[\d .]*\d) {2,}(<?[\d.]+)", line)
         for line in section(plain(diagnosis), "Where the step goes")[1:]

@@ -27,7 +27,7 @@ def library_collectives(trace: Trace) -> Bool:
 
 
 def collective_kernels(trace: Trace, links: Links) -> Bool:
-    """Mask of all kernels that move data between ranks: a library's, and those launched directly by a c10d op (symmetric memory)."""
+    """Mask of all kernels that move data between ranks: a library's, and those a c10d op launched directly (symmetric memory)."""
     library = library_collectives(trace)
     if len(trace) == 0:
         return library

@@ -26,13 +26,14 @@ COMPILE_RANGE = re.compile(
     r"|^backend_compile|torch/_dynamo/convert_frame|torch/_inductor/compile_fx|^nvfuser.*compile|XLA.*[Cc]ompile"
 )
 LOADER_RANGE = re.compile(
-    r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|torch/utils/data/dataloader\.py\(\d+\): __next__|dataloader_iter|^#*\s*data_?load"
+    r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|torch/utils/data/dataloader\.py\(\d+\): __next__|dataloader_iter"
+    r"|^#*\s*data_?load"
     r"|\bnext_batch\b|\bget_batch\b|\bload_batch\b",
     re.IGNORECASE,
 )
 IO_RANGE = re.compile(
-    r"torch/serialization\.py\(\d+\): (save|load)\b|torch/distributed/checkpoint/|safetensors.*\b(save|load)\w*|\b(save|load)_checkpoint\b"
-    r"|^checkpoint[._ ]?save|\bsave_pretrained\b|\bnp\.(save|load)\b",
+    r"torch/serialization\.py\(\d+\): (save|load)\b|torch/distributed/checkpoint/|safetensors.*\b(save|load)\w*"
+    r"|\b(save|load)_checkpoint\b|^checkpoint[._ ]?save|\bsave_pretrained\b|\bnp\.(save|load)\b",
     re.IGNORECASE,
 )
 

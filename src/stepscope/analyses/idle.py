@@ -10,10 +10,10 @@ from stepscope.analyses.links import Links
 from stepscope.core.trace import NONE, Int64, Trace
 
 LAUNCH_LATENCY_NS = 20_000
-"""Work launched longer than this before the gap began was not late: the gap is the device's own (inside a CUDA graph, an event)."""
+"""Work launched longer than this before the gap was not late: the gap is the device's own (inside a CUDA graph, an event)."""
 
 
-def idle_parts(trace: Trace, links: Links, busy: Intervals, idle: Intervals, host: HostActivity) -> dict[str, Intervals]:
+def idle_parts(trace: Trace, links: Links, idle: Intervals, host: HostActivity) -> dict[str, Intervals]:
     """The idle set split by cause; the parts are disjoint and their union is `idle`.
 
     Within a gap the time up to the next launch is charged to the host's activity then, the rest to launching. Time that the host

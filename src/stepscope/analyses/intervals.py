@@ -101,7 +101,8 @@ def complement(a: Intervals, low: int, high: int) -> Intervals:
 
 def lengths_in(windows_start: Int64, windows_end: Int64, a: Intervals) -> Int64:
     """For each window, how much of it `a` covers. Windows may overlap and be in any order; a backward one counts 0."""
-    return np.maximum(covered_before(a, windows_end) - covered_before(a, windows_start), 0)
+    covered: Int64 = np.maximum(covered_before(a, windows_end) - covered_before(a, windows_start), 0)
+    return covered
 
 
 def covered_before(a: Intervals, times: Int64) -> Int64:

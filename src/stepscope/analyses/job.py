@@ -67,7 +67,11 @@ def measure_job(
 
 
 def _measured(
-    sources: Sequence[Source], executor: Executor | None, step_ns: int | None, use_cache: bool, read_progress: Callable[[int], None] | None
+    sources: Sequence[Source],
+    executor: Executor | None,
+    step_ns: int | None,
+    use_cache: bool,
+    read_progress: Callable[[int], None] | None,
 ) -> Iterator[Measured]:
     if executor is None:
         for source in sources:

@@ -7,7 +7,10 @@ import re
 CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (category, re.compile(pattern, re.IGNORECASE))
     for category, pattern in (
-        ("collective", r"nccl|rccl|oneccl|hccl|msccl|nvshmem|multimem_all|cross_device_reduce|one_shot_all_reduce|two_shot_all_reduce"),
+        (
+            "collective",
+            r"nccl|rccl|oneccl|hccl|msccl|nvshmem|multimem_all|cross_device_reduce|one_shot_all_reduce|two_shot_all_reduce",
+        ),
         ("attention", r"flash|fmha|sdpa|attention|attn_fwd|attn_bwd|bwd_kernel_dk_dv|bwd_kernel_dq|paged_att"),
         ("optimizer", r"multi_tensor_apply.*(adam|sgd|lamb|optimizer)|fusedoptimizer|fused_adam|adam_?w?_kernel|lamb_stage"),
         ("layout", r"nchwtonhwc|nhwctonchw|tensortransform|batched_transpose|nchw2nhwc"),

@@ -87,9 +87,9 @@ def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: Roofs |
         categories=categories,
         precision=codes([NONE if sort.precision is None else precisions.index(sort.precision) for sort in sorts]),
         precisions=precisions,
-        flops=spread([_known(work and work.flops) for work in works]),
-        hardware_flops=spread([_known(work and work.hardware_flops) for work in works]),
-        bytes=spread([_known(work and work.bytes) for work in works]),
+        flops=spread([np.nan if work is None else _known(work.flops) for work in works]),
+        hardware_flops=spread([np.nan if work is None else _known(work.hardware_flops) for work in works]),
+        bytes=spread([np.nan if work is None else _known(work.bytes) for work in works]),
         floor_ns=spread([sort.floor_ns for sort in sorts]),
         tensor_core=codes([sort.tensor_core for sort in sorts]),
         group_ns=_group_time(op, trace.dur_ns[kernels], leads),
@@ -142,7 +142,7 @@ def _work(trace: Trace, name: int, detail: int) -> Work | None:
 
 def _leads(op: Int64, dur: Int64) -> Bool:
     """Which kernel of each operator call is its longest; kernels without an operator lead themselves."""
-    leads = op == NONE
+    leads: Bool = op == NONE
     order = np.lexsort((-dur, op))
     first = np.concatenate([[True], np.diff(op[order]) != 0]) if len(order) else np.zeros(0, np.bool_)
     leads[order[first]] = True

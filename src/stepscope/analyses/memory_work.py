@@ -115,7 +115,7 @@ def _lookup(kind: str, table: Operand, index: Operand, elements: int) -> Work | 
 def embedding_backward_work(inputs: ParsedInputs) -> Work | None:
     """embedding_dense_backward(grad, indices, num_weights): gradient rows added into the rows looked up, at most all of them."""
     grad, index, rows = operand(inputs, 0), operand(inputs, 1), integer_at(inputs, 2)
-    if grad is None or index is None or rows is None or not grad.dims:
+    if grad is None or index is None or rows is None or rows < 0 or not grad.dims:
         return None
     touched = min(index.numel, rows) * grad.dims[-1]
     moved = total(read_bytes(grad, index), size_bytes(touched, grad.dtype))

@@ -52,7 +52,7 @@ def _adopt_overhanging(above: Int64, start: Int64, end: Int64) -> None:
 
 
 def _on_one_axis(trace: Trace, events: Int64) -> tuple[Int64, Int64]:
-    """Starts and ends with every thread moved to a stretch of its own; an empty event lasts 1 ns here so that it has an inside."""
+    """Starts and ends, every thread moved to a stretch of its own; an empty event lasts 1 ns here so that it has an inside."""
     start = trace.start_ns[events] - int(trace.start_ns[events].min())
     end = np.maximum(start + trace.dur_ns[events], start + 1)
     thread = trace.thread[events]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import inf, prod
 from typing import TypeGuard
 
 from stepscope.analyses.dtypes import DTYPES, ITEM_BYTES, SCALAR_TYPES
@@ -127,18 +127,18 @@ def make_work(
         return None
     return Work(
         kind=kind,
-        flops=_finite(flops),
-        bytes=_finite(moved),
+        flops=_sound(flops),
+        bytes=_sound(moved),
         precision=precision or None,
         is_matrix=kind in MATRIX_KINDS,
-        hardware_flops=_finite(flops if hardware_flops is None else hardware_flops),
+        hardware_flops=_sound(flops if hardware_flops is None else hardware_flops),
     )
 
 
-def _finite(figure: float | None) -> float | None:
-    """A float; raises OverflowError for what none can hold, which only a damaged record has."""
+def _sound(figure: float | None) -> float | None:
+    """A float; raises OverflowError for what is no amount of work, which only a damaged record gives."""
     figure = None if figure is None else float(figure)
-    if figure is not None and not isfinite(figure):
+    if figure is not None and not 0 <= figure < inf:
         raise OverflowError(figure)
     return figure
 

@@ -38,7 +38,7 @@ def _on_device(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity,
         "compute": sets.compute,
         "comms_transfer": exposed_comms,
         "transfer": transfer,
-        **idle_parts(trace, links, sets.busy, idle, host),
+        **idle_parts(trace, links, idle, host),
     }
 
 
@@ -53,4 +53,8 @@ def _on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, Interv
     work = subtract(union(trace.start_ns[ops & ~collective], trace.end_ns[ops & ~collective]), host.input)
     exposed = subtract(comms, work)
     idle = complement(union(np.concatenate([work.start, exposed.start]), np.concatenate([work.end, exposed.end])), low, high)
-    return {"compute": work, "comms_transfer": intersect(exposed, Intervals(np.array([low]), np.array([high]))), **idle_without_device(idle, host)}
+    return {
+        "compute": work,
+        "comms_transfer": intersect(exposed, Intervals(np.array([low]), np.array([high]))),
+        **idle_without_device(idle, host),
+    }

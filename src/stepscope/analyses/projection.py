@@ -71,7 +71,7 @@ def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
 
 def _forward_home(trace: Trace, links: Links, launch: Int64, op: Int64, backward: Bool) -> Int64:
     """For backward work, the forward operator with the sequence number of the node being evaluated."""
-    home = op.copy()
+    home: Int64 = op.copy()
     has_sequence = trace.is_kind(Kind.OP) & (trace.sequence >= 0)
     forward = np.flatnonzero(has_sequence & (trace.fwd_thread <= 0))
     if len(forward) == 0 or not backward.any():

@@ -33,13 +33,16 @@ from stepscope.core.trace import NONE, DeviceProperties, Int64, Kind, Trace
 MAX_ROWS = 200
 """Rows kept of each table: facts travel between processes, and nobody reads further."""
 
+RECORD_MORE = "record two steps or more: torch.profiler.schedule(wait=1, warmup=1, active=3)"
+
 
 def measure_rank(trace: Trace, rank: int, spec: DeviceSpec | None, step_ns: int | None = None) -> RankFacts:
     """Everything the analyses can tell about one rank. `step_ns` is the unprofiled step time, when known."""
     links = link(trace)
     collective = collective_kernels(trace, links)
     sets = device_sets(trace, collective)
-    steps = cut_steps(trace, links).steps
+    cut = cut_steps(trace, links)
+    steps = cut.steps
     host = host_activity(trace, links)
     low, high = (steps.windows[0][0], steps.windows[-1][1]) if steps.windows else (0, 0)
     work = np.flatnonzero(trace.device_work & (trace.start_ns >= low) & (trace.start_ns < high))
@@ -59,12 +62,12 @@ def measure_rank(trace: Trace, rank: int, spec: DeviceSpec | None, step_ns: int 
         launches=launch_facts(trace, links, sets.busy, work),
         categories=category_rows(trace, kernel),
         kernels=kernel_rows(trace, charges, kernel)[:MAX_ROWS],
-        ops=_op_rows(trace, links, charges, steps, low, high),
+        ops=_op_rows(trace, links, charges, steps, *cut.host_window),
         modules=inclusive_rows(trace, links, charges, module_ranges(trace))[:MAX_ROWS] if trace.meta.has_stacks else None,
         marks=inclusive_rows(trace, links, charges, mark_ranges(trace))[:MAX_ROWS],
         phases=phases(trace, charges),
         copies=copy_rows(trace, links, host, work),
-        host=host_facts(trace, links, host, low, high),
+        host=host_facts(trace, links, host, *cut.host_window),
         roofline=roofline(trace, charges, kernel, roofs, len(steps.windows), step),
         busy_ns=_in_windows(steps, sets, "busy"),
         comms_hidden_ns=_in_windows(steps, sets, "hidden"),
@@ -105,12 +108,14 @@ def _notes(
         (len(trace) and steps.where == "host", "no device work was recorded: operators on the host are taken for the work"),
         (
             steps.windows and not steps.is_pitch,
-            f"the trace shows {steps.num_seen} step(s) by {steps.source}: its length stands in for the step time"
-            " (record two steps or more: torch.profiler.schedule(wait=1, warmup=1, active=3))",
+            f"the trace shows {steps.num_seen} step(s) by {steps.source}: its length stands in for the step time ({RECORD_MORE})",
         ),
         (unlinked, f"{unlinked} of {len(work)} device events have no recorded launch (launched before the recording began)"),
         (graphs, f"{graphs} device events ran inside CUDA graphs: charged to the graph's launch, not to operators"),
         (spec is None and steps.where == "device", f"{name} is not in our tables: no roofs, no MFU"),
-        (steps.where == "device" and not trace.meta.has_shapes, "no input shapes: no FLOPs, no MFU (profile with record_shapes=True)"),
+        (
+            steps.where == "device" and not trace.meta.has_shapes,
+            "no input shapes: no FLOPs, no MFU (profile with record_shapes=True)",
+        ),
     ]
     return tuple(text for condition, text in told if condition)

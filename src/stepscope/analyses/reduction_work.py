@@ -128,7 +128,9 @@ def topk_work(inputs: ParsedInputs) -> Work | None:
     """topk(self, k, dim): k values and k indices along one dimension."""
     tensor, count = operand(inputs, 0), integer_at(inputs, 1)
     dim = integer_at(inputs, 2)
-    if tensor is None or not tensor.dims or count is None or dim is None or not -len(tensor.dims) <= dim < len(tensor.dims):
+    if tensor is None or not tensor.dims or count is None or dim is None or count < 0:
+        return None
+    if not -len(tensor.dims) <= dim < len(tensor.dims):
         return None
     rows = tensor.numel // tensor.dims[dim] if tensor.dims[dim] else 0
     written = total(size_bytes(rows * count, tensor.dtype), size_bytes(rows * count, "int64"))

@@ -15,7 +15,9 @@ MIN_MATRIX_COVERAGE = 0.9
 """MFU is told only when the work of this share of matrix-kernel time is known: a part of the FLOPs would pass for all of them."""
 
 
-def roofline(trace: Trace, charges: Charges, work: KernelWork, roofs: Roofs | None, num_windows: int, step_ns: float | None) -> Roofline:
+def roofline(
+    trace: Trace, charges: Charges, work: KernelWork, roofs: Roofs | None, num_windows: int, step_ns: float | None
+) -> Roofline:
     """Per-step FLOPs and their share of the peak. FLOPs are the model's: recomputed work counts for HFU alone."""
     dur = trace.dur_ns[work.kernels]
     compute = ~work.of_category("collective")

@@ -16,7 +16,7 @@ class Roofs:
     spec: DeviceSpec
 
     def peak_flops(self, precision: str | None, *, matrix: bool) -> float | None:
-        """The dense peak for a precision. Work that is not matrix work runs on the vector units, whose peak is the one for fp32."""
+        """The dense peak for a precision. Other than matrix work runs on the vector units, whose peak is the one for fp32."""
         if precision is None:
             return None
         name = precision if matrix else ("fp64" if precision == "fp64" else "fp32")

@@ -40,6 +40,15 @@ class StepCut:
     host_start: Int64
     host_end: Int64
 
+    @property
+    def host_window(self) -> tuple[int, int]:
+        """When the host drove the measured windows: it runs ahead, so not when the device worked them off."""
+        if len(self.host_start) == 0:
+            return (0, 0)
+        first = len(self.host_start) - len(self.steps.windows) if self.steps.where == "device" else 0
+        first = min(max(first, 0), len(self.host_start) - 1)
+        return int(self.host_start[first]), int(self.host_end[-1])
+
 
 def cut_steps(trace: Trace, links: Links) -> StepCut:
     """Find the steps by the best evidence the trace has, and cut them where the work is."""
@@ -53,7 +62,7 @@ def cut_steps(trace: Trace, links: Links) -> StepCut:
         windows, num_seen, is_pitch = _device_windows(trace, work, step_of, edges)
     else:
         step_of = _step_index(trace.start_ns, edges)
-        windows, num_seen, is_pitch = _host_windows(trace, edges, ends)
+        windows, num_seen, is_pitch = _host_windows(edges, ends)
     if source == "whole trace":
         num_seen, is_pitch = (1 if windows else 0), False
     steps = Steps(
@@ -88,7 +97,7 @@ def _host_steps(trace: Trace, links: Links, launch_time: Int64) -> tuple[str, In
     if user is not None:
         return user
     optimizer = marks[[OPTIMIZER_STEP.match(name) is not None for name in names]] if names else marks
-    optimizer = optimizer[_top_most(trace, links, optimizer)]
+    optimizer = optimizer[_top_most(links, optimizer)]
     if len(optimizer) > 1:
         return "Optimizer.step", *_from_ends(trace, trace.end_ns[optimizer])
     period = _launch_pattern(trace)
@@ -97,7 +106,7 @@ def _host_steps(trace: Trace, links: Links, launch_time: Int64) -> tuple[str, In
     return "whole trace", *_whole(trace)
 
 
-def _top_most(trace: Trace, links: Links, marks: Int64) -> Int64:
+def _top_most(links: Links, marks: Int64) -> Int64:
     """Which of these marks do not stand inside another of them."""
     return np.array([i for i, mark in enumerate(marks.tolist()) if links.parent[mark] not in marks], dtype=np.int64)
 
@@ -203,7 +212,7 @@ def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> 
     return ((begin, int(finish[0])),), 1, False
 
 
-def _host_windows(trace: Trace, edges: Int64, ends: Int64) -> tuple[tuple[tuple[int, int], ...], int, bool]:
+def _host_windows(edges: Int64, ends: Int64) -> tuple[tuple[tuple[int, int], ...], int, bool]:
     """Without a device: from one step's start to the next one's; the last to its own end."""
     if len(edges) == 0:
         return (), 0, False

@@ -62,15 +62,20 @@ class Steps:
         return tuple(end - start for start, end in self.windows)
 
     @property
-    def median_window(self) -> int | None:
-        """Which window has the median length (the lower of the two middle ones); None without any."""
+    def median_windows(self) -> tuple[int, ...]:
+        """Which windows have the median length: one, or the two in the middle; none without windows."""
         order = sorted(range(len(self.windows)), key=lambda i: self.pitches[i])
-        return order[(len(order) - 1) // 2] if order else None
+        return tuple(order[(len(order) - 1) // 2 : len(order) // 2 + 1])
 
     @property
-    def pitch_ns(self) -> int | None:
-        middle = self.median_window
-        return None if middle is None else self.pitches[middle]
+    def pitch_ns(self) -> float | None:
+        """The median length of a window."""
+        return self.typical(self.pitches)
+
+    def typical(self, per_window: tuple[int, ...]) -> float | None:
+        """A figure of each window, for the median step: so that parts of a step still sum to it."""
+        chosen = self.median_windows
+        return sum(per_window[i] for i in chosen) / len(chosen) if chosen else None
 
     def self_check(self) -> None:
         assert all(end >= start for start, end in self.windows)
@@ -200,7 +205,7 @@ class Phases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Arithmetic and traffic against the device's roofs, per step."""
+    """Arithmetic and traffic against the device's roofs. FLOPs are of one step."""
 
     device: str | None
     """The device whose roofs were used; None when it is not in our tables."""
@@ -212,7 +217,9 @@ class Roofline:
     modelled_share: float | None
     """Share of compute time whose work is known."""
     bandwidth_bound_ns: int | None
+    """Kernel time under the memory roof, inside the measured windows."""
     arithmetic_bound_ns: int | None
+    """Kernel time under the arithmetic roof, inside the measured windows."""
     tensor_core_share: float | None
     """Share of matrix-kernel time spent in tensor-core kernels."""
 
@@ -244,6 +251,14 @@ class RankFacts:
     unknown: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def typical_parts_ns(self) -> dict[str, float] | None:
+        """The parts of the median step; they sum to its length."""
+        if self.partition is None or not self.steps.windows:
+            return None
+        typical = {part: self.steps.typical(self.partition.parts[part]) for part in PARTS}
+        return {part: value for part, value in typical.items() if value is not None}
+
     def self_check(self) -> None:
         """Assert that the times add up."""
         self.device.self_check()
@@ -259,6 +274,12 @@ class Facts:
 
     ranks: tuple[RankFacts, ...]
     given_step_ns: int | None = None
+
+    @property
+    def median_rank(self) -> RankFacts:
+        """The rank whose step time is the median (the lower of the two middle ones); one without steps only if none has any."""
+        timed = sorted((r for r in self.ranks if r.steps.pitch_ns is not None), key=lambda r: (r.steps.pitch_ns or 0, r.rank))
+        return timed[(len(timed) - 1) // 2] if timed else self.ranks[0]
 
     def self_check(self) -> None:
         for rank in self.ranks:

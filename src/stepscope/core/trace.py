@@ -224,7 +224,12 @@ class Trace:
         later = np.diff(self.start_ns)
         assert bool((later >= 0).all()), "not sorted by start"
         assert bool((np.diff(self.dur_ns)[later == 0] <= 0).all()), "at one start, the longest comes first"
-        for column, table in (("name", self.names), ("thread", self.threads), ("detail", self.details), ("collective", self.collectives)):
+        for column, table in (
+            ("name", self.names),
+            ("thread", self.threads),
+            ("detail", self.details),
+            ("collective", self.collectives),
+        ):
             codes = getattr(self, column)
             if len(codes):
                 low = 0 if column in ("name", "thread") else NONE

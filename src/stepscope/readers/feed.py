@@ -168,6 +168,7 @@ class Feed:
             if saved.ended:
                 self._leave_events(at)
                 return taken
+            at = self._skip_separators(at)
             if at < end == limit:
                 break
             size = 2 * (end - at) + PIECE_BYTES if at < end else PIECE_BYTES

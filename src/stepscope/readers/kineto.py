@@ -91,6 +91,6 @@ def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:
         (tally.no_duration, f"{tally.no_duration} event(s) without a readable duration count as 0"),
         (tally.negative_duration, f"{tally.negative_duration} event(s) with a negative duration count as 0"),
         (tally.malformed, f"{tally.malformed} entr(ies) that are no trace events were left out"),
-        (tally.rescued, f"{tally.rescued} event(s) stood in damaged text and were read one by one"),
+        (tally.rescued, f"{tally.rescued} event(s) were damaged and are kept as far as they could be read"),
     ]
     return [text for condition, text in told if condition]

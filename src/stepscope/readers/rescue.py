@@ -67,15 +67,12 @@ def rescue(piece: bytes, scanner: Scanner, *, final: bool = False) -> Rescued:
         end, event = _one_event(text, at, final)
         if end is None:
             break
-        if event is not None and not text[at:end].isascii():
-            event = _repaired(piece[at:end].decode("utf-8", "replace"))
-        at = end
-        encoded = _clean(event, scanner)
+        written, at = piece[at:end], end
+        encoded = written if _is_clean(written) else _mended(written, event, scanner)
         if encoded is None:
             lost += 1
         else:
             events.append(encoded)
-    scanner.tally.rescued += len(events)
     scanner.tally.raw_events += lost
     was_text, scanner.times_as_text = scanner.times_as_text, True
     columns = scanner.scan(b",".join(events))
@@ -123,8 +120,18 @@ def _repaired(text: str) -> Any:
         return None
 
 
-def _clean(event: Any, scanner: Scanner) -> bytes | None:
+def _is_clean(text: bytes) -> bool:
+    try:
+        _check_one.decode(text)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def _mended(written: bytes, event: Any, scanner: Scanner) -> bytes | None:
     """The event as clean JSON that the typed decoder takes; None when there is nothing to take (counted)."""
+    if event is not None and not written.isascii():
+        event = _repaired(written.decode("utf-8", "replace"))
     if not isinstance(event, dict) or not isinstance(event.get("ph"), str):
         scanner.tally.malformed += 1
         return None
@@ -134,10 +141,12 @@ def _clean(event: Any, scanner: Scanner) -> bytes | None:
     try:
         clean = {key: _field(key, value) for key, value in event.items() if key != "args" or isinstance(value, dict)}
         encoded = json.dumps(clean).encode()
-        _check_one.decode(encoded)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
+    except (RecursionError, ValueError):
+        encoded = b""
+    if not _is_clean(encoded):
         scanner.tally.malformed += 1
         return None
+    scanner.tally.rescued += 1
     return encoded
 
 

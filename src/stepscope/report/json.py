@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.facts import PARTS, RankFacts
+from stepscope.core.facts import RankFacts
 
 SCHEMA = "stepscope.diagnosis/1"
 
@@ -33,19 +33,19 @@ def contract(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _rank(facts: RankFacts) -> dict[str, Any]:
-    middle = facts.steps.median_window
+    busy = facts.steps.typical(facts.busy_ns) if facts.steps.where == "device" else None
     return {
         "rank": facts.rank,
-        "partition_ms": None if facts.partition is None or middle is None else _partition(facts, middle),
-        "gpu_busy_ms": None if middle is None or facts.steps.where != "device" else facts.busy_ns[middle] / 1e6,
+        "partition_ms": _partition(facts),
+        "gpu_busy_ms": None if busy is None else busy / 1e6,
         "mfu": facts.roofline.mfu,
         "device_ns": asdict(facts.device),
     }
 
 
-def _partition(facts: RankFacts, window: int) -> dict[str, float | None]:
-    assert facts.partition is not None
-    parts: dict[str, float | None] = {part: facts.partition.parts[part][window] / 1e6 for part in PARTS}
-    if not facts.partition.waits_split and parts["comms_transfer"]:
-        parts["comms_wait"] = None
-    return parts
+def _partition(facts: RankFacts) -> dict[str, float | None] | None:
+    parts = facts.typical_parts_ns
+    if parts is None or facts.partition is None:
+        return None
+    unsplit = parts["comms_transfer"] > 0 and not facts.partition.waits_split
+    return {part: None if part == "comms_wait" and unsplit else value / 1e6 for part, value in parts.items()}

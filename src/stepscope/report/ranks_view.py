@@ -30,12 +30,6 @@ class RankLine:
         return (self.busy, self.comms, self.idle)
 
 
-def median_rank(ranks: Sequence[RankFacts]) -> RankFacts:
-    """The rank with the median step; one without a step only when none has any."""
-    timed = sorted((rank for rank in ranks if rank.steps.pitch_ns is not None), key=lambda rank: rank.steps.pitch_ns or 0)
-    return timed[(len(timed) - 1) // 2] if timed else ranks[0]
-
-
 def draw_ranks(sheet: Sheet, ranks: Sequence[RankFacts]) -> None:
     """A line for each group of ranks that are alike."""
     lines = [_measure(rank) for rank in sorted(ranks, key=lambda rank: rank.rank)]
@@ -59,20 +53,15 @@ def draw_ranks(sheet: Sheet, ranks: Sequence[RankFacts]) -> None:
 
 
 def _measure(rank: RankFacts) -> RankLine:
-    middle = rank.steps.median_window
-    total = rank.steps.pitch_ns
-    if middle is None or not total:
+    total, busy, parts = rank.steps.pitch_ns, rank.steps.typical(rank.busy_ns), rank.typical_parts_ns
+    if not total:
         return RankLine(ranks=(rank.rank,), step_ns=None, busy=None, comms=None, idle=None)
-    busy = rank.busy_ns[middle] / total if middle < len(rank.busy_ns) else None
-    if rank.partition is None:
-        return RankLine(ranks=(rank.rank,), step_ns=total, busy=busy, comms=None, idle=None)
-    parts = {name: values[middle] / total for name, values in rank.partition.parts.items()}
     return RankLine(
         ranks=(rank.rank,),
         step_ns=total,
-        busy=busy,
-        comms=parts["comms_wait"] + parts["comms_transfer"],
-        idle=sum(share for name, share in parts.items() if name.startswith("idle_")),
+        busy=None if busy is None else busy / total,
+        comms=None if parts is None else (parts["comms_wait"] + parts["comms_transfer"]) / total,
+        idle=None if parts is None else sum(ns for part, ns in parts.items() if part.startswith("idle_")) / total,
     )
 
 

@@ -37,22 +37,22 @@ BAR_WIDTH = 30
 
 def draw_step(sheet: Sheet, rank: RankFacts) -> None:
     """The median step as a table of bars that sums to the step."""
-    middle = rank.steps.median_window
-    if rank.partition is None or middle is None:
+    parts = rank.typical_parts_ns
+    if rank.partition is None or parts is None:
         sheet.heading("Where the step goes")
         sheet.prose("not measured: the trace has no whole step", indent=2)
         return
     sheet.heading("Where the step goes", _which_step(rank))
-    total = rank.partition.totals[middle]
+    total = sum(parts.values())
     # A decimal up to a second, as the percentages have: the small parts are to be seen too.
     decimals = max(digits_after_point(total / 1e6), 1 if total < 1e9 else 0)
-    shown = [part for part in PARTS if rank.partition.parts[part][middle] > 0]
+    shown = [part for part in PARTS if parts[part] > 0]
     columns = (Column(), Column(title="ms", right=True), Column(title="%", right=True), Column())
     # What the three columns before the bar may take: the longest words, the total, "100.0", their gaps.
     bar_width = min(BAR_WIDTH, max(8, sheet.width - 46))
     rows: list[list[str | Text]] = []
     for part in shown:
-        ns = rank.partition.parts[part][middle]
+        ns = parts[part]
         bar = Text(sheet.bar(ns / total, bar_width), PART_STYLES.get(part, IDLE_STYLE))
         rows.append([_words(part, rank.partition), in_column(ns / 1e6, decimals), in_column(ns / total * 100, 1), bar])
     rows.append([Text("total", "bold"), Text(in_column(total / 1e6, decimals), "bold"), "100.0" if total else "", ""])
@@ -86,9 +86,8 @@ def draw_device(sheet: Sheet, rank: RankFacts) -> None:
 
 
 def _draw_busy(sheet: Sheet, rank: RankFacts) -> None:
-    middle = rank.steps.median_window
-    if middle is not None and middle < len(rank.busy_ns) and rank.steps.pitches[middle]:
-        busy, step = rank.busy_ns[middle], rank.steps.pitches[middle]
+    busy, step = rank.steps.typical(rank.busy_ns), rank.steps.pitch_ns
+    if busy is not None and step:
         sheet.entry("busy", f"{ms(busy)} of {ms(step)}, {percent(busy / step)}")
     elif rank.device.span:
         totals = rank.device
@@ -130,11 +129,10 @@ def _why_no_mfu(rank: RankFacts, roof: Roofline) -> str:
 
 
 def _draw_comms(sheet: Sheet, rank: RankFacts) -> None:
-    middle = rank.steps.median_window
-    if rank.partition is None or middle is None or middle >= len(rank.comms_hidden_ns):
+    parts, hidden = rank.typical_parts_ns, rank.steps.typical(rank.comms_hidden_ns)
+    if parts is None or hidden is None:
         return
-    hidden = rank.comms_hidden_ns[middle]
-    comms = hidden + rank.partition.parts["comms_wait"][middle] + rank.partition.parts["comms_transfer"][middle]
+    comms = hidden + parts["comms_wait"] + parts["comms_transfer"]
     if comms:
         sheet.entry("communication", f"{ms(comms)}, {percent(hidden / comms)} of it hidden under compute")
 

@@ -13,10 +13,10 @@ from collections import Counter
 from rich.console import Console
 
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
-from stepscope.core.facts import RankFacts
+from stepscope.core.facts import Facts, RankFacts
 from stepscope.report.host_view import draw_host
 from stepscope.report.kernel_view import draw_kernels
-from stepscope.report.ranks_view import draw_ranks, median_rank
+from stepscope.report.ranks_view import draw_ranks
 from stepscope.report.sheet import Sheet
 from stepscope.report.step_view import draw_device, draw_step
 from stepscope.report.units import ms, number_ranges, percent, plural
@@ -71,11 +71,11 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
 
 def _draw(sheet: Sheet, diagnosis: Diagnosis) -> None:
     ranks = diagnosis.facts.ranks
-    sheet.prose(_what_was_read(sheet, ranks), style="dim")
+    sheet.prose(_what_was_read(sheet, diagnosis.facts), style="dim")
     sheet.blank()
     _draw_verdict(sheet, diagnosis)
     if ranks:
-        rank = median_rank(ranks)
+        rank = diagnosis.facts.median_rank
         if len(ranks) > 1:
             draw_ranks(sheet, ranks)
             sheet.blank()
@@ -88,8 +88,9 @@ def _draw(sheet: Sheet, diagnosis: Diagnosis) -> None:
     _draw_notes(sheet, diagnosis)
 
 
-def _what_was_read(sheet: Sheet, ranks: tuple[RankFacts, ...]) -> str:
+def _what_was_read(sheet: Sheet, facts: Facts) -> str:
     """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps told apart by ProfilerStep, 3 whole ones measured`."""
+    ranks = facts.ranks
     if not ranks:
         return "No rank was read."
     if len(ranks) == 1:
@@ -103,7 +104,7 @@ def _what_was_read(sheet: Sheet, ranks: tuple[RankFacts, ...]) -> str:
         devices += f" and {len(names) - 2} other kinds of device"
     if not devices:
         devices = "no device named" if any(rank.steps.where == "device" for rank in ranks) else "no device"
-    return f"{read}, {devices}: {_step_words(sheet, median_rank(ranks))}"
+    return f"{read}, {devices}: {_step_words(sheet, facts.median_rank)}"
 
 
 def _step_words(sheet: Sheet, rank: RankFacts) -> str:

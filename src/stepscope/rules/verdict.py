@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
-from stepscope.core.facts import PARTS, Facts, RankFacts
+from stepscope.core.facts import Facts, RankFacts
 
 BOUND_OF_PART = {
     "compute": "compute",
@@ -37,7 +37,7 @@ HOST_WORDS = {
 
 def diagnose(facts: Facts, notes: tuple[str, ...] = ()) -> Diagnosis:
     """What was measured, as a Diagnosis."""
-    rank = median_rank(facts)
+    rank = facts.median_rank
     verdict = _verdict(rank)
     return Diagnosis(
         verdict=verdict,
@@ -50,18 +50,12 @@ def diagnose(facts: Facts, notes: tuple[str, ...] = ()) -> Diagnosis:
     )
 
 
-def median_rank(facts: Facts) -> RankFacts:
-    """The rank whose step time is the median (the lower of the two middle ones)."""
-    order = sorted(facts.ranks, key=lambda r: (r.steps.pitch_ns or 0, r.rank))
-    return order[(len(order) - 1) // 2]
-
-
 def _verdict(rank: RankFacts) -> Verdict:
-    middle = rank.steps.median_window
-    if rank.partition is None or middle is None or rank.partition.totals[middle] == 0:
+    typical = rank.typical_parts_ns
+    if typical is None or not any(typical.values()):
         return Verdict(bound="unknown", summary="Nothing to judge: the trace shows no step with work in it.", shares={})
-    total = rank.partition.totals[middle]
-    parts = {part: rank.partition.parts[part][middle] / total for part in PARTS}
+    total = sum(typical.values())
+    parts = {part: value / total for part, value in typical.items()}
     shares: dict[str, float] = {}
     for part, share in parts.items():
         bound = BOUND_OF_PART[part]
@@ -91,7 +85,11 @@ def _step(facts: Facts, rank: RankFacts) -> StepTime:
 def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
     shown = rank.rank
     several = len(facts.ranks) > 1
-    notes = [f"rank {r.rank}: {note}" if several else note for r in facts.ranks for note in (r.notes if not several or r.rank == shown else ())]
+    notes = [
+        f"rank {r.rank}: {note}" if several else note
+        for r in facts.ranks
+        for note in (r.notes if not several or r.rank == shown else ())
+    ]
     if several:
         others = sum(1 for r in facts.ranks if r.rank != shown and r.notes)
         notes += [f"{others} other rank(s) have notes of their own"] if others else []

@@ -1,0 +1,109 @@
+"""Real traces against figures computed from their raw events, to the nanosecond."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.analyses.job import measure_file
+from stepscope.core.facts import RankFacts
+from stepscope.readers.source import Source
+from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
+
+REFERENCE: dict[str, dict[str, int]] = (
+    json.loads((SHARED / "public" / "reference.json").read_text()) if (SHARED / "public" / "reference.json").is_file() else {}
+)
+TRUTH: dict[str, dict[str, Any]] = (
+    json.loads((SHARED / "lab" / "truth.json").read_text())["cases"] if (SHARED / "lab" / "truth.json").is_file() else {}
+)
+LAB = shared_traces("lab/single/*.gz", "lab/ranks2/*.gz", "lab/ranks4/*.gz")
+
+
+def facts_of(path: Path) -> RankFacts:
+    measured = measure_file(Source(path=path, label=path.name), None, False)
+    assert measured.facts is not None, measured.problem
+    measured.facts.self_check()
+    return measured.facts
+
+
+@needs_shared
+@pytest.mark.parametrize("name", sorted(REFERENCE))
+def test_every_reference_figure_is_met_to_the_nanosecond(name: str) -> None:
+    expected, facts = REFERENCE[name], facts_of(SHARED / "public" / name)
+    assert facts.num_events == expected["events"]
+    figures = {f"{key}_ns": value for key, value in asdict(facts.device).items()}
+    if expected["device_events"]:
+        assert figures == {key: expected[key] for key in figures}
+    else:
+        assert set(figures.values()) == {0}
+
+
+@needs_shared
+@pytest.mark.parametrize("path", LAB, ids=lambda p: f"{p.parent.name}/{p.name.split('.pt')[0]}")
+def test_lab_partitions_sum_exactly_and_steps_agree(path: Path) -> None:
+    facts = facts_of(path)
+    parts = facts.typical_parts_ns
+    assert parts is not None
+    assert sum(parts.values()) == facts.steps.pitch_ns
+    assert facts.steps.source == "ProfilerStep"
+    assert facts.steps.is_pitch
+    assert facts.launches is not None
+    assert facts.launches.num_unlinked == 0
+
+
+DEVICE_BOUND = ("fp32_no_tf32.slow", "nchw.slow", "nchw.fixed", "elementwise_chain.slow", "h2d_pageable.fixed", "healthy.slow", "attn_math.slow")
+
+
+@needs_shared
+@pytest.mark.parametrize("case", DEVICE_BOUND)
+def test_where_the_device_is_the_limit_the_pitch_is_the_unprofiled_step(case: str) -> None:
+    name, variant = case.split(".")
+    facts = facts_of(SHARED / "lab" / "single" / f"{case}.pt.trace.json.gz")
+    assert facts.steps.pitch_ns == pytest.approx(TRUTH[name][f"{variant}_ms"] * 1e6, rel=0.02)
+
+
+@needs_shared
+def test_model_flops_of_a_known_model_meet_the_formula() -> None:
+    # GPT of lab.py: d 1024, 12 layers, vocabulary 32000, 8 x 1024 tokens; 6P + 12 L d s per token, attention halved: causal.
+    d, layers, vocabulary, sequence, tokens = 1024, 12, 32000, 1024, 8 * 1024
+    parameters = 12 * layers * d * d + d * vocabulary
+    expected = (6 * parameters + 12 * layers * d * sequence / 2) * tokens
+    for case in ("fp32_no_tf32.slow", "fp32_no_tf32.fixed", "ckpt_unneeded.slow", "ckpt_unneeded.fixed"):
+        roofline = facts_of(SHARED / "lab" / "single" / f"{case}.pt.trace.json.gz").roofline
+        assert roofline.model_flops == pytest.approx(expected, rel=0.002)
+
+
+@needs_shared
+def test_recomputed_work_is_found_where_it_was_planted_and_nowhere_else() -> None:
+    slow = facts_of(SHARED / "lab" / "single" / "ckpt_unneeded.slow.pt.trace.json.gz")
+    fixed = facts_of(SHARED / "lab" / "single" / "ckpt_unneeded.fixed.pt.trace.json.gz")
+    assert slow.phases is not None
+    assert fixed.phases is not None
+    assert slow.phases.recomputed_ns > 0.1 * slow.phases.backward_ns
+    assert fixed.phases.recomputed_ns == 0
+    assert slow.roofline.hfu is not None
+    assert slow.roofline.mfu is not None
+    assert slow.roofline.hfu > 1.15 * slow.roofline.mfu
+
+
+def test_the_embedded_trace_agrees_with_plain_arithmetic_on_its_raw_events() -> None:
+    facts = facts_of(DEMO)
+    raw = json.loads(gzip.decompress(DEMO.read_bytes()), parse_float=Decimal)["traceEvents"]
+    spans = sorted(
+        (int(event["ts"] * 1000), int((event["ts"] + event["dur"]) * 1000))
+        for event in raw
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    )
+    busy, reach = 0, spans[0][0]
+    for start, end in spans:
+        busy += max(0, end - max(start, reach))
+        reach = max(reach, end)
+    assert facts.num_events == len(raw)
+    assert facts.device.busy == busy
+    assert facts.device.span == reach - spans[0][0]

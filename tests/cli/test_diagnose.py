@@ -1,0 +1,169 @@
+"""The command as a user runs it: exit codes, words on stderr, and the JSON contract."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli.main import build_parser, main
+from stepscope.core.facts import PARTS
+from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
+
+RANK_KEYS = {"rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
+TOP_KEYS = {"schema", "verdict", "step", "replay", "ranks", "findings", "notes", "unknown_events"}
+DEVICE_KEYS = {"span", "busy", "compute", "comms", "copy", "comms_under_compute"}
+
+
+def diagnosed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["diagnose", *arguments, "--format", "json", "--no-cache"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    result: dict[str, Any] = json.loads(captured.out)
+    return result
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["diagnose", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+def test_the_json_is_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    found = diagnosed(capsys, str(DEMO))
+    assert set(found) == TOP_KEYS
+    assert found["schema"] == "stepscope.diagnosis/1"
+    assert set(found["verdict"]) == {"bound", "summary", "shares"}
+    assert set(found["step"]) == {"count", "ms", "profiled_ms", "source"}
+    assert found["findings"] == []
+    assert [set(rank) for rank in found["ranks"]] == [RANK_KEYS]
+    assert set(found["ranks"][0]["partition_ms"]) == set(PARTS)
+    assert set(found["ranks"][0]["device_ns"]) == DEVICE_KEYS
+    assert all(isinstance(value, int) for value in found["ranks"][0]["device_ns"].values())
+
+
+def test_the_demo_trace_is_bound_by_its_input(capsys: pytest.CaptureFixture[str]) -> None:
+    found = diagnosed(capsys, str(DEMO))
+    assert found["verdict"]["bound"] == "data"
+    assert found["step"]["source"] == "trace"
+    assert sum(found["ranks"][0]["partition_ms"].values()) == pytest.approx(found["step"]["profiled_ms"], rel=1e-12)
+
+
+def test_a_given_step_time_wins(capsys: pytest.CaptureFixture[str]) -> None:
+    found = diagnosed(capsys, str(DEMO), "--step-ms", "65.5")
+    assert found["step"]["ms"] == 65.5
+    assert found["step"]["source"] == "given"
+    assert found["step"]["profiled_ms"] > 70
+
+
+def test_demo_runs_with_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    assert "waits for input" in capsys.readouterr().out
+
+
+def test_several_files_are_ranks_read_in_parallel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in (3, 10, 9):
+        shutil.copy(DEMO, tmp_path / f"rank{rank}.json.gz")
+    found = diagnosed(capsys, str(tmp_path), "--jobs", "2")
+    assert [rank["rank"] for rank in found["ranks"]] == [3, 9, 10]
+    assert len({json.dumps(rank["device_ns"]) for rank in found["ranks"]}) == 1
+
+
+def test_an_unreadable_rank_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(DEMO, tmp_path / "rank0.json.gz")
+    (tmp_path / "rank1.json.gz").write_bytes(b"")
+    found = diagnosed(capsys, str(tmp_path), "--jobs", "1")
+    assert [rank["rank"] for rank in found["ranks"]] == [0]
+    assert any("rank1.json.gz" in note for note in found["notes"])
+
+
+def test_a_truncated_trace_is_diagnosed_for_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = gzip.decompress(DEMO.read_bytes())
+    path = tmp_path / "killed.json"
+    path.write_bytes(text[: len(text) * 3 // 4])
+    found = diagnosed(capsys, str(path))
+    assert any("complete events were kept" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "zero bytes"),
+        (b"hello, this is a log", "not a trace"),
+        (b'{"a": 1}', "traceEvents"),
+        (b"[1, 2, 3]", "trace event"),
+        (b"\x80\x04\x95", "pickle"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str) -> None:
+    path = tmp_path / "input.json"
+    path.write_bytes(content)
+    message = failed(capsys, str(path))
+    assert words in message
+    assert "input.json" in message
+
+
+def test_a_missing_path_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "/no/such/trace.json" in failed(capsys, "/no/such/trace.json")
+
+
+def test_an_empty_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert str(tmp_path) in failed(capsys, str(tmp_path))
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "fast"])
+def test_a_senseless_step_time_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["diagnose", "x.json", "--step-ms", value])
+    assert stopped.value.code == 2
+    assert "step time in milliseconds" in capsys.readouterr().err
+
+
+def test_no_events_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "empty.json"
+    path.write_text('{"traceEvents": []}')
+    found = diagnosed(capsys, str(path))
+    assert found["verdict"]["bound"] == "unknown"
+    assert found["ranks"][0]["partition_ms"] is None
+    assert found["ranks"][0]["gpu_busy_ms"] is None
+    assert main(["diagnose", str(path), "--no-cache"]) == 0
+
+
+def test_the_options_are_pinned() -> None:
+    actions = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    assert actions is not None
+    options = {name: sorted(o for a in command._actions for o in a.option_strings) for name, command in dict(actions).items()}
+    assert options == {
+        "diagnose": ["--format", "--help", "--jobs", "--no-cache", "--step-ms", "-h"],
+        "demo": ["--format", "--help", "-h"],
+    }
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from stepscope.cli.main import build_parser; build_parser(); print([m for m in sys.modules if m in HEAVY])"
+    heavy = ("numpy", "msgspec", "rich", "zstandard", "zlib_ng", "multiprocessing")
+    result = subprocess.run([sys.executable, "-c", f"HEAVY = {heavy}; {code}"], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@needs_shared
+@pytest.mark.parametrize("path", shared_traces("public/hta/degenerate/*.gz"), ids=lambda p: p.name)
+def test_degenerate_traces_end_in_words(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = diagnosed(capsys, str(path))
+    assert any("no device work" in note for note in found["notes"])
+    assert found["ranks"][0]["gpu_busy_ms"] is None
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["public/hta/memory_timeline.raw.gz", "public/tracelens/rocprofv3_908_results.json.gz"])
+def test_other_formats_are_refused_in_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    message = failed(capsys, str(SHARED / name))
+    assert Path(name).name in message

@@ -1,0 +1,109 @@
+"""Compressed files: whole, in several parts, damaged, and made to hurt."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from stepscope.errors import InputError
+from stepscope.readers import stream
+from stepscope.readers.kineto import read_kineto
+from tests.builders import event, same, source, trace_text
+
+TEXT = trace_text().encode()
+
+
+def _zstd(data: bytes, **options: int) -> bytes:
+    return zstandard.ZstdCompressor(**options).compress(data)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+@pytest.mark.parametrize(
+    "data",
+    [
+        TEXT,
+        gzip.compress(TEXT),
+        gzip.compress(TEXT[:100]) + gzip.compress(TEXT[100:]),
+        gzip.compress(TEXT) + b"\x00" * 1000,
+        _zstd(TEXT),
+        _zstd(TEXT[:100]) + _zstd(TEXT[100:]),
+    ],
+    ids=["plain", "gzip", "two members", "padded", "zstd", "two frames"],
+)
+def test_every_wrapping_gives_the_same_trace(tmp_path: Path, data: bytes, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = tmp_path / "t.json"
+    plain.write_bytes(TEXT)
+    expected = read_kineto(source(plain))
+    monkeypatch.setattr(stream, "BLOCK_BYTES", block)
+    # The name says nothing about the content.
+    plain.write_bytes(data)
+    trace = read_kineto(source(plain))
+    assert same(trace, expected) and trace.notes == ()
+
+
+def test_bytes_after_the_gzip_data_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(TEXT) + b"garbage")
+    trace = read_kineto(source(path))
+    assert len(trace) == 9 and trace.notes == ("the file was read only in part: bytes after the end of the gzip data were left out",)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, _zstd])
+def test_a_truncated_file_keeps_what_came_before(tmp_path: Path, pack: object) -> None:
+    events = [event(ts=i, name=f"op{zlib.crc32(bytes([i % 256, i // 256]))}") for i in range(20_000)]
+    data = pack(trace_text(events).encode())  # type: ignore[operator]
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(data[: len(data) // 2])
+    trace = read_kineto(source(path))
+    trace.self_check()
+    assert 5_000 < len(trace) < 15_000
+    assert any("ends before its end" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, _zstd])
+def test_damage_inside_ends_the_file_there(tmp_path: Path, pack: object) -> None:
+    events = [event(ts=i, name=f"op{zlib.crc32(bytes([i % 256, i // 256]))}") for i in range(20_000)]
+    data = bytearray(pack(trace_text(events).encode()))  # type: ignore[operator]
+    data[len(data) // 2 : len(data) // 2 + 64] = bytes(64)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(data)
+    trace = read_kineto(source(path))
+    trace.self_check()
+    assert trace.notes
+
+
+@pytest.mark.parametrize("data", [b"\x1f\x8b", b"\x1f\x8b\x08\x00junk", gzip.compress(b"", mtime=0), b"\x28\xb5\x2f\xfd", _zstd(b"")])
+def test_compressed_nothing_is_one_clear_error(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"t\.json\.gz has nothing to read"):
+        read_kineto(source(path))
+
+
+@pytest.mark.parametrize("filling", [b" ", b'{"ph":"X","ts":1,"dur":1},', b"[", b'"', b"1,"], ids=["spaces", "events", "brackets", "quotes", "numbers"])
+@pytest.mark.parametrize("pack", [gzip.compress, _zstd])
+def test_a_bomb_is_stopped(tmp_path: Path, filling: bytes, pack: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "EXPANSION_FREE_BYTES", 1 << 20)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(pack(b"[" + filling * ((16 << 20) // len(filling))))  # type: ignore[operator]
+    try:
+        trace = read_kineto(source(path))
+    except InputError as problem:
+        assert "expands more than 200 times" in str(problem)
+    else:
+        trace.self_check()
+        assert any("expands more than 200 times" in note for note in trace.notes)
+        assert trace.meta.size_bytes < 4 << 20
+
+
+def test_a_zstd_window_beyond_reason_is_refused_with_advice(tmp_path: Path) -> None:
+    options = zstandard.ZstdCompressionParameters.from_level(1, window_log=30)
+    packer = zstandard.ZstdCompressor(compression_params=options).compressobj()
+    path = tmp_path / "t.json.zst"
+    path.write_bytes(packer.compress(TEXT) + packer.flush())
+    with pytest.raises(InputError, match="without --long"):
+        read_kineto(source(path))

@@ -1,0 +1,18 @@
+"""Where the shared traces lie, when they do: beside the repository, never inside the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+DEMO = ROOT / "src" / "stepscope" / "data" / "demo.pt.trace.json.gz"
+
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared traces are not beside this checkout (../shared)")
+
+
+def shared_traces(*patterns: str) -> list[Path]:
+    """Shared files by glob pattern, in order; none when there is no shared folder."""
+    return sorted(path for pattern in patterns for path in SHARED.glob(pattern))
