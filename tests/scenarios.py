@@ -150,7 +150,14 @@ def rank_facts(
         copy=sum(split.parts["transfer"]),
         comms_under_compute=sum(hidden),
     )
-    steps = Steps(source="ProfilerStep", where="device", num_seen=num_windows + 1, windows=windows, is_pitch=True)
+    steps = Steps(
+        source="ProfilerStep",
+        where="device",
+        num_seen=num_windows + 1,
+        num_marked=num_windows + 1,
+        windows=windows,
+        is_pitch=True,
+    )
     facts = RankFacts(
         rank=rank,
         path=f"traces/job.rank{rank}.pt.trace.json.gz",
@@ -393,7 +400,7 @@ def cpu_only() -> Diagnosis:
 def zero_events() -> Diagnosis:
     """A readable file with nothing in it."""
     rank = rank_facts({}, num_windows=0, partition=None, num_events=0, launches=None, device_name=None)
-    steps = Steps(source="whole trace", where="host", num_seen=0, windows=(), is_pitch=False)
+    steps = Steps(source="whole trace", where="host", num_seen=0, num_marked=0, windows=(), is_pitch=False)
     return diagnosis("unknown", "", [replace(rank, steps=steps)], notes=["traces/job.rank0.pt.trace.json.gz has no events"])
 
 
@@ -412,7 +419,7 @@ def unknown_device() -> Diagnosis:
 def one_step() -> Diagnosis:
     """One step, cut from its first work to its last."""
     rank = rank_facts({"compute": 1412.0, "idle_launch": 96.0, "idle_io": 0.2}, num_windows=1)
-    rank = replace(rank, steps=replace(rank.steps, num_seen=1, is_pitch=False))
+    rank = replace(rank, steps=replace(rank.steps, num_seen=1, num_marked=1, is_pitch=False))
     return diagnosis(
         "compute", "The device computes 94 % of the step.", [rank], notes=["one step only: its length is not a pitch"]
     )
@@ -421,7 +428,7 @@ def one_step() -> Diagnosis:
 def device_without_steps() -> Diagnosis:
     """Device work, but no whole step to measure it in."""
     rank = rank_facts({"compute": 5.0, "idle_launch": 3.0}, num_windows=1)
-    steps = replace(rank.steps, num_seen=1, windows=(), is_pitch=False)
+    steps = replace(rank.steps, num_seen=1, num_marked=1, windows=(), is_pitch=False)
     rank = replace(rank, steps=steps, partition=None, busy_ns=(), comms_hidden_ns=(), launches=None)
     return diagnosis("unknown", "What limits this run is not known: no whole step was recorded.", [rank])
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from stepscope.analyses.links import link
 from stepscope.analyses.steps import StepCut, cut_steps
 from stepscope.core.trace import NONE, Trace
-from tests.tracing import Event, call, index_of, kernel, mark, op, trace_of
+from tests.tracing import Event, call, index_of, kernel, mark, op, python, trace_of
 
 
 def cut(trace: Trace) -> StepCut:
@@ -106,6 +106,29 @@ def test_without_a_device_the_host_marks_are_the_windows() -> None:
     steps = cut(trace_of(*events, *(op("aten::mm", i * 100 + 10, i * 100 + 60) for i in range(3)))).steps
     assert steps.where == "host"
     assert steps.windows == ((0, 100), (100, 200), (200, 295))
+
+
+def test_steps_without_device_work_do_not_stretch_the_pitch() -> None:
+    """Steps 0 and 1 launch work, 2 to 4 none, 5 and 6 again: the window from 1 to 5 is no step."""
+    events: list[Event] = [mark(f"ProfilerStep#{i}", i * 100, i * 100 + 99) for i in range(7)]
+    for number, i in enumerate((0, 1, 5, 6)):
+        events += [call("cudaLaunchKernel", i * 100 + 1, i * 100 + 2, number + 1), kernel("k", i * 100 + 10, i * 100 + 60, number + 1)]
+    steps = cut(trace_of(*events)).steps
+    assert steps.pitches == (100, 100)
+    assert (steps.num_seen, steps.num_marked) == (4, 7)
+
+
+def test_marks_inside_python_frames_still_tell_steps_apart() -> None:
+    events: list[Event] = [python("train.py(10): main", 0, 1000)]
+    for i in range(3):
+        at = i * 100
+        events += [
+            mark("my step", at + 1, at + 95),
+            mark("my forward", at + 2, at + 50),
+            call("cudaLaunchKernel", at + 3, at + 4, i + 1),
+            kernel("k", at + 10, at + 50, i + 1),
+        ]
+    assert cut(trace_of(*events)).steps.source == "mark 'my step'"
 
 
 def test_no_events_give_no_windows() -> None:

@@ -23,14 +23,17 @@ def test_a_step_becomes_rows_and_tables(tmp_path: Path) -> None:
     gemm = row["gemm"]
     assert (trace.start_ns[gemm], trace.dur_ns[gemm], trace.correlation[gemm], trace.stream[gemm]) == (9_000, 20_125, 77, 7)
     launch = trace.details[trace.detail[gemm]]
-    assert isinstance(launch, Launch) and launch.grid == (1, 2, 3)
+    assert isinstance(launch, Launch)
+    assert launch.grid == (1, 2, 3)
     inputs = trace.details[trace.detail[row["aten::mm"]]]
-    assert isinstance(inputs, OpInputs) and inputs.dims == "[[2, 3], []]"
+    assert isinstance(inputs, OpInputs)
+    assert inputs.dims == "[[2, 3], []]"
     assert isinstance(trace.details[trace.detail[row["Stream Sync"]]], SyncWait)
     collective = trace.collectives[trace.collective[row["ncclDevKernel_AllReduce"]]]
     assert (collective.name, collective.group, collective.in_elements, collective.sequence) == ("allreduce", "0", 4, 3)
     assert trace.size_bytes[row["Memcpy HtoD"]] == 4096
-    assert trace.memory is not None and trace.memory.size_bytes.tolist() == [512]
+    assert trace.memory is not None
+    assert trace.memory.size_bytes.tolist() == [512]
     assert trace.memory.time_ns.tolist() == [50_500]
     assert trace.threads[trace.thread[row["aten::mm"]]].name == 'thread "20"'
     assert trace.notes == ()
@@ -42,17 +45,15 @@ def test_the_fields_beside_the_events_are_kept(tmp_path: Path) -> None:
     assert meta.process_groups == ({"pg_name": "0", "ranks": [0, 1]},)
     assert meta.devices[0].compute_capability == (9, 0)
     assert meta.base_ns == HEADER["baseTimeNanoseconds"]
-    assert meta.has_shapes and meta.has_stacks and meta.has_memory
+    assert meta.has_shapes
+    assert meta.has_stacks
+    assert meta.has_memory
 
 
 def test_fields_after_the_events_count_as_well(tmp_path: Path) -> None:
     late = read(tmp_path / "t.json", trace_text(header={}, **HEADER))
-    assert late.meta == read(tmp_path / "t.json", trace_text()).meta.__class__(**_fields(late.meta))
-    assert late.meta.rank == 3 and late.meta.devices[0].num_sms == 132
-
-
-def _fields(meta: Any) -> dict[str, Any]:
-    return {name: getattr(meta, name) for name in meta.__slots__}
+    assert late.meta.rank == 3
+    assert late.meta.devices[0].num_sms == 132
 
 
 @pytest.mark.parametrize("indent", [None, 0, 1, 7])
@@ -60,43 +61,53 @@ def _fields(meta: Any) -> dict[str, Any]:
 def test_the_layout_does_not_matter(tmp_path: Path, indent: int | None, newline: str) -> None:
     plain = read(tmp_path / "t.json", trace_text())
     other = read(tmp_path / "u.json", b"\xef\xbb\xbf" + trace_text(indent=indent).replace("\n", newline).encode())
-    assert (plain.start_ns == other.start_ns).all() and plain.names == other.names and plain.details[0] is not None
+    assert (plain.start_ns == other.start_ns).all()
+    assert plain.names == other.names
+    assert plain.details[0] is not None
     assert other.notes == ()
 
 
 def test_a_bare_array_is_a_trace(tmp_path: Path) -> None:
     trace = read(tmp_path / "t.json", json.dumps(step_events()))
-    assert len(trace) == 9 and trace.notes == () and trace.meta.rank is None
+    assert len(trace) == 9
+    assert trace.notes == ()
+    assert trace.meta.rank is None
 
 
 def test_an_array_that_is_never_closed_keeps_its_events(tmp_path: Path) -> None:
     trace = read(tmp_path / "t.json", json.dumps(step_events())[:-1] + ",\n")
-    assert len(trace) == 9 and "ends before its end" in trace.notes[0]
+    assert len(trace) == 9
+    assert "ends before its end" in trace.notes[0]
 
 
 @pytest.mark.parametrize("text", ['{"traceEvents": []}', "[]", '{"traceEvents":[\n]\n, "a": 1}'])
 def test_no_events_is_a_trace_with_a_note(tmp_path: Path, text: str) -> None:
     trace = read(tmp_path / "t.json", text)
-    assert len(trace) == 0 and trace.num_raw_events == 0 and trace.notes == ("the file has no events",)
+    assert len(trace) == 0
+    assert trace.num_raw_events == 0
+    assert trace.notes == ("the file has no events",)
 
 
 def test_two_lists_of_events_are_both_read(tmp_path: Path) -> None:
     one, two = json.dumps([event(ts=1)]), json.dumps([event(ts=2), event(ts=3)])
     trace = read(tmp_path / "t.json", f'{{"traceEvents": {one}, "record_shapes": 1, "traceEvents": {two}, "with_stack": 1}}')
     assert trace.start_ns.tolist() == [1_000, 2_000, 3_000]
-    assert trace.meta.has_shapes and trace.meta.has_stacks
+    assert trace.meta.has_shapes
+    assert trace.meta.has_stacks
     assert "2 lists of events" in trace.notes[0]
 
 
 def test_files_glued_together_are_read_with_a_note(tmp_path: Path) -> None:
     trace = read(tmp_path / "t.json", trace_text([event(ts=1)]) + "\n" + trace_text([event(ts=2)]))
-    assert trace.start_ns.tolist() == [1_000, 2_000] and trace.meta.rank == 3
+    assert trace.start_ns.tolist() == [1_000, 2_000]
+    assert trace.meta.rank == 3
     assert "2 lists of events" in trace.notes[0]
 
 
 def test_arrays_glued_together_are_told(tmp_path: Path) -> None:
     trace = read(tmp_path / "t.json", json.dumps([event()]) + json.dumps([event()]))
-    assert len(trace) == 1 and trace.notes == ("text after the list of events was left out",)
+    assert len(trace) == 1
+    assert trace.notes == ("text after the list of events was left out",)
 
 
 def test_one_event_a_line_is_refused_with_advice(tmp_path: Path) -> None:
@@ -107,11 +118,13 @@ def test_one_event_a_line_is_refused_with_advice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", " \n", "\x00\x00"])
 def test_nothing_at_all_is_one_clear_error(tmp_path: Path, text: str) -> None:
-    with pytest.raises(StepscopeError, match="nothing to read|without a list"):
+    with pytest.raises(StepscopeError, match=r"nothing to read|without a list"):
         read(tmp_path / "t.json", text)
 
 
-@pytest.mark.parametrize("text", ["hello", "<html>", "\x00\x01\x02x", "{}", '{"a": [1, 2]}', "[1, 2, 3]", '["a", null, []]', "[[1, 2], [3]]"])
+@pytest.mark.parametrize(
+    "text", ["hello", "<html>", "\x00\x01\x02x", "{}", '{"a": [1, 2]}', "[1, 2, 3]", '["a", null, []]', "[[1, 2], [3]]"]
+)
 def test_what_is_no_trace_is_one_clear_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(FormatError, match=r"t\.json.*trace"):
         read(tmp_path / "t.json", text)
@@ -123,7 +136,10 @@ def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
 
 
 def test_every_truncation_keeps_the_complete_events(tmp_path: Path) -> None:
-    events = [event(ts=i, name=f"op{i}", args={"Input Dims": [[i, 2]], "Input type": ["float"], "nested": [{"name": "x"}]}) for i in range(6)]
+    events = [
+        event(ts=i, name=f"op{i}", args={"Input Dims": [[i, 2]], "Input type": ["float"], "nested": [{"name": "x"}]})
+        for i in range(6)
+    ]
     text = trace_text(events, record_shapes=1).encode()
     start = text.index(b'"traceEvents": [') + len(b'"traceEvents": [')
     decoder, ends, at = json.JSONDecoder(), [], start
@@ -201,7 +217,8 @@ def test_unknown_categories_and_phases_are_counted_by_name(tmp_path: Path) -> No
         "mtia_insight": 1, "npu_kernel": 2, "phase 'Q'": 1, "phase C (counter)": 2, "phase D (object)": 1, "phase N (object)": 1,
         "phase O (object)": 1, "phase b (async start)": 1, "phase e (async end)": 1, "phase n (async instant)": 1,
     }  # fmt: skip
-    assert len(trace) == 3 and set(trace.kind.tolist()) == {Kind.OTHER}
+    assert len(trace) == 3
+    assert set(trace.kind.tolist()) == {Kind.OTHER}
     assert trace.num_raw_events == 12
 
 
@@ -219,14 +236,18 @@ def test_starts_and_ends_are_paired_per_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [64, 300, 5000])
-def test_objects_inside_an_event_that_look_like_events_are_not(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_inside_an_event_that_look_like_events_are_not(
+    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(feed, "CHUNK_BYTES", chunk)
     monkeypatch.setattr(feed, "PIECE_BYTES", chunk // 2)
     nested = [{"ph": "X", "name": f"no{i}", "ts": i, "dur": 1} for i in range(20)]
     events = [event(ts=i, args={"list": nested}) for i in range(30)]
     trace = read(tmp_path / "t.json", trace_text(events, record_shapes=1))
     assert trace.start_ns.tolist() == [1_000 * i for i in range(30)]
-    assert trace.num_raw_events == 30 and trace.meta.has_shapes and trace.names == ("aten::mm",)
+    assert trace.num_raw_events == 30
+    assert trace.meta.has_shapes
+    assert trace.names == ("aten::mm",)
 
 
 @pytest.mark.parametrize("where", ["name", "args", "key", "list", "entry", "header", "trailer"])
@@ -245,9 +266,11 @@ def test_a_huge_string_costs_only_itself(tmp_path: Path, where: str, monkeypatch
     trace = read(tmp_path / "t.json", trace_text([event(ts=1), middle, event(ts=3), kernel(1, 4, 5)], header, **trailer))
     whole = where in ("header", "trailer")
     assert trace.start_ns.tolist() == ([1_000, 2_000, 3_000, 4_000] if whole else [1_000, 3_000, 4_000])
-    assert trace.meta.rank == 3 and trace.meta.has_stacks
+    assert trace.meta.rank == 3
+    assert trace.meta.has_stacks
     assert trace.num_raw_events == 4
-    assert len(trace.notes) == 1 and ("KiB of fields" if whole else "larger than") in trace.notes[0]
+    assert len(trace.notes) == 1
+    assert ("KiB of fields" if whole else "larger than") in trace.notes[0]
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '{"args":['])
@@ -256,19 +279,21 @@ def test_deep_nesting_costs_only_its_own_event(tmp_path: Path, opening: str) -> 
     deep = opening * 50_000 + "1" + closing * 50_000
     one = json.dumps(event(ts=1))
     trace = read(tmp_path / "t.json", f'{{"traceEvents": [{one}, {{"ph": "X", "ts": 2, "args": {deep}}}, {one}]}}')
-    assert trace.start_ns.tolist() == [1_000, 1_000] and trace.num_raw_events == 3
+    assert trace.start_ns.tolist() == [1_000, 1_000]
+    assert trace.num_raw_events == 3
 
 
 def test_nothing_but_brackets_ends(tmp_path: Path) -> None:
-    with pytest.raises(StepscopeError):
-        trace = read(tmp_path / "t.json", "[" * 300_000)
-        raise FormatError(str(trace.notes))
+    trace = read(tmp_path / "t.json", "[" * 300_000)
+    assert len(trace) == 0
+    assert "ends before its end" in trace.notes[0]
 
 
 def test_a_damaged_field_beside_the_events_does_not_cost_the_others(tmp_path: Path) -> None:
     text = trace_text([event()]).replace('"schemaVersion": 1', '"schemaVersion": , "cmd": "python /"x/" run"')
     trace = read(tmp_path / "t.json", text)
-    assert trace.meta.rank == 3 and trace.meta.devices[0].num_sms == 132
+    assert trace.meta.rank == 3
+    assert trace.meta.devices[0].num_sms == 132
     assert trace.notes == ("the field(s) schemaVersion beside the events could not be read",)
 
 
@@ -281,9 +306,14 @@ def test_one_bad_event_leaves_the_rest_of_its_chunk_on_the_fast_path(tmp_path: P
 
 
 def test_devices_without_streams_are_placed_by_their_timeline(tmp_path: Path) -> None:
-    events = [event(cat="kernel", pid=2, tid=9, args={}), event(cat="xpu_runtime", ts=2), event(cat="kernel", ts=3, pid="HPU", tid="q")]
+    events = [
+        event(cat="kernel", pid=2, tid=9, args={}),
+        event(cat="xpu_runtime", ts=2),
+        event(cat="kernel", ts=3, pid="HPU", tid="q"),
+    ]
     trace = read(tmp_path / "t.json", trace_text(events))
-    assert trace.stream.tolist() == [9, -1, -1] and trace.device.tolist() == [2, -1, -1]
+    assert trace.stream.tolist() == [9, -1, -1]
+    assert trace.device.tolist() == [2, -1, -1]
 
 
 def test_a_name_and_a_file_that_disagree_on_the_rank_are_told(tmp_path: Path) -> None:

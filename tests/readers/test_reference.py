@@ -12,7 +12,9 @@ from stepscope.readers.sniff import read_trace
 from tests.builders import source
 
 SHARED = Path(__file__).parents[3] / "shared" / "public"
-REFERENCE: dict[str, dict[str, Any]] = json.loads((SHARED / "reference.json").read_text()) if (SHARED / "reference.json").exists() else {}
+REFERENCE: dict[str, dict[str, Any]] = (
+    json.loads((SHARED / "reference.json").read_text()) if (SHARED / "reference.json").exists() else {}
+)
 
 pytestmark = pytest.mark.skipif(not REFERENCE, reason="the public traces are not here (../shared/public)")
 
@@ -23,7 +25,8 @@ def test_every_event_and_every_device_event_is_there(name: str) -> None:
     trace.self_check()
     assert trace.num_raw_events == REFERENCE[name]["events"]
     assert int(trace.device_work.sum()) == REFERENCE[name]["device_events"]
-    assert trace.unknown == {} and trace.notes == ()
+    assert trace.unknown == {}
+    assert trace.notes == ()
 
 
 @pytest.mark.parametrize("name", sorted(name for name in REFERENCE if "span_ns" in REFERENCE[name]))

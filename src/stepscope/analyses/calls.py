@@ -10,9 +10,9 @@ from stepscope.analyses.host_activity import (
     LOADER_RANGE,
     SYNC_CALL,
     HostActivity,
-    matching,
 )
 from stepscope.analyses.links import Links
+from stepscope.analyses.naming import matching
 from stepscope.core.facts import CallRow, CopyRow, Host
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 

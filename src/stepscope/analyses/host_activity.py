@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.analyses.intervals import Intervals, join, union
 from stepscope.analyses.links import Links
+from stepscope.analyses.naming import matching
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
 
 SYNC_CALL = re.compile(
@@ -54,13 +55,6 @@ class HostActivity:
     """Anything recorded, short gaps closed."""
     blocking_copy: Bool
     """Per event: a copy that held the host until it was done."""
-
-
-def matching(trace: Trace, pattern: re.Pattern[str]) -> Bool:
-    """Mask of the events whose name matches."""
-    by_name = np.array([pattern.search(name) is not None for name in trace.names], np.bool_)
-    mask: Bool = by_name[trace.name] if len(trace) else np.zeros(0, np.bool_)
-    return mask
 
 
 def host_activity(trace: Trace, links: Links) -> HostActivity:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from stepscope.analyses.kernel_names import category_of, rounds_to_tf32, uses_tensor_cores
 from stepscope.analyses.projection import Charges
 from stepscope.analyses.roofs import Roofs
-from stepscope.analyses.work import Work, parse_inputs, work_of
 from stepscope.core.facts import CategoryRow, KernelRow
 from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
+from stepscope.work.model import Work, parse_inputs, work_of
 
 Float64 = NDArray[np.float64]
 

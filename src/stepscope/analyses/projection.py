@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.host_activity import matching
 from stepscope.analyses.links import Links
+from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
 from stepscope.core.facts import Phases, RangeRow
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace

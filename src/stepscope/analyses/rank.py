@@ -102,6 +102,7 @@ def _notes(
 ) -> tuple[str, ...]:
     unlinked = int((links.launch[work] == NONE).sum())
     graphs = int(links.shared[work].sum())
+    devices = len(np.unique(trace.device[work]))
     name = "the device" if device is None else repr(device.name)
     told = [
         (len(trace) == 0, "the trace holds no events: nothing could be measured"),
@@ -110,6 +111,11 @@ def _notes(
             steps.windows and not steps.is_pitch,
             f"the trace shows {steps.num_seen} step(s) by {steps.source}: its length stands in for the step time ({RECORD_MORE})",
         ),
+        (
+            0 < steps.num_seen < steps.num_marked,
+            f"{steps.num_marked - steps.num_seen} of {steps.num_marked} steps launched no device work; the others were measured",
+        ),
+        (devices > 1, f"work of {devices} devices in one trace: busy means that any of them was"),
         (unlinked, f"{unlinked} of {len(work)} device events have no recorded launch (launched before the recording began)"),
         (graphs, f"{graphs} device events ran inside CUDA graphs: charged to the graph's launch, not to operators"),
         (spec is None and steps.where == "device", f"{name} is not in our tables: no roofs, no MFU"),

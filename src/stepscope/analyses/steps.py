@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.links import Links
+from stepscope.analyses.naming import matching
+from stepscope.analyses.nesting import ancestor_with
 from stepscope.core.facts import Steps
-from stepscope.core.trace import NONE, Int64, Kind, Trace
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 PROFILER_STEP = re.compile(r"^ProfilerStep\s*#")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
@@ -23,10 +25,16 @@ LIBRARY_MARK = re.compile(
 )
 """Marks that libraries write: parts of a step, never the step itself."""
 
+WHOLE_TRACE = "whole trace"
 MIN_MARK_COVERAGE = 0.6
 """A user's mark is taken for the step when it repeats and this share of all launches happens inside it."""
 MIN_PATTERN_MATCH = 0.9
 """Share of launches that must equal the launch one period later."""
+MIN_PATTERN_COVERAGE = 0.8
+"""Share of all launches that the rounds must make up."""
+MIN_PATTERN_KERNELS = 8
+MIN_PERIOD = 4
+MAX_PERIODS_TRIED = 20
 MAX_RARE_NAMES = 0.1
 """Share of kernel names that may occur less often than the period repeats: a model's layers repeat too, its head does not."""
 
@@ -37,43 +45,59 @@ class StepCut:
 
     steps: Steps
     step_of: Int64
-    host_start: Int64
-    host_end: Int64
+    host_window: tuple[int, int]
+    """When the host drove the measured windows: it runs ahead, so not when the device worked them off."""
 
-    @property
-    def host_window(self) -> tuple[int, int]:
-        """When the host drove the measured windows: it runs ahead, so not when the device worked them off."""
-        if len(self.host_start) == 0:
-            return (0, 0)
-        first = len(self.host_start) - len(self.steps.windows) if self.steps.where == "device" else 0
-        first = min(max(first, 0), len(self.host_start) - 1)
-        return int(self.host_start[first]), int(self.host_end[-1])
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostSteps:
+    """What tells the steps apart, and when the host was in each."""
+
+    source: str
+    start: Int64
+    end: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Windows:
+    """Windows on the timeline, and the step each one measures."""
+
+    bounds: tuple[tuple[int, int], ...]
+    step: tuple[int, ...]
+    num_seen: int
+    is_pitch: bool
 
 
 def cut_steps(trace: Trace, links: Links) -> StepCut:
     """Find the steps by the best evidence the trace has, and cut them where the work is."""
     work = np.flatnonzero(trace.device_work)
     on_device = len(work) > 0
-    launch_time = _launch_times(trace, links, work) if on_device else _op_times(trace)
-    source, edges, ends = _host_steps(trace, links, launch_time)
+    launch_time = _launch_times(trace, links, work) if on_device else trace.start_ns[trace.is_kind(Kind.OP)]
+    host = _host_steps(trace, links, work, launch_time)
     step_of = np.full(len(trace), NONE, np.int64)
     if on_device:
-        step_of[work] = _step_of_work(trace, links, work, launch_time, edges)
-        windows, num_seen, is_pitch = _device_windows(trace, work, step_of, edges)
+        step_of[work] = _step_of_work(trace, links, work, launch_time, host.start)
+        windows = _device_windows(trace, work, step_of, host.start)
     else:
-        step_of = _step_index(trace.start_ns, edges)
-        windows, num_seen, is_pitch = _host_windows(edges, ends)
-    if source == "whole trace":
-        num_seen, is_pitch = (1 if windows else 0), False
+        step_of = _step_index(trace.start_ns, host.start)
+        windows = _host_windows(host)
+    whole = host.source == WHOLE_TRACE
     steps = Steps(
-        source=source,
+        source=host.source,
         where="device" if on_device else "host",
-        num_seen=num_seen,
-        windows=windows,
-        is_pitch=is_pitch,
-        host_ns=tuple((ends - edges).tolist()),
+        num_seen=min(windows.num_seen, 1) if whole else windows.num_seen,
+        num_marked=len(host.start),
+        windows=windows.bounds,
+        is_pitch=windows.is_pitch and not whole,
+        host_ns=tuple((host.end - host.start).tolist()),
     )
-    return StepCut(steps=steps, step_of=step_of, host_start=edges, host_end=ends)
+    return StepCut(steps=steps, step_of=step_of, host_window=_host_window(host, windows))
+
+
+def _host_window(host: _HostSteps, windows: _Windows) -> tuple[int, int]:
+    if not windows.step:
+        return (0, 0)
+    return int(host.start[min(windows.step)]), int(host.end[max(windows.step)])
 
 
 def _launch_times(trace: Trace, links: Links, work: Int64) -> Int64:
@@ -82,33 +106,31 @@ def _launch_times(trace: Trace, links: Links, work: Int64) -> Int64:
     return np.where(launch == NONE, trace.start_ns[work], trace.start_ns[np.maximum(launch, 0)])
 
 
-def _op_times(trace: Trace) -> Int64:
-    return trace.start_ns[trace.is_kind(Kind.OP)]
-
-
-def _host_steps(trace: Trace, links: Links, launch_time: Int64) -> tuple[str, Int64, Int64]:
+def _host_steps(trace: Trace, links: Links, work: Int64, launch_time: Int64) -> _HostSteps:
     """What tells the steps apart, and each step's start and end on the host."""
-    marks = np.flatnonzero(trace.is_kind(Kind.MARK))
-    names = [trace.names[code] for code in trace.name[marks].tolist()]
-    profiler = marks[[PROFILER_STEP.match(name) is not None for name in names]] if names else marks
+    marks = trace.is_kind(Kind.MARK)
+    profiler = np.flatnonzero(marks & matching(trace, PROFILER_STEP))
     if len(profiler):
-        return "ProfilerStep", trace.start_ns[profiler], trace.end_ns[profiler]
-    user = _user_mark(trace, links, marks, names, launch_time)
+        return _HostSteps(source="ProfilerStep", start=trace.start_ns[profiler], end=trace.end_ns[profiler])
+    user = _user_mark(trace, links, marks, launch_time)
     if user is not None:
         return user
-    optimizer = marks[[OPTIMIZER_STEP.match(name) is not None for name in names]] if names else marks
-    optimizer = optimizer[_top_most(links, optimizer)]
+    optimizer = _outer(links, marks & matching(trace, OPTIMIZER_STEP))
     if len(optimizer) > 1:
-        return "Optimizer.step", *_from_ends(trace, trace.end_ns[optimizer])
-    period = _launch_pattern(trace)
-    if period is not None:
-        return "launch pattern", period, np.append(period[1:], _last_host_end(trace))
-    return "whole trace", *_whole(trace)
+        start, end = _from_ends(trace, trace.end_ns[optimizer])
+        return _HostSteps(source="Optimizer.step", start=start, end=end)
+    rounds = _launch_pattern(trace, work, launch_time)
+    if rounds is not None:
+        return _HostSteps(source="launch pattern", start=rounds, end=np.append(rounds[1:], _last_end(trace)))
+    start = trace.start_ns[:1].copy()
+    return _HostSteps(source=WHOLE_TRACE, start=start, end=np.array([_last_end(trace)] if len(trace) else [], np.int64))
 
 
-def _top_most(links: Links, marks: Int64) -> Int64:
-    """Which of these marks do not stand inside another of them."""
-    return np.array([i for i, mark in enumerate(marks.tolist()) if links.parent[mark] not in marks], dtype=np.int64)
+def _outer(links: Links, mask: Bool) -> Int64:
+    """The events of the mask that do not stand inside another of them."""
+    events = np.flatnonzero(mask)
+    outer: Int64 = events[ancestor_with(links.parent, links.parent[events], mask) == NONE]
+    return outer
 
 
 def _from_ends(trace: Trace, ends: Int64) -> tuple[Int64, Int64]:
@@ -117,54 +139,48 @@ def _from_ends(trace: Trace, ends: Int64) -> tuple[Int64, Int64]:
     return np.concatenate([[first], ends[:-1]]), ends
 
 
-def _whole(trace: Trace) -> tuple[Int64, Int64]:
-    if len(trace) == 0:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    return trace.start_ns[:1].copy(), np.array([_last_host_end(trace)], np.int64)
-
-
-def _last_host_end(trace: Trace) -> int:
+def _last_end(trace: Trace) -> int:
     return int(trace.end_ns.max())
 
 
-def _user_mark(trace: Trace, links: Links, marks: Int64, names: list[str], launch_time: Int64) -> tuple[str, Int64, Int64] | None:
+def _user_mark(trace: Trace, links: Links, marks: Bool, launch_time: Int64) -> _HostSteps | None:
     """A mark of the user's that repeats, does not overlap itself and holds most launches; the one that holds most."""
+    candidates = _outer(links, marks)
     groups: dict[str, list[int]] = {}
-    for mark, name in zip(marks.tolist(), names, strict=True):
-        if not LIBRARY_MARK.match(name) and links.parent[mark] == NONE:
-            groups.setdefault(re.sub(r"\d+", "#", name), []).append(mark)
-    best: tuple[float, str, Int64] | None = None
-    for name, members in groups.items():
-        events = np.array(members, np.int64)
+    for code in np.unique(trace.name[candidates]).tolist():
+        if not LIBRARY_MARK.match(trace.names[code]):
+            groups.setdefault(re.sub(r"\d+", "#", trace.names[code]), []).append(code)
+    best: tuple[float, _HostSteps] | None = None
+    for name, codes in groups.items():
+        events = candidates[np.isin(trace.name[candidates], codes)]
         start, end = trace.start_ns[events], trace.end_ns[events]
         if len(events) < 2 or bool((start[1:] < end[:-1]).any()) or len(launch_time) == 0:
             continue
         inside = np.searchsorted(start, launch_time, side="right") - 1
         share = float(((inside >= 0) & (launch_time < end[np.maximum(inside, 0)])).mean())
         if share >= MIN_MARK_COVERAGE and (best is None or share > best[0]):
-            best = (share, name, events)
-    if best is None:
-        return None
-    return f"mark {best[1]!r}", trace.start_ns[best[2]], trace.end_ns[best[2]]
+            best = (share, _HostSteps(source=f"mark {name!r}", start=start, end=end))
+    return None if best is None else best[1]
 
 
-def _launch_pattern(trace: Trace) -> Int64 | None:
-    """Starts of a repeating sequence of kernels, as times; None when nothing repeats as a whole step would."""
-    kernels = np.flatnonzero(trace.is_kind(Kind.KERNEL))
-    names = trace.name[kernels]
-    if len(names) < 8:
+def _launch_pattern(trace: Trace, work: Int64, launch_time: Int64) -> Int64 | None:
+    """When each round of a repeating sequence of kernels was launched; None when nothing repeats as a whole step would."""
+    kernel = trace.kind[work] == Kind.KERNEL if len(work) else np.zeros(0, np.bool_)
+    if int(kernel.sum()) < MIN_PATTERN_KERNELS:
         return None
+    order = np.argsort(launch_time[kernel], kind="stable")
+    names, times = trace.name[work[kernel]][order], launch_time[kernel][order]
     codes, counts = np.unique(names, return_counts=True)
-    for repeats in sorted(set(counts[(counts >= 2) & (counts <= 1000)].tolist()))[:20]:
+    for repeats in sorted(set(counts[counts >= 2].tolist()))[:MAX_PERIODS_TRIED]:
         if float((counts < repeats).mean()) > MAX_RARE_NAMES:
             return None
-        anchor = codes[counts == repeats][0]
-        at = np.flatnonzero(names == anchor)
+        at = np.flatnonzero(names == codes[counts == repeats][0])
         period = int(np.median(np.diff(at)))
-        if period < 4 or period * repeats < 0.8 * len(names):
+        if period < MIN_PERIOD or period * repeats < MIN_PATTERN_COVERAGE * len(names):
             continue
         if float((names[:-period] == names[period:]).mean()) >= MIN_PATTERN_MATCH:
-            return trace.start_ns[kernels[at]]
+            start: Int64 = times[at]
+            return start
     return None
 
 
@@ -191,30 +207,34 @@ def _step_of_work(trace: Trace, links: Links, work: Int64, launch_time: Int64, e
     return result
 
 
-def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> tuple[tuple[tuple[int, int], ...], int, bool]:
+def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> _Windows:
     """Windows between the ends of consecutive steps' work; with one step, all of it."""
     end, start, step = trace.end_ns[work], trace.start_ns[work], step_of[work]
     inside = step >= 0
     seen = np.unique(step[inside])
     if len(seen) == 0:
-        return ((int(start.min()), int(end.max())),), 0, False
+        return _Windows(bounds=((int(start.min()), int(end.max())),), step=(), num_seen=0, is_pitch=False)
     last = np.full(int(seen[-1]) + 1, np.iinfo(np.int64).min, np.int64)
     np.maximum.at(last, step[inside], end[inside])
     finish = np.maximum.accumulate(last[seen])
-    if len(seen) > 1:
-        windows = tuple(zip(finish[:-1].tolist(), finish[1:].tolist(), strict=True))
-        return windows, len(seen), True
+    following = np.flatnonzero(np.diff(seen) == 1)
+    if len(following):
+        bounds = tuple(zip(finish[following].tolist(), finish[following + 1].tolist(), strict=True))
+        return _Windows(bounds=bounds, step=tuple(seen[following + 1].tolist()), num_seen=len(seen), is_pitch=True)
     before = end[~inside]
-    if len(before) and int(before.max()) < int(finish[0]):
+    first, final = int(seen[0]), int(seen[-1])
+    if len(seen) == 1 and len(before) and int(before.max()) < int(finish[0]):
         # Work of the step before was still running when the recording began: its end is the same point of the step before.
-        return ((int(before.max()), int(finish[0])),), 1, True
-    begin = min(int(start[inside].min()), int(edges[seen[0]]))
-    return ((begin, int(finish[0])),), 1, False
+        return _Windows(bounds=((int(before.max()), int(finish[0])),), step=(first,), num_seen=1, is_pitch=True)
+    begin = min(int(start[inside].min()), int(edges[first]))
+    return _Windows(bounds=((begin, int(finish[-1])),), step=tuple(range(first, final + 1)), num_seen=len(seen), is_pitch=False)
 
 
-def _host_windows(edges: Int64, ends: Int64) -> tuple[tuple[tuple[int, int], ...], int, bool]:
+def _host_windows(host: _HostSteps) -> _Windows:
     """Without a device: from one step's start to the next one's; the last to its own end."""
-    if len(edges) == 0:
-        return (), 0, False
-    stops = np.append(edges[1:], max(int(ends[-1]), int(edges[-1])))
-    return tuple(zip(edges.tolist(), stops.tolist(), strict=True)), len(edges), len(edges) > 1
+    n = len(host.start)
+    if n == 0:
+        return _Windows(bounds=(), step=(), num_seen=0, is_pitch=False)
+    stops = np.append(host.start[1:], max(int(host.end[-1]), int(host.start[-1])))
+    bounds = tuple(zip(host.start.tolist(), stops.tolist(), strict=True))
+    return _Windows(bounds=bounds, step=tuple(range(n)), num_seen=n, is_pitch=n > 1)

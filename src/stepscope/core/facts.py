@@ -50,7 +50,9 @@ class Steps:
     where: str
     """device, or host when nothing ran on a device."""
     num_seen: int
-    """Steps that launched work; with n of them there are n - 1 whole windows."""
+    """Steps that launched work; n of them in a row give n - 1 whole windows."""
+    num_marked: int
+    """Steps the host went through, whether or not they launched work."""
     windows: tuple[tuple[int, int], ...]
     is_pitch: bool
     """Whether a window is the distance between the same point of two steps, or merely all there is."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from stepscope.errors import FormatError
 from stepscope.readers.columns import Columns
 from stepscope.readers.rescue import rescue
 from stepscope.readers.scan import ScanError, Scanner
@@ -29,6 +28,10 @@ CUT = re.compile(rb'\}\s{0,4096},\s{0,4096}(?=\{\s{0,4096}"(?:ph|name|cat|pid|ti
 CLOSING = re.compile(rb"\}\s{0,1024}\]")
 SEPARATORS = b" \t\r\n,\x00"
 EMPTY_ARRAY = b'"traceEvents":[]'
+
+
+class NotJsonError(Exception):
+    """The text does not start like JSON."""
 
 
 class Outside:
@@ -86,7 +89,7 @@ class Feed:
         elif self._buffer[:1] == b"{":
             self._state = self._around_events
         else:
-            raise FormatError(f"it does not start like JSON but with {self._buffer[:16]!r}")
+            raise NotJsonError(f"it does not start like JSON but with {self._buffer[:16]!r}")
         return []
 
     def _around_events(self, last: bool) -> list[Columns] | None:

@@ -15,13 +15,14 @@ from stepscope.core.trace import Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.assemble import assemble
 from stepscope.readers.columns import Columns
-from stepscope.readers.feed import MAX_EVENT_BYTES, Feed
+from stepscope.readers.feed import MAX_EVENT_BYTES, Feed, NotJsonError
 from stepscope.readers.header import rank_notes, read_fields, trace_meta
 from stepscope.readers.scan import Scanner
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
 WANTED = "Give it a PyTorch profiler (Kineto) or Chrome trace."
+RUBBISH_ENTRIES = 10_000
 ONE_EVENT = re.compile(rb'\s*\{[^{}\[\]]{0,4096}"ph"\s*:')
 
 Progress = Callable[[int], None]
@@ -38,9 +39,10 @@ def read_kineto(source: Source, progress: Progress | None = None) -> Trace:
         try:
             for columns in feed.run(stream.blocks()):
                 chunks.append(columns)
+                _refuse_rubbish(source, scanner, RUBBISH_ENTRIES)
                 if progress is not None:
                     progress(stream.compressed_bytes)
-        except FormatError as problem:
+        except NotJsonError as problem:
             raise FormatError(f"{source.label} is not a trace: {problem}. {WANTED}") from None
         _refuse_empty(source, stream, feed, scanner)
         scanner.ranges.count_open(scanner.tally)
@@ -73,9 +75,14 @@ def _refuse_empty(source: Source, stream: Stream, feed: Feed, scanner: Scanner) 
                 "Put [ before the first, commas between them, and ] at the end."
             )
         raise FormatError(f"{source.label} is JSON without a list of trace events ('traceEvents'){also}. {WANTED}")
+    _refuse_rubbish(source, scanner, 1)
+
+
+def _refuse_rubbish(source: Source, scanner: Scanner, enough: int) -> None:
+    """Stop at a list of something else: each of its entries takes the slow path."""
     tally = scanner.tally
-    if tally.raw_events and tally.malformed == tally.raw_events:
-        raise FormatError(f"{source.label}: none of its {tally.raw_events} entries is a trace event (no 'ph'){also}. {WANTED}")
+    if tally.raw_events >= enough and tally.malformed == tally.raw_events:
+        raise FormatError(f"{source.label}: none of its first {tally.raw_events} entries is a trace event (no 'ph'). {WANTED}")
 
 
 def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:

@@ -119,19 +119,21 @@ class Stream:
             self.problem = self.problem or "the gzip data ends before its end mark"
 
     def _zstd(self, file: BinaryIO) -> Iterator[bytes]:
+        """The same; in small parts, because the part in which damage is met is lost."""
         source = cast("BinaryIO", _Blocks(lambda: self._read(file)))
         reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).stream_reader(source, read_across_frames=True)
-        while True:
+        while self.problem is None:
+            parts: list[bytes] = []
             try:
-                text = reader.read(BLOCK_BYTES)
+                while len(parts) < 8 and (text := reader.read(BLOCK_BYTES // 8 + 1)):
+                    parts.append(text)
             except zstandard.ZstdError as problem:
                 self.problem = f"the zstd data cannot be read ({problem})"
                 if "memory" in str(problem):
                     self.problem = f"it needs a zstd window over {MAX_WINDOW_BYTES >> 20} MiB; compress it again without --long"
+            if not parts:
                 return
-            if not text:
-                return
-            yield text
+            yield b"".join(parts)
 
     def _guarded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from stepscope.analyses.op_inputs import ParsedInputs, flag_at, flags_at, integer_at, integers_at
-from stepscope.analyses.operands import (
+from stepscope.work.inputs import ParsedInputs, flag_at, flags_at, integer_at, integers_at
+from stepscope.work.operands import (
     Model,
     Operand,
     Work,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from math import prod
 
-from stepscope.analyses.conv_work import window_dims
-from stepscope.analyses.op_inputs import ParsedInputs, Shape, flag_at, integers_at
-from stepscope.analyses.operands import Model, Work, make_work, operand, read_bytes, size_bytes, total, written_bytes
+from stepscope.work.conv import window_dims
+from stepscope.work.inputs import ParsedInputs, Shape, flag_at, integers_at
+from stepscope.work.operands import Model, Work, make_work, operand, read_bytes, size_bytes, total, written_bytes
 
 
 def pool_work(inputs: ParsedInputs, *, rank: int, dilation: int | None, ceil: int, has_indices: bool) -> Work | None:

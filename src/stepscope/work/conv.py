@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from stepscope.analyses.op_inputs import ParsedInputs, Shape, flag_at, flags_at, integer_at, integers_at
-from stepscope.analyses.operands import (
+from stepscope.work.inputs import ParsedInputs, Shape, flag_at, flags_at, integer_at, integers_at
+from stepscope.work.operands import (
     Model,
     Operand,
     Work,

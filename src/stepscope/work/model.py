@@ -8,34 +8,34 @@ from __future__ import annotations
 
 from collections import ChainMap
 
-from stepscope.analyses import (
-    attention_work,
-    conv_work,
-    matmul_work,
-    memory_work,
-    optimizer_work,
-    pointwise_work,
-    pool_work,
-    reduction_work,
-    rnn_work,
-    stream_work,
+from stepscope.work import (
+    attention,
+    conv,
+    matmul,
+    memory,
+    optimizer,
+    pointwise,
+    pool,
+    reduction,
+    rnn,
+    stream,
 )
-from stepscope.analyses.op_inputs import ParsedInputs, parse_inputs
-from stepscope.analyses.operands import MATRIX_KINDS, Model, Work
+from stepscope.work.inputs import ParsedInputs, parse_inputs
+from stepscope.work.operands import MATRIX_KINDS, Model, Work
 
 __all__ = ["MATRIX_KINDS", "ParsedInputs", "Work", "parse_inputs", "work_of"]
 
 _FAMILIES = (
-    matmul_work,
-    attention_work,
-    conv_work,
-    stream_work,
-    memory_work,
-    reduction_work,
-    pointwise_work,
-    pool_work,
-    optimizer_work,
-    rnn_work,
+    matmul,
+    attention,
+    conv,
+    stream,
+    memory,
+    reduction,
+    pointwise,
+    pool,
+    optimizer,
+    rnn,
 )
 MODELS: dict[str, Model] = dict(ChainMap(*(dict(family.MODELS) for family in _FAMILIES)))
 
@@ -46,6 +46,6 @@ def work_of(op: str, inputs: ParsedInputs) -> Work | None:
     try:
         if model is not None:
             return model(inputs)
-        return pointwise_work.backward_work(op, inputs) or memory_work.inductor_work(op, inputs)
+        return pointwise.backward_work(op, inputs) or memory.inductor_work(op, inputs)
     except OverflowError:  # sizes that no memory holds, from a damaged trace: beyond what a float can count
         return None

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.attention_work import Band, attended_pairs
-from stepscope.analyses.work import Work, work_of
-from tests.analyses.test_work_inputs import NONE, Arg, bf16, recorded, scalar, scalars, tensor, tensors
+from stepscope.work.attention import Band, attended_pairs
+from stepscope.work.model import Work, work_of
+from tests.work.test_inputs import NONE, Arg, bf16, recorded, scalar, scalars, tensor, tensors
 
 SIZES = st.integers(1, 64)
 

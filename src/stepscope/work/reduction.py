@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from stepscope.analyses.dtypes import FLOAT, category
-from stepscope.analyses.op_inputs import ParsedInputs, flag_at, integer_at, integers_at, is_scalar, text_at
-from stepscope.analyses.operands import (
+from stepscope.work.dtypes import FLOAT, category
+from stepscope.work.inputs import ParsedInputs, flag_at, integer_at, integers_at, is_scalar, text_at
+from stepscope.work.operands import (
     Model,
     Operand,
     Work,
@@ -26,7 +26,7 @@ from stepscope.analyses.operands import (
     size_bytes,
     total,
 )
-from stepscope.analyses.pointwise_work import Pointwise, pointwise_work
+from stepscope.work.pointwise import Pointwise, pointwise_work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from stepscope.analyses.attention_ops import ATTENTIONS, HEADS_FIRST, Attention
-from stepscope.analyses.op_inputs import ParsedInputs, flag_at, integer_at, text_at
-from stepscope.analyses.operands import (
+from stepscope.work.attention_schemas import ATTENTIONS, HEADS_FIRST, Attention
+from stepscope.work.inputs import ParsedInputs, flag_at, integer_at, text_at
+from stepscope.work.operands import (
     Model,
     Operand,
     Work,

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 from math import ceil, prod
 
-from stepscope.analyses.op_inputs import ParsedInputs, integer_at, is_scalar, number_at
-from stepscope.analyses.operands import (
+from stepscope.work.inputs import ParsedInputs, integer_at, is_scalar, number_at
+from stepscope.work.operands import (
     Model,
     Operand,
     Work,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from stepscope.analyses.dtypes import FLOAT, category, promote
-from stepscope.analyses.op_inputs import ParsedInputs, integer_at, is_scalar, number_at
-from stepscope.analyses.operands import (
+from stepscope.work.dtypes import FLOAT, category, promote
+from stepscope.work.inputs import ParsedInputs, integer_at, is_scalar, number_at
+from stepscope.work.operands import (
     Model,
     Operand,
     Work,

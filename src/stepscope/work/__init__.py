@@ -1,0 +1,1 @@
+"""The work of an operator: FLOPs and bytes, from its recorded inputs."""

@@ -1,0 +1,51 @@
+"""The documentation's examples are run, and its pages are complete."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from stepscope.cli.main import COMMANDS, main
+from tests.shared_data import ROOT
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+CONSOLE = re.compile(r"```console\n\$ stepscope (.*?)\n(.*?)```", re.DOTALL)
+EXAMPLES = [(page.name, *match) for page in PAGES for match in CONSOLE.findall(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(("page", "command", "expected"), EXAMPLES)
+def test_console_examples_print_what_they_show(page: str, command: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(command)) == 0
+    printed = capsys.readouterr().out
+    assert expected.rstrip() in printed, f"{page}: `stepscope {command}` no longer prints this"
+
+
+def test_there_are_console_examples() -> None:
+    assert EXAMPLES
+
+
+def test_every_command_has_a_page_and_every_link_leads_somewhere() -> None:
+    for module in COMMANDS:
+        assert (ROOT / "docs" / f"{module.__name__.rsplit('.', 1)[1]}.md").is_file()
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_json_example_has_the_contracts_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "diagnose.md").read_text(encoding="utf-8")
+    example = json.loads(re.findall(r"```json\n(.*?)```", text, re.DOTALL)[0])
+    assert main(["demo", "--format", "json"]) == 0
+    actual = json.loads(capsys.readouterr().out)
+    assert set(example) == set(actual)
+    assert set(example["ranks"][0]) == set(actual["ranks"][0])
+    assert example["ranks"][0]["device_ns"] == actual["ranks"][0]["device_ns"]
+    assert example["verdict"]["summary"] == actual["verdict"]["summary"]
+
+
+def test_readme_and_ci_run_the_same_test_command() -> None:
+    assert "    scripts/setup-and-test\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert (ROOT / ".ci" / "run").read_text(encoding="utf-8").rstrip().endswith("scripts/setup-and-test")
