@@ -134,12 +134,12 @@ def test_every_kind_of_tar_gives_its_members(tmp_path: Path, form: int) -> None:
 def test_a_truncated_archive_gives_what_it_has_or_an_error(tmp_path: Path, cut: int) -> None:
     data = tar_bytes({f"rank{i}.json": _ranked(i) for i in range(3)})
     path = write(tmp_path / "a.tar", data[:cut])
-    try:
-        found = find_sources([path])
-    except InputError as problem:
-        assert cut <= 512, str(problem)
-    else:
-        assert all(s.offset + (s.length or 0) <= cut for s in found.sources)
+    if cut < 512:
+        with pytest.raises(InputError, match="does not hold a tar"):
+            find_sources([path])
+        return
+    found = find_sources([path])
+    assert all(s.offset + (s.length or 0) <= cut for s in found.sources)
 
 
 def test_a_compressed_archive_cut_off_is_read_in_part(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, replace
 
 from stepscope.analyses.rank import device_of, measure_rank
@@ -78,4 +78,7 @@ def _measured(
             yield measure_file(source, step_ns, use_cache, read_progress)
         return
     n = len(sources)
-    yield from executor.map(measure_file, sources, [step_ns] * n, [use_cache] * n)
+    try:
+        yield from executor.map(measure_file, sources, [step_ns] * n, [use_cache] * n)
+    except BrokenExecutor as problem:
+        raise StepscopeError("a worker process died, most likely for lack of memory; try again with --jobs 1") from problem

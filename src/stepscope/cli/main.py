@@ -22,6 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StepscopeError as problem:
         print(f"stepscope: {problem}", file=sys.stderr)
         return problem.exit_code
+    except MemoryError:
+        print("stepscope: out of memory; give fewer files at a time, or --jobs 1", file=sys.stderr)
+        return StepscopeError.exit_code
     except KeyboardInterrupt:
         print("stepscope: interrupted", file=sys.stderr)
         return 130

@@ -24,7 +24,7 @@ from stepscope.core.trace import (
 )
 from stepscope.readers.columns import Columns
 from stepscope.readers.exact import LONGEST_NUMBER
-from stepscope.readers.scan import Scanner
+from stepscope.readers.scan import SEPARATOR, Scanner
 
 
 def assemble(chunks: list[Columns], scanner: Scanner, meta: TraceMeta, notes: Sequence[str]) -> Trace:
@@ -43,10 +43,10 @@ def assemble(chunks: list[Columns], scanner: Scanner, meta: TraceMeta, notes: Se
             columns[name] = columns[name][order]
     return Trace(
         **columns,
-        names=tuple(scanner.names),
-        threads=tuple(_thread(key, scanner) for key in scanner.threads),
-        details=tuple(_detail(key) for key in scanner.details),
-        collectives=tuple(_collective(key) for key in scanner.collectives),
+        names=tuple(scanner.names.table()),
+        threads=tuple(_thread(key, scanner) for key in scanner.threads.table()),
+        details=tuple(_detail(key) for key in scanner.details.table()),
+        collectives=tuple(_collective(key) for key in scanner.collectives.table()),
         memory=_memory(memory),
         meta=meta,
         num_raw_events=scanner.tally.raw_events,
@@ -92,12 +92,12 @@ def _memory(tables: list[NDArray[np.int64]]) -> MemoryEvents | None:
     )
 
 
-def _detail(key: tuple[Any, ...]) -> Detail:
-    label, *parts = key
-    if label == "op":
+def _detail(key: bytes) -> Detail:
+    parts = key.split(SEPARATOR)
+    if len(parts) == 4:
         types, dims, strides, concrete = (p.decode("utf-8", "replace") if p else None for p in parts)
         return OpInputs(dims=dims, types=types, strides=strides, concrete=concrete)
-    if label == "launch":
+    if len(parts) == 5:
         grid, block, registers, shared, occupancy = map(_value, parts)
         return Launch(
             grid=_int_tuple(grid),

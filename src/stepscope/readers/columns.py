@@ -14,11 +14,19 @@ K = TypeVar("K")
 
 
 class Codes(dict[K, int], Generic[K]):
-    """Numbers things in the order they are first seen."""
+    """Numbers things in the order they are first seen; the `blanks` are all NONE."""
+
+    def __init__(self, *blanks: K) -> None:
+        super().__init__(dict.fromkeys(blanks, NONE))
+        self._num_blanks = len(blanks)
 
     def __missing__(self, key: K) -> int:
-        code = self[key] = len(self)
+        code = self[key] = len(self) - self._num_blanks
         return code
+
+    def table(self) -> list[K]:
+        """The things by their number."""
+        return list(self)[self._num_blanks :]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,9 +21,10 @@ PIECE_BYTES = 32 << 10
 MAX_EVENT_BYTES = 16 << 20
 MAX_OUTSIDE_BYTES = 8 << 20
 """Kept of the text outside the events: real files have kilobytes."""
+END_BYTES = 256 << 10
 OVERLAP_BYTES = 8192
 
-ARRAY = re.compile(rb'(?<!\\)"traceEvents"\s{0,1024}:\s{0,1024}\[')
+ARRAY = re.compile(rb'"traceEvents"\s{0,1024}:\s{0,1024}\[')
 CUT = re.compile(rb'\}\s{0,4096},\s{0,4096}(?=\{\s{0,4096}"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s{0,1024}:)')
 CLOSING = re.compile(rb"\}\s{0,1024}\]")
 SEPARATORS = b" \t\r\n,\x00"
@@ -49,7 +50,7 @@ class Outside:
             self._size += len(text)
         else:
             self.dropped += len(text)
-            self._end = (self._end + text)[-MAX_OUTSIDE_BYTES // 2 :]
+            self._end = (self._end + text)[-END_BYTES:]
 
     def text(self) -> bytes:
         return b"".join([*self._kept, self._end])
@@ -93,7 +94,8 @@ class Feed:
         return []
 
     def _around_events(self, last: bool) -> list[Columns] | None:
-        match = ARRAY.search(self._buffer)
+        matches = ARRAY.finditer(self._buffer)
+        match = next((m for m in matches if self._buffer[m.start() - 1 : m.start()] != b"\\"), None)
         if match:
             self.outside.add(self._buffer[: match.start()])
             self.outside.add(EMPTY_ARRAY)

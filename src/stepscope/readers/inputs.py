@@ -147,9 +147,7 @@ def _unpacked(path: Path, notes: list[str], held: ExitStack) -> Path:
                 raise InputError(f"{path} is named like an archive but does not hold a tar. {WANTED}")
             size += len(block)
             if size > room:
-                raise InputError(
-                    f"{path} is too large to unpack into {folder.parent} ({room >> 20} MiB free). Unpack it and name the folder."
-                )
+                raise InputError(f"{path} does not fit into {folder.parent} ({room >> 20} MiB). Unpack it and name the folder.")
             file.write(block)
     if not size:
         raise InputError(f"{path} cannot be unpacked: {stream.problem or 'it is empty'}.")

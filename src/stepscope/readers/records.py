@@ -19,16 +19,16 @@ EMPTY = Raw(b"")
 
 
 class Args(Struct, gc=False, frozen=True):
-    """The arguments of a complete event, of whatever category."""
+    """The arguments of a complete event, of whatever category. In the order they are written in: the decoder then looks once."""
 
     external: Number = msgspec.field(default=NONE, name="External id")
-    correlation: Number = NONE
     sequence: Number = msgspec.field(default=NONE, name="Sequence number")
     fwd_thread: Number = msgspec.field(default=NONE, name="Fwd thread id")
-    dims: Raw = msgspec.field(default=EMPTY, name="Input Dims")
+    concrete: Raw = msgspec.field(default=EMPTY, name="Concrete Inputs")
     types: Raw = msgspec.field(default=EMPTY, name="Input type")
     strides: Raw = msgspec.field(default=EMPTY, name="Input Strides")
-    concrete: Raw = msgspec.field(default=EMPTY, name="Concrete Inputs")
+    dims: Raw = msgspec.field(default=EMPTY, name="Input Dims")
+    correlation: Number = NONE
     device: Number = NONE
     stream: Number = NONE
     bytes: Number = NONE

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, repeat
+from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -27,6 +27,7 @@ from stepscope.readers.records import (
     ANY_EVENT_TEXT,
     COUNTED,
     KEPT,
+    NO_ARGS,
     Args,
     Begin,
     Complete,
@@ -40,6 +41,13 @@ _decode_doubles = msgspec.json.Decoder(list[ANY_EVENT]).decode
 _decode_text = msgspec.json.Decoder(list[ANY_EVENT_TEXT]).decode
 
 MEMORY_FIELDS = ("bytes", "address", "allocated", "reserved", "device_type", "device")
+
+SEPARATOR = b"\x00"
+"""JSON text has none."""
+OP_PARTS = attrgetter("types", "dims", "strides", "concrete")
+LAUNCH_PARTS = attrgetter("grid", "block", "registers", "shared", "occupancy")
+SYNC_PARTS = attrgetter("sync_kind", "wait_stream", "wait_correlation")
+_NO_DETAILS = [SEPARATOR.join(parts(NO_ARGS)) for parts in (OP_PARTS, LAUNCH_PARTS, SYNC_PARTS)]
 
 NOT_WHOLE = re.compile(rb'"(?:ts|dur)"\s*:\s*(?:"|-?\d+[.eE])')
 """A time with decimals, an exponent or quotes."""
@@ -59,8 +67,8 @@ class Scanner:
 
     names: Codes[str] = field(default_factory=Codes)
     threads: Codes[tuple[int | str, int | str]] = field(default_factory=Codes)
-    details: Codes[tuple[Any, ...]] = field(default_factory=Codes)
-    """Keys: ("op", types, dims, strides, concrete), ("launch", ...), ("sync", ...), each part as JSON text."""
+    details: Codes[bytes] = field(default_factory=lambda: Codes(*_NO_DETAILS))
+    """Keys: an event's OP_PARTS, LAUNCH_PARTS or SYNC_PARTS as JSON text, joined by SEPARATOR; their number tells which."""
     collectives: Codes[tuple[bytes, ...]] = field(default_factory=Codes)
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     ranges: RangePairs = field(default_factory=RangePairs)
@@ -161,7 +169,7 @@ class Scanner:
         columns.external[where] = _ints("external", args)
         columns.sequence[where] = _ints("sequence", args)
         columns.fwd_thread[where] = _ints("fwd_thread", args)
-        self._fill_details(columns, where, args, "op", _INPUT_PARTS)
+        self._fill_details(columns, where, args, OP_PARTS)
         self._fill_collectives(columns, where, args)
 
     def _fill_runtime(self, columns: Columns, events: Sequence[Any]) -> None:
@@ -190,18 +198,15 @@ class Scanner:
                 ids[blank] = _ints(place, [events[i] for i in where[blank].tolist()])
         columns.stream[where] = streams
         columns.device[where] = np.clip(devices, NONE, np.iinfo(np.int16).max)
-        for kind, label, parts in ((Kind.KERNEL, "launch", _LAUNCH_PARTS), (Kind.SYNC, "sync", _SYNC_PARTS)):
+        for kind, parts in ((Kind.KERNEL, LAUNCH_PARTS), (Kind.SYNC, SYNC_PARTS)):
             mine = kinds == kind
-            self._fill_details(columns, where[mine], list(compress(args, mine.tolist())), label, parts)
+            if mine.any():
+                self._fill_details(columns, where[mine], list(compress(args, mine.tolist())), parts)
         self._fill_collectives(columns, where, args)
 
-    def _fill_details(self, columns: Columns, where: Int64, args: Sequence[Args], label: str, parts: Sequence[str]) -> None:
-        """Number each event's `parts`, as written, in the table of details; the first part says whether there are any."""
-        has = np.fromiter(map(bool, map(attrgetter(parts[0]), args)), np.bool_, len(args))
-        if not has.all():
-            where, args = where[has], list(compress(args, has.tolist()))
-        texts = [map(bytes, map(attrgetter(part), args)) for part in parts]
-        keys = zip(repeat(label, len(args)), *texts, strict=True)
+    def _fill_details(self, columns: Columns, where: Int64, args: Sequence[Args], parts: Any) -> None:
+        """Number each event's `parts`, joined as they are written, in the table of details; those without any stay NONE."""
+        keys = map(SEPARATOR.join, map(parts, args))
         columns.detail[where] = np.fromiter(map(self.details.__getitem__, keys), np.int32, len(args))
 
     def _fill_collectives(self, columns: Columns, where: Int64, args: Sequence[Args]) -> None:
@@ -233,9 +238,6 @@ class Scanner:
         return np.stack(columns, axis=1)[~bad]
 
 
-_INPUT_PARTS = ("types", "dims", "strides", "concrete")
-_LAUNCH_PARTS = ("grid", "block", "registers", "shared", "occupancy")
-_SYNC_PARTS = ("sync_kind", "wait_stream", "wait_correlation")
 _COLLECTIVE_PARTS = attrgetter(
     "coll_name", "coll_group", "coll_desc", "coll_ranks", "coll_size", "coll_dtype", "coll_in", "coll_out",
     "coll_in_split", "coll_out_split", "coll_seq", "coll_id",

@@ -43,8 +43,12 @@ class Skimmer:
         if self._escaped:
             self._escaped = False
             at += 1
-        found = IN_STRING.match(text, at)
-        at = found.end() if found else at
+        end = text.find(b'"', at)
+        end = end if end >= 0 else len(text)
+        if text.find(b"\\", at, end) >= 0:
+            found = IN_STRING.match(text, at)
+            end = found.end() if found else at
+        at = end
         if at >= len(text):
             return at, True
         self._escaped = text[at : at + 1] != b'"'

@@ -17,6 +17,8 @@ from zlib_ng import zlib_ng
 from stepscope.errors import InputError
 
 BLOCK_BYTES = 1 << 20
+PACKED_BYTES = 128 << 10
+"""Read at once of a compressed file: the expansion is judged by what was read."""
 MAX_EXPANSION = 200
 """A trace compresses 15 to 40 times; text made to hurt, a thousand times and more."""
 EXPANSION_FREE_BYTES = 64 << 20
@@ -65,8 +67,9 @@ class Stream:
             raise InputError(f"cannot read {self.path}: {problem.strerror or problem}") from problem
         return head
 
-    def _read(self, file: BinaryIO) -> bytes:
-        size = BLOCK_BYTES if self._left is None else min(BLOCK_BYTES, self._left)
+    def _read(self, file: BinaryIO, most: int | None = None) -> bytes:
+        size = min(most or BLOCK_BYTES, BLOCK_BYTES)
+        size = size if self._left is None else min(size, self._left)
         try:
             data = file.read(size)
         except OSError as problem:
@@ -86,7 +89,7 @@ class Stream:
         """Every member of the file; damage ends it with what came before."""
         engine, pending = zlib_ng.decompressobj(GZIP_WINDOW), b""
         between = False
-        while pending := pending or self._read(file):
+        while pending := pending or self._read(file, PACKED_BYTES):
             if between:
                 pending = pending.lstrip(b"\x00")
                 if not pending:
@@ -120,7 +123,7 @@ class Stream:
 
     def _zstd(self, file: BinaryIO) -> Iterator[bytes]:
         """The same; in small parts, because the part in which damage is met is lost."""
-        source = cast("BinaryIO", _Blocks(lambda: self._read(file)))
+        source = cast("BinaryIO", _Blocks(lambda: self._read(file, PACKED_BYTES)))
         reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).stream_reader(source, read_across_frames=True)
         while self.problem is None:
             parts: list[bytes] = []
@@ -138,11 +141,11 @@ class Stream:
     def _guarded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:
             self.text_bytes += len(block)
+            yield block
             if self.text_bytes > EXPANSION_FREE_BYTES and self.text_bytes > MAX_EXPANSION * self.compressed_bytes:
                 done = self.text_bytes >> 20
                 self.problem = f"it expands more than {MAX_EXPANSION} times; reading stopped after {done} MiB of text"
                 return
-            yield block
 
 
 class _Blocks:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
-
-import msgspec
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
@@ -15,7 +14,7 @@ SCHEMA = "stepscope.diagnosis/1"
 
 def to_json(diagnosis: Diagnosis) -> str:
     """The contract as indented text."""
-    return msgspec.json.format(msgspec.json.encode(contract(diagnosis)), indent=2).decode()
+    return json.dumps(contract(diagnosis), indent=2)
 
 
 def contract(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from stepscope.core.facts import RankFacts
+from stepscope.core.facts import RangeRow, RankFacts
 from stepscope.report.names import kernel_name, op_name
 from stepscope.report.sheet import Column, Sheet
 from stepscope.report.units import ms, number, per_step, percent
 
 MAX_ROWS = 8
+MAX_RANGES = 6
 COLLECTIVE = "collective"
 """The category that is no part of compute, and so has no share of it."""
 
@@ -22,6 +23,10 @@ def draw_kernels(sheet: Sheet, rank: RankFacts) -> None:
         _draw_categories(sheet, rank, num_steps, compute)
     if rank.kernels:
         _draw_top(sheet, rank, num_steps, compute)
+    if rank.modules:
+        _draw_ranges(sheet, "Modules", rank.modules, num_steps)
+    if rank.marks:
+        _draw_ranges(sheet, "Marks", rank.marks, num_steps)
     if not rank.categories and not rank.kernels and rank.steps.where == "host":
         _draw_operators(sheet, rank, num_steps)
 
@@ -69,6 +74,17 @@ def _draw_top(sheet: Sheet, rank: RankFacts, num_steps: int, compute: int) -> No
     # By the categories: the kernels may be only the longest of all.
     every = max(sum(row.total_ns for row in rank.categories), sum(row.total_ns for row in rank.kernels))
     _draw_rest(sheet, every - sum(row.total_ns for row in ordered[:MAX_ROWS]), num_steps)
+
+
+def _draw_ranges(sheet: Sheet, title: str, ranges: tuple[RangeRow, ...], num_steps: int) -> None:
+    """Ranges hold one another, so their times overlap and there is no rest to tell."""
+    sheet.heading(title, "a step; device time launched inside, backward with its forward")
+    columns = (Column(shrinks=True), Column(title="kernels", right=True), Column(title="ms", right=True))
+    rows = [
+        (row.name.removeprefix("nn.Module: "), per_step(row.count, num_steps), _ms(row.device_ns, num_steps))
+        for row in sorted(ranges, key=lambda row: -row.device_ns)[:MAX_RANGES]
+    ]
+    sheet.table(columns, rows)
 
 
 def _draw_operators(sheet: Sheet, rank: RankFacts, num_steps: int) -> None:

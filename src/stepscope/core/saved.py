@@ -1,0 +1,39 @@
+"""A Diagnosis as a file: saved whole, loaded again, drawn without the traces it came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.errors import FormatError, InputError
+
+FORMAT = "stepscope.saved-diagnosis/1"
+
+
+class _File(msgspec.Struct):
+    format: str
+    diagnosis: Diagnosis
+
+
+def save(diagnosis: Diagnosis, path: Path) -> None:
+    """Write everything that was measured and said. Half characters, which a path may hold and JSON may not, become '?'."""
+    plain = msgspec.to_builtins(_File(format=FORMAT, diagnosis=diagnosis))
+    path.write_bytes(json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def load(path: Path) -> Diagnosis:
+    """Read what `save` wrote; anything else is refused in words."""
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        raise FormatError(f"{path} is not a saved diagnosis of this version: {problem}") from problem
+    if file.format != FORMAT:
+        raise FormatError(f"{path} has the format {file.format!r}; this version reads {FORMAT!r}. Diagnose the traces again.")
+    return file.diagnosis

@@ -1,0 +1,44 @@
+"""A saved diagnosis draws the same reports as the one it was saved from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.saved import load, save
+from stepscope.errors import FormatError, InputError
+from stepscope.report.json import to_json
+from stepscope.report.terminal import render
+from tests.scenarios import SCENARIOS
+
+
+def test_half_characters_are_replaced_and_the_rest_is_kept(tmp_path: Path) -> None:
+    diagnosis = SCENARIOS["evil_names"]()
+    save(diagnosis, tmp_path / "d.json")
+    loaded = load(tmp_path / "d.json")
+    assert to_json(loaded) == to_json(diagnosis).replace("\\ud800", "?")
+
+
+@pytest.mark.parametrize("name", sorted(set(SCENARIOS) - {"evil_names"}))
+def test_what_is_loaded_is_what_was_saved(name: str, tmp_path: Path) -> None:
+    diagnosis: Diagnosis = SCENARIOS[name]()
+    save(diagnosis, tmp_path / "d.json")
+    loaded = load(tmp_path / "d.json")
+    assert loaded == diagnosis
+    assert to_json(loaded) == to_json(diagnosis)
+    assert render(loaded, width=80, color=False) == render(diagnosis, width=80, color=False)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format": "other/1", "diagnosis": {}}', b"\xff\xfe"])
+def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "d.json"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=r"d\.json"):
+        load(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nothing"):
+        load(tmp_path / "nothing.json")
