@@ -17,7 +17,9 @@ EXAMPLES = [(page.name, *match) for page in PAGES for match in CONSOLE.findall(p
 
 
 @pytest.mark.parametrize(("page", "command", "expected"), EXAMPLES)
-def test_console_examples_print_what_they_show(page: str, command: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_console_examples_print_what_they_show(
+    page: str, command: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(shlex.split(command)) == 0
     printed = capsys.readouterr().out
     assert expected.rstrip() in printed, f"{page}: `stepscope {command}` no longer prints this"

@@ -29,8 +29,9 @@ NAMES = (
     "public/tracelens/torch_compile_triton.trace.json.gz",
 )
 VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 2**31, 2**62, -(2**63), 10**30, 1.5, 1e18, -1e300, float("nan"), float("inf"), "", "x", "7", "12.5", [], [1],
-    [[2, 3], [3, 4]], {}, {"a": 1}, "ProfilerStep#1", "Optimizer.step#X", "kernel", "cpu_op", "cuda_runtime", "gpu_memcpy", "aten::mm", "\u202e",
+    None, True, -1, 0, 1, 2**31, 2**62, -(2**63), 10**30, 1.5, 1e18, -1e300, float("nan"), float("inf"),
+    "", "x", "7", "12.5", "\u202e", [], [1], [[2, 3], [3, 4]], {}, {"a": 1},
+    "ProfilerStep#1", "Optimizer.step#X", "kernel", "cpu_op", "cuda_runtime", "gpu_memcpy", "aten::mm",
 )  # fmt: skip
 
 
@@ -57,7 +58,9 @@ def _damage(trace: dict[str, Any], chance: random.Random) -> None:
             other = chance.randrange(len(events))
             events[at], events[other] = events[other], events[at]
         elif action == "meta":
-            trace[chance.choice(("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "record_shapes"))] = chance.choice(VALUES)
+            trace[chance.choice(("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "record_shapes"))] = chance.choice(
+                VALUES
+            )
         elif isinstance(target, dict) and target:
             key = chance.choice(list(target))
             if action == "drop":

@@ -57,7 +57,15 @@ def test_lab_partitions_sum_exactly_and_steps_agree(path: Path) -> None:
     assert facts.launches.num_unlinked == 0
 
 
-DEVICE_BOUND = ("fp32_no_tf32.slow", "nchw.slow", "nchw.fixed", "elementwise_chain.slow", "h2d_pageable.fixed", "healthy.slow", "attn_math.slow")
+DEVICE_BOUND = (
+    "fp32_no_tf32.slow",
+    "nchw.slow",
+    "nchw.fixed",
+    "elementwise_chain.slow",
+    "h2d_pageable.fixed",
+    "healthy.slow",
+    "attn_math.slow",
+)
 
 
 @needs_shared

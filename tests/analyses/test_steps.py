@@ -112,7 +112,10 @@ def test_steps_without_device_work_do_not_stretch_the_pitch() -> None:
     """Steps 0 and 1 launch work, 2 to 4 none, 5 and 6 again: the window from 1 to 5 is no step."""
     events: list[Event] = [mark(f"ProfilerStep#{i}", i * 100, i * 100 + 99) for i in range(7)]
     for number, i in enumerate((0, 1, 5, 6)):
-        events += [call("cudaLaunchKernel", i * 100 + 1, i * 100 + 2, number + 1), kernel("k", i * 100 + 10, i * 100 + 60, number + 1)]
+        events += [
+            call("cudaLaunchKernel", i * 100 + 1, i * 100 + 2, number + 1),
+            kernel("k", i * 100 + 10, i * 100 + 60, number + 1),
+        ]
     steps = cut(trace_of(*events)).steps
     assert steps.pitches == (100, 100)
     assert (steps.num_seen, steps.num_marked) == (4, 7)

@@ -103,7 +103,9 @@ def test_a_truncated_trace_is_diagnosed_for_what_is_there(tmp_path: Path, capsys
         (b"\x80\x04\x95", "pickle"),
     ],
 )
-def test_what_is_no_trace_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str) -> None:
+def test_what_is_no_trace_is_refused_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str
+) -> None:
     path = tmp_path / "input.json"
     path.write_bytes(content)
     message = failed(capsys, str(path))
@@ -148,7 +150,9 @@ def test_the_options_are_pinned() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from stepscope.cli.main import build_parser; build_parser(); print([m for m in sys.modules if m in HEAVY])"
+    code = (
+        "import sys; from stepscope.cli.main import build_parser; build_parser(); print([m for m in sys.modules if m in HEAVY])"
+    )
     heavy = ("numpy", "msgspec", "rich", "zstandard", "zlib_ng", "multiprocessing")
     result = subprocess.run([sys.executable, "-c", f"HEAVY = {heavy}; {code}"], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -23,7 +23,7 @@ def host_facts(trace: Trace, links: Links, host: HostActivity, low: int, high: i
     runtime, ranges = trace.is_kind(Kind.RUNTIME), trace.is_kind(Kind.OP, Kind.MARK)
     blocking = np.zeros(len(trace), np.bool_)
     blocking[links.launch[host.blocking_copy]] = True
-    compiling = ranges & matching(trace, COMPILE_RANGE)
+    compiling = (ranges & matching(trace, COMPILE_RANGE)) | trace.is_kind(Kind.COMPILE)
     outer = compiling & ~((links.parent != NONE) & compiling[np.maximum(links.parent, 0)])
     return Host(
         syncs=call_rows(trace, inside & ((runtime & matching(trace, SYNC_CALL)) | blocking)),

@@ -71,7 +71,7 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
 
     named: Callable[[re.Pattern[str]], Bool] = lambda pattern: matching(trace, pattern)  # noqa: E731
     return HostActivity(
-        compile=when(ranges & named(COMPILE_RANGE)),
+        compile=when((ranges & named(COMPILE_RANGE)) | trace.is_kind(Kind.COMPILE)),
         allocator=when(runtime & named(ALLOCATOR_CALL)),
         input=when(ranges & named(LOADER_RANGE)),
         io=when(ranges & named(IO_RANGE)),
@@ -83,7 +83,7 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
 
 def _driving_threads(trace: Trace, links: Links) -> Bool:
     """Mask of the host events on threads that launch work; every host thread when none does."""
-    host = trace.is_kind(*HOST_RANGES)
+    host = trace.is_kind(*HOST_RANGES, Kind.COMPILE)
     calls = links.launch[links.launch != NONE]
     threads = np.unique(trace.thread[calls])
     marks = np.flatnonzero(trace.is_kind(Kind.MARK))

@@ -15,7 +15,7 @@ KIND_OF_CATEGORY: dict[str, Kind] = {
     "operator": Kind.OP,
     "user_annotation": Kind.MARK,
     "cpu_instant_event": Kind.MARK,
-    # XPU and MTIA write these on the calling thread: the call, not the device's work for it.
+    # The XPU plugin writes these on the calling thread: the call, not the device's work for it.
     "collective_comm": Kind.MARK,
     "python_function": Kind.PYTHON,
     "cuda_runtime": Kind.RUNTIME,
@@ -26,7 +26,7 @@ KIND_OF_CATEGORY: dict[str, Kind] = {
     "driver": Kind.RUNTIME,
     "xpu_runtime": Kind.RUNTIME,
     "xpu_driver": Kind.RUNTIME,
-    # Gaudi's plugin writes kernels as `kernel` and everything else as this.
+    # Gaudi's plugin writes kernels as `kernel` and everything else as this; libkineto calls it host-side, PyTorch the device's.
     "hpu_op": Kind.RUNTIME,
     "mtia_runtime": Kind.RUNTIME,
     "glow_runtime": Kind.RUNTIME,

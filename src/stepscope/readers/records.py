@@ -6,7 +6,9 @@ One struct per phase, told apart by `ph`. Fields we do not use are skipped by th
 
 from __future__ import annotations
 
-from typing import Any, Union
+from functools import reduce
+from operator import or_
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -141,6 +143,6 @@ KEPT = frozenset((Meta, Instant, Begin, End, *COUNTED))
 """What is looked at besides complete events."""
 
 REST: tuple[type[Struct], ...] = (Meta, Instant, Begin, End, *SILENT, *COUNTED)
-_any_rest: Any = Union.__getitem__(REST)
+_any_rest: Any = reduce(or_, REST)
 ANY_EVENT = Complete | _any_rest
 ANY_EVENT_TEXT = CompleteText | _any_rest

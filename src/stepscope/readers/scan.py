@@ -76,10 +76,12 @@ class Scanner:
     times_as_text: bool = False
     """Set once a chunk needs it: the times of one file are all written alike."""
     _kinds: dict[str, int] = field(default_factory=dict)
+    _has_collectives: bool = False
 
     def scan(self, chunk: bytes | memoryview) -> Columns:
         """Columns of the chunk's events; ScanError when it must be taken event by event."""
         text = b"".join((b"[", chunk, b"]"))
+        self._has_collectives = b'"Collective name"' in text
         if not self.times_as_text:
             try:
                 return self._scan_doubles(text)
@@ -210,8 +212,8 @@ class Scanner:
         columns.detail[where] = np.fromiter(map(self.details.__getitem__, keys), np.int32, len(args))
 
     def _fill_collectives(self, columns: Columns, where: Int64, args: Sequence[Args]) -> None:
-        has = np.fromiter(map(bool, map(attrgetter("coll_name"), args)), np.bool_, len(args))
-        if has.any():
+        if self._has_collectives:
+            has = np.fromiter(map(bool, map(attrgetter("coll_name"), args)), np.bool_, len(args))
             codes = [self.collectives[tuple(map(bytes, _COLLECTIVE_PARTS(a)))] for a in compress(args, has.tolist())]
             columns.collective[where[has]] = codes
 
