@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyses.job import measure_job
 from stepscope.errors import StepscopeError
 from stepscope.readers.source import Source
 from stepscope.report.json import to_json
 from stepscope.report.terminal import render
+from stepscope.rules.job import measure_job
 from stepscope.rules.verdict import diagnose
 from tests.shared_data import DEMO, SHARED
 

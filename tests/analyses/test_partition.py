@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.rank import measure_rank
+from stepscope.analyses.survey import survey
 from stepscope.core.facts import PARTS, RankFacts
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
 
 
 def measured(*events: Event) -> RankFacts:
-    facts = measure_rank(trace_of(*events), 0, None)
+    facts = measure_rank(survey(trace_of(*events), None), 0)
     facts.self_check()
     return facts
 

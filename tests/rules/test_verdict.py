@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.analyses.rank import measure_rank
+from stepscope.analyses.survey import survey
 from stepscope.core.diagnosis import BOUNDS, Diagnosis
 from stepscope.core.facts import Facts
 from stepscope.rules.verdict import diagnose
@@ -28,7 +29,7 @@ def stepping(*inside: Event, work_ms: int = 1, step_ms: int = 10, name: str = "g
 
 
 def judged(*events: Event, step_ns: int | None = None) -> Diagnosis:
-    facts = measure_rank(trace_of(*events), 0, None, step_ns)
+    facts = measure_rank(survey(trace_of(*events), None), 0, step_ns)
     return diagnose(Facts(ranks=(facts,), given_step_ns=step_ns))
 
 

@@ -53,6 +53,10 @@ class HostActivity:
     sync: Intervals
     at_work: Intervals
     """Anything recorded, short gaps closed."""
+    sync_call: Bool
+    """Per event: a call that waits for the device by its nature."""
+    driving: Bool
+    """Per event: a host range on a thread that launches work or holds the step marks."""
     blocking_copy: Bool
     """Per event: a copy that held the host until it was done."""
 
@@ -77,6 +81,8 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
         io=when(ranges & named(IO_RANGE)),
         sync=when((runtime & named(SYNC_CALL)) | blocking_calls),
         at_work=_close_gaps(when(trace.is_kind(Kind.OP, Kind.RUNTIME) | _inner_marks(trace)), SHORT_GAP_NS),
+        sync_call=runtime & named(SYNC_CALL) & driving,
+        driving=driving,
         blocking_copy=blocking,
     )
 

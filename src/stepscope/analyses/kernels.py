@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,13 @@ class KernelWork:
     """Time of all kernels of the same operator call, on the one that carries the work; 0 on the others."""
     is_matrix: Bool
     """Carries the work of a GEMM, a convolution or an attention."""
+
+    def only(self, chosen: Bool) -> KernelWork:
+        """That of the chosen kernels."""
+        columns: dict[str, Any] = {
+            name: value[chosen] for name in self.__slots__ if isinstance(value := getattr(self, name), np.ndarray)
+        }
+        return replace(self, **columns)
 
     def of_category(self, *names: str) -> Bool:
         """Mask of the kernels of these categories."""
@@ -170,7 +178,8 @@ def category_rows(trace: Trace, work: KernelWork) -> tuple[CategoryRow, ...]:
     totals = np.zeros(len(work.categories), np.int64)
     np.add.at(totals, work.category, trace.dur_ns[work.kernels])
     rows = zip(work.categories, counts.tolist(), totals.tolist(), strict=True)
-    return tuple(sorted((CategoryRow(category=c, count=n, total_ns=t) for c, n, t in rows), key=lambda row: -row.total_ns))
+    found = (CategoryRow(category=c, count=n, total_ns=t) for c, n, t in rows if n)
+    return tuple(sorted(found, key=lambda row: -row.total_ns))
 
 
 def kernel_rows(trace: Trace, charges: Charges, work: KernelWork) -> tuple[KernelRow, ...]:

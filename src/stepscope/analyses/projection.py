@@ -33,6 +33,10 @@ class Charges:
     recomputed: Bool
     """A forward operator run again inside backward."""
 
+    def only(self, chosen: Bool) -> Charges:
+        """Those of the chosen pieces of work."""
+        return Charges(**{name: getattr(self, name)[chosen] for name in self.__slots__})
+
 
 def charge(trace: Trace, links: Links, work: Int64) -> Charges:
     """Follow every launch up the host's ranges."""

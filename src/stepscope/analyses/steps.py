@@ -45,6 +45,9 @@ class StepCut:
 
     steps: Steps
     step_of: Int64
+    host_start: Int64
+    host_end: Int64
+    """When the host was in each step."""
     host_window: tuple[int, int]
     """When the host drove the measured windows: it runs ahead, so not when the device worked them off."""
 
@@ -91,7 +94,9 @@ def cut_steps(trace: Trace, links: Links) -> StepCut:
         is_pitch=windows.is_pitch and not whole,
         host_ns=tuple((host.end - host.start).tolist()),
     )
-    return StepCut(steps=steps, step_of=step_of, host_window=_host_window(host, windows))
+    return StepCut(
+        steps=steps, step_of=step_of, host_start=host.start, host_end=host.end, host_window=_host_window(host, windows)
+    )
 
 
 def _host_window(host: _HostSteps, windows: _Windows) -> tuple[int, int]:

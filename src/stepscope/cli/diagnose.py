@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def diagnose_paths(paths: Sequence[str], *, step_ms: float | None, use_cache: bool, jobs: int | None) -> Diagnosis:
     """Read, measure, judge; progress on stderr when that is a terminal."""
-    from stepscope.analyses.job import measure_job
     from stepscope.readers.inputs import find_sources
+    from stepscope.rules.job import measure_job
     from stepscope.rules.verdict import diagnose
 
     step_ns = None if step_ms is None else round(step_ms * 1e6)

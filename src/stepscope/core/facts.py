@@ -227,6 +227,22 @@ class Roofline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """The recorded steps, simulated."""
+
+    recorded_error: float
+    """Of the replay of what was recorded, unchanged, against the recorded step time."""
+    pitch_ns: float
+    """The step of the unprofiled run, replayed."""
+    error: float | None
+    """Of that against the given step time; None when none was given."""
+    cost_ns: float
+    """Taken off the host's time per recorded event: what the profiler itself cost."""
+    shares: Mapping[str, float]
+    """For each resource, how much shorter the step would be if it were free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
     """Everything measured on one rank."""
 
@@ -250,6 +266,8 @@ class RankFacts:
     busy_ns: tuple[int, ...]
     """Device time with any work, per window."""
     comms_hidden_ns: tuple[int, ...]
+    replayed: Replayed | None = None
+    """None when fewer than two steps in a row were recorded with their launches."""
     unknown: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

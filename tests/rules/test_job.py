@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyses.job import measure_job
 from stepscope.errors import InputError, StepscopeError
 from stepscope.readers.source import Source
+from stepscope.rules.job import measure_job
 from tests.shared_data import DEMO
 
 

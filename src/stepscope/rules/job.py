@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, replace
 
-from stepscope.analyses.rank import device_of, measure_rank
+from stepscope.analyses.survey import device_of, survey
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError, StepscopeError
@@ -14,6 +14,7 @@ from stepscope.hardware.lookup import find_spec
 from stepscope.readers.inputs import assign_ranks
 from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
+from stepscope.rules.case import case_of
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished files and of all."""
@@ -36,8 +37,8 @@ def measure_file(source: Source, step_ns: int | None, use_cache: bool, progress:
         return Measured(problem=str(problem))
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
-    facts = measure_rank(trace, trace.meta.rank or 0, spec, step_ns)
-    return Measured(meta=trace.meta, facts=facts)
+    case = case_of(survey(trace, spec), trace.meta.rank or 0, step_ns)
+    return Measured(meta=trace.meta, facts=case.facts)
 
 
 def measure_job(

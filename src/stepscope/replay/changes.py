@@ -1,0 +1,88 @@
+"""Changes: edits of a graph that stand for a mend. Calls and tasks keep their numbers: changes compose, masks stay valid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.analyses.intervals import Intervals, lengths_in
+from stepscope.core.trace import NONE, Bool
+from stepscope.replay.graph import HOST_PARTS, Float64, Graph
+
+Change = Callable[[Graph], Graph]
+
+
+def without_tasks(graph: Graph, mask: Bool) -> Graph:
+    """The masked tasks take no time. Their launches stay: see `without_host_ranges`."""
+    return replace(
+        graph,
+        task_ns=np.where(mask, 0.0, graph.task_ns),
+        task_gap_ns=np.where(mask, 0.0, graph.task_gap_ns),
+    )
+
+
+def with_task_ns(graph: Graph, mask: Bool, task_ns: Float64) -> Graph:
+    """The masked tasks take `task_ns` (one entry per task of the graph), where that is less than now."""
+    return replace(graph, task_ns=np.where(mask, np.minimum(graph.task_ns, task_ns), graph.task_ns))
+
+
+def without_host_parts(graph: Graph, *parts: str) -> Graph:
+    """These parts of the host's time (of HOST_PARTS) are gone."""
+    return replace(graph, call_parts={p: np.zeros_like(v) if p in parts else v for p, v in graph.call_parts.items()})
+
+
+def without_waits(graph: Graph, mask: Bool) -> Graph:
+    """The masked calls (one entry per call) no longer wait for the device."""
+    return replace(graph, call_wait=np.where(mask, NONE, graph.call_wait), call_tail_ns=np.where(mask, 0.0, graph.call_tail_ns))
+
+
+def without_host_ranges(graph: Graph, gone: Intervals, share: float = 1.0) -> Graph:
+    """The host no longer spends `share` of the time it was recorded to spend inside `gone` (recorded times)."""
+    length = np.maximum(graph.call_end_ns - graph.call_start_ns, 1)
+    inside = lengths_in(graph.call_start_ns, graph.call_end_ns, gone)
+    left = np.clip(1.0 - share * inside / length, 0.0, 1.0)
+    return replace(graph, call_parts=graph.call_parts | {"work": graph.call_parts["work"] * left})
+
+
+def scaled_host(graph: Graph, mask: Bool, factor: float) -> Graph:
+    """The host's work in the masked calls takes `factor` of its time."""
+    work = graph.call_parts["work"]
+    return replace(graph, call_parts=graph.call_parts | {"work": np.where(mask, work * factor, work)})
+
+
+def captured(graph: Graph, mask: Bool, *, launch_ns: float, per_task_ns: float, gap_ns: float) -> Graph:
+    """The masked calls of each step become one graph launch: `launch_ns` once and `per_task_ns` for each of their tasks.
+
+    Inside a graph the host is not asked again, so tasks follow one another after `gap_ns` at most.
+    """
+    calls = np.flatnonzero(mask)
+    if len(calls) == 0:
+        return graph
+    work = np.where(mask, 0.0, graph.call_parts["work"])
+    tasks_of = np.diff(graph.call_first)
+    first_of_step = calls[np.unique(graph.call_step[calls], return_index=True)[1]]
+    for call in first_of_step.tolist():
+        mine = mask & (graph.call_step == graph.call_step[call])
+        work[call] += launch_ns + per_task_ns * float(tasks_of[mine].sum())
+    inside = np.repeat(mask, tasks_of)
+    gap = np.where(inside, np.minimum(graph.task_gap_ns, gap_ns), graph.task_gap_ns)
+    waits = without_waits(graph, mask)
+    return replace(waits, call_parts=graph.call_parts | {"work": work}, task_gap_ns=gap)
+
+
+def chained(changes: list[Change]) -> Change:
+    """All of them, one after the other."""
+
+    def change(graph: Graph) -> Graph:
+        for one in changes:
+            graph = one(graph)
+        return graph
+
+    return change
+
+
+def host_total_ns(graph: Graph) -> float:
+    """The host's time over the whole graph, waits left out."""
+    return float(sum(float(graph.call_parts[part].sum()) for part in HOST_PARTS))

@@ -1,0 +1,272 @@
+"""The recorded steps as a graph of tasks that can be simulated.
+
+The host is one sequence of *calls* that touch the device: launches and waits, in the order they were made, whichever thread made
+them (autograd's thread works while the main one waits for it). Between two calls the host does something that takes time. Each
+launch puts *tasks* on the device's streams; a task begins when it has been launched, its stream is free, and what it waits for
+on another stream is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.analyses.host_activity import HostActivity
+from stepscope.analyses.intervals import Intervals, join, lengths_in, subtract, union
+from stepscope.analyses.links import Links
+from stepscope.analyses.steps import StepCut
+from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
+
+Float64 = NDArray[np.float64]
+
+HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "work")
+"""What the host's time between two calls is spent on: its loader, the allocator, the compiler, saving or loading, feeding a
+copy from memory that is not pinned; `work` is all the rest: operators, Python, the calls themselves."""
+
+MAX_TASKS = 150_000
+"""Steps are left off the end until no more tasks than this are replayed; two are always kept."""
+
+QUEUED_NS = 2_000
+"""Work launched at least this long before its stream came free had been waiting there."""
+USUAL_GAP_NS = 20_000
+"""A longer gap between two queued tasks of a stream has a cause on another stream, if one ended just then."""
+BACKPRESSURE_NS = 100_000
+"""A launch takes microseconds; one that takes longer while the queue is full waited for room in it."""
+FULL_QUEUE = 500
+"""Launches in flight from which the driver may make the host wait (CUDA's queue holds about a thousand)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """Calls in host order (`call_*`), tasks in launch order (`task_*`). Times in nanoseconds; a Change returns another Graph."""
+
+    call_event: Int64
+    """The trace's event, a runtime call."""
+    call_step: Int64
+    call_start_ns: Int64
+    call_end_ns: Int64
+    """As recorded: from the start of this call to the start of the next."""
+    call_parts: dict[str, Float64]
+    """Per part of HOST_PARTS: the host's time from the start of this call to the next, waits left out."""
+    call_events: Int64
+    """Host events recorded in that time: each cost the profiler's own time too."""
+    call_wait: Int64
+    """The task whose end this call waits for; NONE: it does not wait."""
+    call_tail_ns: Float64
+    """How long after that end the host goes on."""
+    call_first: Int64
+    """The first task of the call; tasks of call i are [call_first[i], call_first[i + 1])."""
+
+    task_event: Int64
+    task_step: Int64
+    task_stream: Int64
+    """Streams numbered from 0."""
+    task_ns: Float64
+    task_latency_ns: Float64
+    """From the start of its call to its start, on an idle device."""
+    task_gap_ns: Float64
+    """From the end of the one before on its stream to its start."""
+    task_after: Int64
+    """A task of another stream it waits for; NONE: none."""
+
+    num_streams: int
+    num_steps: int
+
+    def __len__(self) -> int:
+        return len(self.task_event)
+
+    @property
+    def call_ns(self) -> Float64:
+        """The host's time per call, all parts."""
+        total: Float64 = np.sum([self.call_parts[part] for part in HOST_PARTS], axis=0)
+        return total
+
+    def self_check(self) -> None:
+        assert len(self.call_first) == len(self.call_event) + 1
+        assert bool((np.diff(self.call_first) >= 0).all())
+        assert int(self.call_first[-1]) == len(self.task_event)
+        assert all(bool((part >= 0).all()) for part in self.call_parts.values())
+        after = self.task_after
+        assert bool((after < np.arange(len(after))).all()), "a task waits for a later one"
+        waits = self.call_wait
+        assert bool((waits < self.call_first[1:]).all()), "a call waits for work not yet launched"
+
+
+def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity) -> Graph | None:
+    """The graph of all recorded steps; None when no two of them follow one another, or no launch was recorded."""
+    if cut.steps.where != "device" or cut.steps.num_seen < 2 or not cut.steps.is_pitch:
+        return None
+    tasks = np.flatnonzero(trace.device_work & (links.launch != NONE) & (cut.step_of >= 0))
+    tasks = tasks[trace.kind[links.launch[tasks]] == Kind.RUNTIME]
+    tasks = tasks[cut.step_of[tasks] <= _last_step(cut.step_of[tasks])]
+    if len(np.unique(cut.step_of[tasks])) < 2:
+        return None
+    last = int(cut.step_of[tasks].max())
+    host_window = int(cut.host_start[0]), int(cut.host_end[last])
+    waits = _waiting_calls(trace, links, host, host_window)
+    calls = np.union1d(links.launch[tasks], waits)
+    tasks = tasks[np.lexsort((trace.start_ns[tasks], links.launch[tasks]))]
+    first = np.searchsorted(np.searchsorted(calls, links.launch[tasks]), np.arange(len(calls) + 1))
+    lanes = np.stack([trace.device[tasks].astype(np.int64), trace.stream[tasks]])
+    streams, stream = np.unique(lanes, axis=1, return_inverse=True)
+    wait, tail = _wait_targets(trace, tasks, first, calls, waits)
+    start = trace.start_ns[calls]
+    end = np.append(start[1:], max(host_window[1], int(start[-1])))
+    recorded = np.sort(trace.start_ns[trace.is_kind(*HOST_RANGES) & host.driving])
+    latency, gap, after = _constraints(trace, links, tasks, stream.ravel())
+    return Graph(
+        call_event=calls,
+        call_step=np.searchsorted(cut.host_start, start, side="right") - 1,
+        call_start_ns=start,
+        call_end_ns=end,
+        call_parts=_host_parts(trace, links, host, _Calls(calls=calls, start=start, end=end, wait=wait, tail=tail), tasks),
+        call_events=np.searchsorted(recorded, end) - np.searchsorted(recorded, start),
+        call_wait=wait,
+        call_tail_ns=tail,
+        call_first=first,
+        task_event=tasks,
+        task_step=cut.step_of[tasks],
+        task_stream=stream.ravel(),
+        task_ns=trace.dur_ns[tasks].astype(np.float64),
+        task_latency_ns=latency,
+        task_gap_ns=gap,
+        task_after=after,
+        num_streams=streams.shape[1],
+        num_steps=last + 1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Calls:
+    calls: Int64
+    start: Int64
+    end: Int64
+    wait: Int64
+    tail: Float64
+
+
+def _last_step(steps: Int64) -> int:
+    """The last step to replay: as many as MAX_TASKS allows, and two at least."""
+    if len(steps) == 0:
+        return NONE
+    counts = np.cumsum(np.bincount(steps))
+    enough = int(np.searchsorted(counts, MAX_TASKS, side="right")) - 1
+    two = int(np.unique(steps)[:2].max())
+    return max(enough, two)
+
+
+def _waiting_calls(trace: Trace, links: Links, host: HostActivity, window: tuple[int, int]) -> Int64:
+    """Calls that held the host until the device was done, inside the window."""
+    blocking = links.launch[np.flatnonzero(host.blocking_copy)]
+    syncs = np.flatnonzero(host.sync_call)
+    low, high = window
+    calls = np.union1d(syncs, blocking[blocking != NONE])
+    inside: Int64 = calls[(trace.start_ns[calls] >= low) & (trace.start_ns[calls] < high)] if len(calls) else calls
+    return inside
+
+
+def _wait_targets(trace: Trace, tasks: Int64, first: Int64, calls: Int64, waits: Int64) -> tuple[Int64, Float64]:
+    """For each waiting call, the last task to end before it returned, of those launched by then, and the time from there on."""
+    target = np.full(len(calls), NONE, np.int64)
+    tail = np.zeros(len(calls))
+    ends = trace.end_ns[tasks]
+    for at in np.searchsorted(calls, waits).tolist():
+        launched = int(first[at + 1])
+        low = max(0, launched - 4096)
+        done = ends[low:launched]
+        returned = int(trace.end_ns[calls[at]])
+        seen = np.flatnonzero(done <= returned)
+        if len(seen) == 0:
+            continue
+        best = int(seen[np.argmax(done[seen])]) + low
+        began = int(trace.start_ns[calls[at]])
+        if int(ends[best]) <= began and trace.dur_ns[calls[at]] < QUEUED_NS * 10:
+            continue
+        target[at] = best
+        tail[at] = returned - max(began, int(ends[best]))
+    return target, tail
+
+
+def _host_parts(trace: Trace, links: Links, host: HostActivity, calls: _Calls, tasks: Int64) -> dict[str, Float64]:
+    """The host's time from each call to the next, by part, without what it spent waiting for the device."""
+    full = _found_queue_full(trace, links, calls, tasks)
+    taken = _waiting_time(trace, calls, full, tasks)
+    waited = lengths_in(calls.start, calls.end, taken)
+    feeding = _feeding_time(trace, links, calls, full, tasks)
+    parts: dict[str, Float64] = {}
+    for part in ("compile", "allocator", "input", "io", "transfer"):
+        mine = subtract(feeding if part == "transfer" else getattr(host, part), taken)
+        parts[part] = lengths_in(calls.start, calls.end, mine).astype(np.float64)
+        taken = join(taken, mine)
+    tail = np.where(calls.wait != NONE, calls.tail, 0.0)
+    work = (calls.end - calls.start) - waited - np.sum(list(parts.values()), axis=0) - tail
+    parts["work"] = np.maximum(work, 0.0)
+    return parts
+
+
+def _found_queue_full(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> Bool:
+    """Which launches took long because the device's queue had no room."""
+    launched = np.sort(trace.start_ns[links.launch[tasks]])
+    finished = np.sort(trace.end_ns[tasks])
+    pending = np.searchsorted(launched, calls.start) - np.searchsorted(finished, calls.start)
+    full: Bool = (trace.dur_ns[calls.calls] > BACKPRESSURE_NS) & (pending > FULL_QUEUE) & (calls.wait == NONE)
+    return full
+
+
+def _waiting_time(trace: Trace, calls: _Calls, full: Bool, tasks: Int64) -> Intervals:
+    """When the host stood still for the device: in waits until their target ended, and in launches that found the queue full."""
+    waits = np.flatnonzero(calls.wait != NONE)
+    began = calls.start[waits]
+    target = np.maximum(trace.end_ns[tasks[calls.wait[waits]]], began)
+    stuck = calls.calls[full]
+    return union(np.concatenate([began, trace.start_ns[stuck]]), np.concatenate([target, trace.end_ns[stuck]]))
+
+
+def _feeding_time(trace: Trace, links: Links, calls: _Calls, full: Bool, tasks: Int64) -> Intervals:
+    """When the host was inside a copy's call that took long: it moves the bytes itself, as from memory that is not pinned."""
+    copies = np.isin(calls.calls, links.launch[tasks[trace.kind[tasks] == Kind.MEMCPY]])
+    slow = calls.calls[copies & ~full & (calls.wait == NONE) & (trace.dur_ns[calls.calls] > BACKPRESSURE_NS)]
+    return union(trace.start_ns[slow], trace.end_ns[slow])
+
+
+def _constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64) -> tuple[Float64, Float64, Int64]:
+    """Latency, gap and cross-stream dependency of each task, read off the recording."""
+    start, end, launched = trace.start_ns[tasks], trace.end_ns[tasks], trace.start_ns[links.launch[tasks]]
+    order = np.lexsort((start, stream))
+    before = np.full(len(tasks), np.iinfo(np.int64).min // 2, np.int64)
+    same = np.concatenate([[False], stream[order][1:] == stream[order][:-1]])
+    previous_end = np.concatenate([[0], end[order][:-1]])
+    before[order] = np.where(same, previous_end, before[order])
+    queued = launched + QUEUED_NS <= before
+    delay = (start - launched).astype(np.float64)
+    gap = np.maximum(start - before, 0).astype(np.float64)
+    idle = ~queued
+    usual_latency = float(np.median(delay[idle])) if idle.any() else 8_000.0
+    short = queued & (gap < USUAL_GAP_NS)
+    usual_gap = float(np.median(gap[short])) if short.any() else 1_000.0
+    after = _dependencies(start, end, stream, np.where(queued, before, launched), USUAL_GAP_NS)
+    waited = after != NONE
+    latency = np.where(queued | waited, np.minimum(delay, usual_latency), delay)
+    gap = np.where(queued & ~waited, gap, np.minimum(gap, usual_gap))
+    return latency, gap, after
+
+
+def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: int) -> Int64:
+    """For tasks that began long after they were ready: the task of another stream that ended last before they began."""
+    after = np.full(len(start), NONE, np.int64)
+    late = np.flatnonzero(start - ready > usual)
+    if len(late) == 0 or len(np.unique(stream)) < 2:
+        return after
+    by_end = np.argsort(end, kind="stable")
+    ends = end[by_end]
+    at = np.searchsorted(ends, start[late] + 1, side="right") - 1
+    for task, position in zip(late.tolist(), at.tolist(), strict=True):
+        for back in range(position, max(position - 8, -1), -1):
+            other = int(by_end[back])
+            if stream[other] != stream[task] and other < task and end[other] > ready[task]:
+                if start[task] - end[other] <= usual:
+                    after[task] = other
+                break
+    return after

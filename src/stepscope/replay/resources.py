@@ -1,0 +1,46 @@
+"""What limits the step: the resource whose absence shortens the replayed step most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.core.trace import NONE, Bool
+from stepscope.replay.changes import without_host_parts, without_tasks, without_waits
+from stepscope.replay.graph import Graph
+from stepscope.replay.simulate import play
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskKinds:
+    """Per task of a graph, what it uses; no task is two of these."""
+
+    transfer: Bool
+    comms: Bool
+    arithmetic: Bool
+    """Kernels that the arithmetic units hold up."""
+    memory: Bool
+    """Kernels that device memory holds up."""
+
+
+def without_host(graph: Graph) -> Graph:
+    """A host that takes no time and never waits: what is left is input, copies and the device."""
+    free = without_waits(without_host_parts(graph, "work", "allocator", "compile", "io"), graph.call_wait != NONE)
+    return replace(free, task_latency_ns=np.zeros_like(graph.task_latency_ns))
+
+
+def shares(graph: Graph, kinds: TaskKinds) -> dict[str, float]:
+    """For each resource, how much shorter the step is without it."""
+    whole = play(graph).pitch_ns
+    free = {
+        "data": without_host_parts(graph, "input"),
+        "host": without_host(graph),
+        "transfer": without_host_parts(without_tasks(graph, kinds.transfer), "transfer"),
+        "comms": without_tasks(graph, kinds.comms),
+        "compute": without_tasks(graph, kinds.arithmetic),
+        "memory": without_tasks(graph, kinds.memory),
+    }
+    if not whole > 0:
+        return dict.fromkeys(free, 0.0)
+    return {name: max(0.0, 1.0 - play(changed).pitch_ns / whole) for name, changed in free.items()}

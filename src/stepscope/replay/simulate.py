@@ -1,0 +1,55 @@
+"""Plays a graph: when each task would begin and end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.core.trace import NONE
+from stepscope.replay.graph import Float64, Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One run of the graph."""
+
+    end_ns: Float64
+    """Per task."""
+    step_end_ns: Float64
+    """Per step, the end of its last task; NaN for a step without any."""
+
+    @property
+    def pitch_ns(self) -> float:
+        """The median distance between the ends of consecutive steps' work."""
+        ends = np.maximum.accumulate(self.step_end_ns[~np.isnan(self.step_end_ns)])
+        return float(np.median(np.diff(ends))) if len(ends) > 1 else float("nan")
+
+
+def play(graph: Graph) -> Played:
+    """Simulate: the host goes from call to call; tasks begin when launched, their stream free and what they wait for done."""
+    host_ns = graph.call_ns.tolist()
+    wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()
+    stream, length = graph.task_stream.tolist(), graph.task_ns.tolist()
+    latency, gap, after = graph.task_latency_ns.tolist(), graph.task_gap_ns.tolist(), graph.task_after.tolist()
+    free = [-1e18] * graph.num_streams
+    ends = [0.0] * len(length)
+    now = 0.0
+    for call, spent in enumerate(host_ns):
+        for task in range(first[call], first[call + 1]):
+            lane = stream[task]
+            begin = now + latency[task]
+            other = free[lane] + gap[task]
+            if other > begin:
+                begin = other
+            if after[task] != NONE and ends[after[task]] > begin:
+                begin = ends[after[task]]
+            free[lane] = ends[task] = begin + length[task]
+        if wait[call] != NONE:
+            done = ends[wait[call]]
+            now = max(done, now) + tail[call]
+        now += spent
+    end_ns = np.array(ends)
+    step_end = np.full(graph.num_steps, np.nan)
+    np.fmax.at(step_end, graph.task_step, end_ns)
+    return Played(end_ns=end_ns, step_end_ns=step_end)

@@ -1,0 +1,50 @@
+"""Case: one rank as the rules see it, with a replay to ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from stepscope.analyses.rank import measure_rank
+from stepscope.analyses.survey import Survey
+from stepscope.core.facts import RankFacts, Replayed
+from stepscope.replay.graph import Graph, build
+from stepscope.replay.kinds import task_kinds
+from stepscope.replay.profiler_cost import fit
+from stepscope.replay.resources import TaskKinds, shares
+from stepscope.replay.simulate import play
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What was measured on a rank, and the graph of its unprofiled run."""
+
+    survey: Survey
+    facts: RankFacts
+    graph: Graph | None
+    """None when the recording does not allow a replay: then no gain can be predicted."""
+    kinds: TaskKinds | None
+    pitch_ns: float | None
+
+    def speedup(self, changed: Graph) -> float:
+        """How much faster the step is with a changed graph: time before / time after."""
+        assert self.pitch_ns is not None
+        return self.pitch_ns / max(play(changed).pitch_ns, 1.0)
+
+
+def case_of(found: Survey, rank: int, step_ns: int | None) -> Case:
+    """Measure the rank and replay its steps."""
+    facts = measure_rank(found, rank, step_ns)
+    graph = build(found.trace, found.links, found.cut, found.host)
+    pitch = facts.steps.pitch_ns
+    if graph is None or not pitch:
+        return Case(survey=found, facts=facts, graph=None, kinds=None, pitch_ns=None)
+    kinds = task_kinds(found, graph)
+    fitted = fit(graph, step_ns)
+    replayed = Replayed(
+        recorded_error=play(graph).pitch_ns / pitch - 1,
+        pitch_ns=fitted.pitch_ns,
+        error=fitted.error,
+        cost_ns=fitted.cost_ns,
+        shares=shares(fitted.graph, kinds),
+    )
+    return Case(survey=found, facts=replace(facts, replayed=replayed), graph=fitted.graph, kinds=kinds, pitch_ns=fitted.pitch_ns)
