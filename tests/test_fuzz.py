@@ -88,13 +88,13 @@ def test_a_damaged_trace_is_diagnosed_or_refused(name: str, tmp_path: Path) -> N
         _damage(trace, chance)
         damaged.write_text(json.dumps(trace))
         try:
-            facts, notes = measure_job([Source(path=damaged, label=str(damaged))], use_cache=False)
+            job = measure_job([Source(path=damaged, label=str(damaged))], use_cache=False)
         except StepscopeError as problem:
             assert "damaged.json" in str(problem)  # noqa: PT017
             outcomes["refused"] += 1
             continue
-        facts.self_check()
-        diagnosis = diagnose(facts, notes)
+        job.facts.self_check()
+        diagnosis = diagnose(job, every=True)
         assert json.loads(to_json(diagnosis))["schema"] == "stepscope.diagnosis/1"
         assert max(map(len, render(diagnosis, width=80, color=False).splitlines())) <= 80
         outcomes["diagnosed"] += 1

@@ -18,6 +18,10 @@ from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
 
 RANK_KEYS = {"rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
 TOP_KEYS = {"schema", "verdict", "step", "replay", "ranks", "findings", "notes", "unknown_events"}
+FINDING_KEYS = {
+    "code", "bound", "summary", "action", "evidence", "ranks", "changes_numerics",
+    "predicted_speedup", "predicted_low", "predicted_high", "predicted_step_ms",
+}  # fmt: skip
 DEVICE_KEYS = {"span", "busy", "compute", "comms", "copy", "comms_under_compute"}
 
 
@@ -43,7 +47,8 @@ def test_the_json_is_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["schema"] == "stepscope.diagnosis/1"
     assert set(found["verdict"]) == {"bound", "summary", "shares"}
     assert set(found["step"]) == {"count", "ms", "profiled_ms", "source"}
-    assert found["findings"] == []
+    assert set(found["replay"]) == {"ms", "error"}
+    assert [set(finding) for finding in found["findings"]][:1] == [FINDING_KEYS]
     assert [set(rank) for rank in found["ranks"]] == [RANK_KEYS]
     assert set(found["ranks"][0]["partition_ms"]) == set(PARTS)
     assert set(found["ranks"][0]["device_ns"]) == DEVICE_KEYS
@@ -66,7 +71,9 @@ def test_a_given_step_time_wins(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_demo_runs_with_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
-    assert "waits for input" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Input-bound" in printed
+    assert "serial-loader" in printed
 
 
 def test_several_files_are_ranks_read_in_parallel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +151,7 @@ def test_the_options_are_pinned() -> None:
     assert actions is not None
     options = {name: sorted(o for a in command._actions for o in a.option_strings) for name, command in dict(actions).items()}
     assert options == {
-        "diagnose": ["--format", "--help", "--jobs", "--no-cache", "--step-ms", "-h"],
+        "diagnose": ["--all", "--format", "--help", "--jobs", "--no-cache", "--step-ms", "-h"],
         "demo": ["--format", "--help", "-h"],
     }
 

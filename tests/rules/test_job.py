@@ -29,18 +29,18 @@ def sources(folder: Path, *names: str) -> list[Source]:
 def test_an_executor_gives_the_same_facts_as_none(tmp_path: Path) -> None:
     files = sources(tmp_path, "rank1.json.gz", "rank0.json.gz")
     seen: list[tuple[int, int]] = []
-    alone, _ = measure_job(files, use_cache=False)
+    alone = measure_job(files, use_cache=False)
     with ThreadPoolExecutor(2) as pool:
-        together, _ = measure_job(files, executor=pool, use_cache=False, progress=lambda done, total: seen.append((done, total)))
+        together = measure_job(files, executor=pool, use_cache=False, progress=lambda done, total: seen.append((done, total)))
     assert alone == together
     assert seen == [(1, 2), (2, 2)]
 
 
 def test_one_bad_file_is_a_note_and_only_bad_files_are_an_error(tmp_path: Path) -> None:
     good, bad = sources(tmp_path, "rank0.json.gz", "bad.json")
-    facts, notes = measure_job([good, bad], use_cache=False)
-    assert len(facts.ranks) == 1
-    assert any("bad.json" in note for note in notes)
+    job = measure_job([good, bad], use_cache=False)
+    assert len(job.facts.ranks) == 1
+    assert any("bad.json" in note for note in job.notes)
     with pytest.raises(InputError, match=r"bad\.json"):
         measure_job([bad], use_cache=False)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.survey import survey
 from stepscope.core.diagnosis import BOUNDS, Diagnosis
 from stepscope.core.facts import Facts
+from stepscope.rules.case import case_of
+from stepscope.rules.job import Job
+from stepscope.rules.rulebook import judge
 from stepscope.rules.verdict import diagnose
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 
@@ -29,14 +31,32 @@ def stepping(*inside: Event, work_ms: int = 1, step_ms: int = 10, name: str = "g
 
 
 def judged(*events: Event, step_ns: int | None = None) -> Diagnosis:
-    facts = measure_rank(survey(trace_of(*events), None), 0, step_ns)
-    return diagnose(Facts(ranks=(facts,), given_step_ns=step_ns))
+    case = case_of(survey(trace_of(*events), None), 0, step_ns)
+    facts = Facts(ranks=(case.facts,), given_step_ns=step_ns)
+    return diagnose(Job(facts=facts, judgements=(judge(case),), notes=()))
+
+
+def running_ahead(name: str) -> list[Event]:
+    """Four steps that the host launches in 1 ms each while the device needs 10."""
+    events: list[Event] = []
+    for i in range(4):
+        events += [
+            mark(f"ProfilerStep#{i}", i * MS, (i + 1) * MS - 1),
+            call("cudaLaunchKernel", i * MS + 1000, i * MS + 6000, i + 1),
+            kernel(name, i * 10 * MS + 20_000, (i + 1) * 10 * MS + 18_000, i + 1),
+        ]
+    return events
 
 
 def test_a_busy_device_is_compute_bound() -> None:
-    diagnosis = judged(*stepping(work_ms=9))
+    diagnosis = judged(*running_ahead("ampere_sgemm_128x64_nn"))
     assert diagnosis.verdict.bound == "compute"
-    assert diagnosis.verdict.shares["compute"] == pytest.approx(0.9)
+    assert diagnosis.verdict.shares["compute"] > 0.8
+    assert diagnosis.step.profiled_ms == pytest.approx(10.0)
+
+
+def test_kernels_that_only_move_bytes_are_memory_bound() -> None:
+    assert judged(*running_ahead("vectorized_elementwise_kernel")).verdict.bound == "memory"
 
 
 def test_a_device_that_waits_for_the_loader_is_data_bound() -> None:
@@ -49,22 +69,41 @@ def test_a_device_that_waits_for_launches_is_host_bound() -> None:
     diagnosis = judged(*stepping(*ops))
     assert diagnosis.verdict.bound == "host"
     assert "launches work more slowly" in diagnosis.verdict.summary
+    assert diagnosis.replay is not None
+    assert abs(diagnosis.replay.error) < 0.03
 
 
 def test_collectives_that_nothing_hides_are_comms_and_their_wait_is_not_judged() -> None:
-    diagnosis = judged(*stepping(work_ms=9, name="ncclDevKernel_AllReduce_Sum"))
+    diagnosis = judged(*running_ahead("ncclDevKernel_AllReduce_Sum"))
     assert diagnosis.verdict.bound == "comms"
     assert any("comms_wait is not measured" in note for note in diagnosis.notes)
+
+
+def test_a_step_the_host_paces_is_host_bound_however_busy_the_device_looks() -> None:
+    """9 of 10 ms busy, but each launch comes when the host gets to it: a faster kernel would change nothing."""
+    diagnosis = judged(*stepping(work_ms=9))
+    assert diagnosis.verdict.bound == "host"
+    assert diagnosis.verdict.shares["compute"] == 0.0
 
 
 def test_nothing_to_judge_is_unknown() -> None:
     assert judged().verdict.bound == "unknown"
 
 
-def test_shares_are_of_known_bounds_and_sum_to_one() -> None:
+def test_shares_are_what_removing_each_resource_gives() -> None:
     shares = judged(*stepping()).verdict.shares
     assert set(shares) <= set(BOUNDS)
-    assert sum(shares.values()) == pytest.approx(1.0)
+    assert all(0 <= share <= 1 for share in shares.values())
+    assert shares["host"] == pytest.approx(0.9, abs=0.01)
+
+
+def test_one_step_alone_is_judged_by_its_largest_part() -> None:
+    diagnosis = judged(
+        mark("ProfilerStep#0", 0, 10 * MS), call("cudaLaunchKernel", MS, MS + 5000, 1), kernel("gemm", 2 * MS, 9 * MS, 1)
+    )
+    assert diagnosis.replay is None
+    assert diagnosis.verdict.bound == "compute"
+    assert sum(diagnosis.verdict.shares.values()) == pytest.approx(1.0)
 
 
 def test_a_bare_trace_says_that_its_step_time_is_the_profiled_one() -> None:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,17 +26,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace, folder of rank traces, or tar")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
     parser.add_argument("--step-ms", type=_positive, metavar="X", help="the step time without a profiler attached, in ms")
+    parser.add_argument("--all", action="store_true", help="also findings whose mend gives less than 2 %%")
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
     parser.add_argument("--jobs", type=_count, metavar="N", help="processes to use for several files (default: one per core)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    diagnosis = diagnose_paths(arguments.paths, step_ms=arguments.step_ms, use_cache=not arguments.no_cache, jobs=arguments.jobs)
+    diagnosis = diagnose_paths(
+        arguments.paths, step_ms=arguments.step_ms, use_cache=not arguments.no_cache, jobs=arguments.jobs, every=arguments.all
+    )
     print_diagnosis(diagnosis, arguments.format)
     return 0
 
 
-def diagnose_paths(paths: Sequence[str], *, step_ms: float | None, use_cache: bool, jobs: int | None) -> Diagnosis:
+def diagnose_paths(
+    paths: Sequence[str], *, step_ms: float | None, use_cache: bool, jobs: int | None, every: bool = False
+) -> Diagnosis:
     """Read, measure, judge; progress on stderr when that is a terminal."""
     from stepscope.readers.inputs import find_sources
     from stepscope.rules.job import measure_job
@@ -43,10 +49,10 @@ def diagnose_paths(paths: Sequence[str], *, step_ms: float | None, use_cache: bo
 
     step_ns = None if step_ms is None else round(step_ms * 1e6)
     with find_sources(paths) as found, _executor(found.sources, jobs) as executor, _progress(found.sources) as (files, read):
-        facts, notes = measure_job(
+        job = measure_job(
             found.sources, executor=executor, step_ns=step_ns, use_cache=use_cache, progress=files, read_progress=read
         )
-        return diagnose(facts, (*found.notes, *notes))
+        return diagnose(replace(job, notes=(*found.notes, *job.notes)), every=every)
 
 
 def print_diagnosis(diagnosis: Diagnosis, style: str) -> None:

@@ -62,6 +62,8 @@ class Diagnosis:
     verdict: Verdict
     step: StepTime
     replay: ReplayCheck | None
+    together: float | None
+    """The speedup of all the findings' mends at once; None when there are fewer than two."""
     findings: tuple[Finding, ...]
     facts: Facts
     notes: tuple[str, ...]

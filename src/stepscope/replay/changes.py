@@ -33,6 +33,34 @@ def without_host_parts(graph: Graph, *parts: str) -> Graph:
     return replace(graph, call_parts={p: np.zeros_like(v) if p in parts else v for p, v in graph.call_parts.items()})
 
 
+def with_part_ns(graph: Graph, part: str, ns: Float64) -> Graph:
+    """This part of the host's time takes `ns` (one entry per call)."""
+    return replace(graph, call_parts=graph.call_parts | {part: ns})
+
+
+def on_own_stream(graph: Graph, mask: Bool, *, early: bool) -> Graph:
+    """The masked tasks run on a stream of their own; what followed each on its old stream waits for it there.
+
+    With `early` they were asked for a step before they are needed, so nobody waits: they only have to fit into the step.
+    """
+    after = graph.task_after.copy()
+    waiting: dict[int, int] = {}
+    for task in () if early else np.flatnonzero(np.isin(graph.task_stream, graph.task_stream[mask])).tolist():
+        lane = int(graph.task_stream[task])
+        if mask[task]:
+            waiting[lane] = task
+        elif lane in waiting:
+            after[task] = max(int(after[task]), waiting.pop(lane))
+    usual = float(np.median(graph.task_gap_ns)) if len(graph) else 0.0
+    return replace(
+        graph,
+        task_stream=np.where(mask, graph.num_streams, graph.task_stream),
+        task_gap_ns=np.where(mask, np.minimum(graph.task_gap_ns, usual), graph.task_gap_ns),
+        task_after=after,
+        num_streams=graph.num_streams + 1,
+    )
+
+
 def without_waits(graph: Graph, mask: Bool) -> Graph:
     """The masked calls (one entry per call) no longer wait for the device."""
     return replace(graph, call_wait=np.where(mask, NONE, graph.call_wait), call_tail_ns=np.where(mask, 0.0, graph.call_tail_ns))

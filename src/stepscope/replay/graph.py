@@ -242,11 +242,11 @@ def _constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64) -> tup
     queued = launched + QUEUED_NS <= before
     delay = (start - launched).astype(np.float64)
     gap = np.maximum(start - before, 0).astype(np.float64)
-    idle = ~queued
+    after = _dependencies(start, end, stream, np.where(queued, before, launched), USUAL_GAP_NS)
+    idle = ~queued & (after == NONE)
     usual_latency = float(np.median(delay[idle])) if idle.any() else 8_000.0
     short = queued & (gap < USUAL_GAP_NS)
     usual_gap = float(np.median(gap[short])) if short.any() else 1_000.0
-    after = _dependencies(start, end, stream, np.where(queued, before, launched), USUAL_GAP_NS)
     waited = after != NONE
     latency = np.where(queued | waited, np.minimum(delay, usual_latency), delay)
     gap = np.where(queued & ~waited, gap, np.minimum(gap, usual_gap))

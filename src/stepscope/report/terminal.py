@@ -81,10 +81,10 @@ def _draw(sheet: Sheet, diagnosis: Diagnosis) -> None:
             sheet.blank()
             sheet.prose(f"From here on: rank {rank.rank}, the one with the median step.", style="dim")
         draw_step(sheet, rank)
+        _draw_findings(sheet, diagnosis)
         draw_device(sheet, rank)
         draw_kernels(sheet, rank)
         draw_host(sheet, rank)
-    _draw_findings(sheet, diagnosis)
     _draw_notes(sheet, diagnosis)
 
 
@@ -150,6 +150,8 @@ def _draw_findings(sheet: Sheet, diagnosis: Diagnosis) -> None:
     left = len(diagnosis.findings) - MAX_FINDINGS
     if left > 0:
         sheet.prose(f"and {plural(left, 'finding')} more", indent=2, style="dim")
+    if diagnosis.together is not None:
+        sheet.prose(f"All of them together: {diagnosis.together:.2f}x; they do not multiply.", indent=2)
     if diagnosis.replay is not None:
         error = diagnosis.replay.error
         side = "above" if error > 0 else "below"

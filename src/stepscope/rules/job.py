@@ -1,4 +1,4 @@
-"""A job: files in, Facts out. One file is one task; only facts travel between processes."""
+"""A job: files in, facts and judgements out. One file is one task; events never travel between processes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from stepscope.readers.inputs import assign_ranks
 from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
 from stepscope.rules.case import case_of
+from stepscope.rules.rulebook import Judgement, judge
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished files and of all."""
@@ -26,7 +27,18 @@ class Measured:
 
     meta: TraceMeta | None = None
     facts: RankFacts | None = None
+    judgement: Judgement | None = None
     problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The ranks that could be read, what the rules say of each, and notes on what could not be read."""
+
+    facts: Facts
+    judgements: tuple[Judgement, ...]
+    """In the order of `facts.ranks`."""
+    notes: tuple[str, ...]
 
 
 def measure_file(source: Source, step_ns: int | None, use_cache: bool, progress: Callable[[int], None] | None = None) -> Measured:
@@ -38,7 +50,7 @@ def measure_file(source: Source, step_ns: int | None, use_cache: bool, progress:
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
     case = case_of(survey(trace, spec), trace.meta.rank or 0, step_ns)
-    return Measured(meta=trace.meta, facts=case.facts)
+    return Measured(meta=trace.meta, facts=case.facts, judgement=judge(case))
 
 
 def measure_job(
@@ -49,8 +61,8 @@ def measure_job(
     use_cache: bool = True,
     progress: Progress | None = None,
     read_progress: Callable[[int], None] | None = None,
-) -> tuple[Facts, tuple[str, ...]]:
-    """Facts of every rank that could be read, by rank, and notes on what could not."""
+) -> Job:
+    """Every rank that could be read, by rank, and notes on what could not."""
     results: list[Measured] = []
     for number, measured in enumerate(_measured(sources, executor, step_ns, use_cache, read_progress), start=1):
         results.append(measured)
@@ -61,10 +73,18 @@ def measure_job(
     if not good:
         raise InputError(problems[0] if len(problems) == 1 else "no trace could be read:\n  " + "\n  ".join(problems))
     ranks, notes = assign_ranks([r.meta for r in good if r.meta is not None])
-    facts = [replace(r.facts, rank=rank) for r, rank in zip(good, ranks, strict=True) if r.facts is not None]
-    facts.sort(key=lambda f: (f.rank, f.path))
+    rows = [
+        (replace(r.facts, rank=rank), r.judgement or Judgement())
+        for r, rank in zip(good, ranks, strict=True)
+        if r.facts is not None
+    ]
+    rows.sort(key=lambda row: (row[0].rank, row[0].path))
     left_out = [f"left out: {problem}" for problem in problems]
-    return Facts(ranks=tuple(facts), given_step_ns=step_ns), (*left_out, *notes)
+    return Job(
+        facts=Facts(ranks=tuple(facts for facts, _ in rows), given_step_ns=step_ns),
+        judgements=tuple(judgement for _, judgement in rows),
+        notes=(*left_out, *notes),
+    )
 
 
 def _measured(

@@ -1,4 +1,4 @@
-"""What a rule says: a Proposal, an Abstention, or nothing.
+"""What a rule says: a Proposal, a Remark, an Abstention, or nothing.
 
 A rule is one module with `CODE`, `BOUND`, `propose(case)` and a docstring in sections (What it sees / Why it costs / Evidence it
 needs / What to do / Example); `stepscope explain` prints that docstring. It never does arithmetic for the gain: it proposes a
@@ -40,6 +40,14 @@ class Abstention:
 
     code: str
     needs: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """Something worth knowing that promises no time: memory about to run out, a stall too rare for the median step to see."""
+
+    code: str
+    text: str
 
 
 def finding_of(case: Case, proposal: Proposal) -> Finding:

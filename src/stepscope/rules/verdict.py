@@ -1,9 +1,13 @@
-"""The verdict. For now it names the largest part of the step's partition; the replay will say what removing it would give."""
+"""The verdict: what limits the run, by what removing it would give."""
 
 from __future__ import annotations
 
-from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
+from dataclasses import replace
+
+from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts
+from stepscope.rules.job import Job
+from stepscope.rules.rulebook import LEAST_SPEEDUP, Judgement
 
 BOUND_OF_PART = {
     "compute": "compute",
@@ -19,55 +23,108 @@ BOUND_OF_PART = {
     "idle_other": "host",
 }
 WORDS = {
-    "compute": "the device is computing",
-    "comms": "communication between ranks that nothing hides",
-    "transfer": "copies between host and device that nothing hides",
-    "data": "the device waits for input",
-    "host": "the device waits for the host",
+    "compute": "arithmetic in kernels",
+    "memory": "kernels that wait for device memory",
+    "comms": "communication between ranks",
+    "transfer": "copies between host and device",
+    "data": "waiting for input",
+    "host": "waiting for the host",
+}
+NAMES = {
+    "compute": "Compute-bound",
+    "memory": "Bound by device memory",
+    "comms": "Bound by communication",
+    "transfer": "Bound by copies",
+    "data": "Input-bound",
+    "host": "Host-bound",
 }
 HOST_WORDS = {
-    "idle_sync": "the host blocks on the device and then launches too late",
-    "idle_launch": "the host launches work more slowly than the device does it",
-    "idle_allocator": "the host is allocating or freeing device memory",
-    "idle_compile": "the host is compiling",
-    "idle_io": "the host is saving or loading",
-    "idle_other": "what the host does meanwhile was not recorded",
+    "idle_sync": "it blocks on the device and then launches too late",
+    "idle_launch": "it launches work more slowly than the device does it",
+    "idle_allocator": "it is allocating or freeing device memory",
+    "idle_compile": "it is compiling",
+    "idle_io": "it is saving or loading",
+    "idle_other": "what it does meanwhile was not recorded",
 }
+LEAST_SHARE = 0.01
+"""When no resource alone shortens the step by this, the replay tells none apart and the largest part of the step is named."""
 
 
-def diagnose(facts: Facts, notes: tuple[str, ...] = ()) -> Diagnosis:
-    """What was measured, as a Diagnosis."""
-    rank = facts.median_rank
-    verdict = _verdict(rank)
+def diagnose(job: Job, *, every: bool = False) -> Diagnosis:
+    """What limits the run and what to do about it; with `every`, also findings that give next to nothing."""
+    facts, rank = job.facts, job.facts.median_rank
+    judgement = job.judgements[facts.ranks.index(rank)]
+    findings = tuple(_on_ranks(f, job) for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
     return Diagnosis(
-        verdict=verdict,
+        verdict=_verdict(rank, findings),
         step=_step(facts, rank),
-        replay=None,
-        findings=(),
+        replay=_replay(rank),
+        together=judgement.together,
+        findings=findings,
         facts=facts,
-        notes=(*notes, *_notes(facts, rank)),
+        notes=(*job.notes, *_notes(facts, rank), *_not_judged(judgement)),
         unknown_events=sum(sum(r.unknown.values()) for r in facts.ranks),
     )
 
 
-def _verdict(rank: RankFacts) -> Verdict:
-    typical = rank.typical_parts_ns
-    if typical is None or not any(typical.values()):
+def _on_ranks(finding: Finding, job: Job) -> Finding:
+    """The finding with every rank that has it too."""
+    ranks = [
+        facts.rank
+        for facts, judgement in zip(job.facts.ranks, job.judgements, strict=True)
+        if any(other.code == finding.code and other.predicted_speedup >= LEAST_SPEEDUP for other in judgement.findings)
+    ]
+    return replace(finding, ranks=tuple(ranks) or finding.ranks)
+
+
+def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
+    parts = _part_shares(rank)
+    if parts is None:
         return Verdict(bound="unknown", summary="Nothing to judge: the trace shows no step with work in it.", shares={})
-    total = sum(typical.values())
-    parts = {part: value / total for part, value in typical.items()}
+    removed = dict(rank.replayed.shares) if rank.replayed is not None else {}
+    if max(removed.values(), default=0.0) >= LEAST_SHARE:
+        bound = max(removed, key=lambda b: removed[b])
+        words = f"{NAMES[bound]}: without {WORDS[bound]} the step would be {removed[bound]:.0%} shorter"
+        return Verdict(bound=bound, summary=f"{words}{_more(rank, bound, parts, findings)}.", shares=removed)
     shares: dict[str, float] = {}
     for part, share in parts.items():
-        bound = BOUND_OF_PART[part]
-        shares[bound] = shares.get(bound, 0.0) + share
+        shares[BOUND_OF_PART[part]] = shares.get(BOUND_OF_PART[part], 0.0) + share
     bound = max(shares, key=lambda b: shares[b])
-    words = WORDS[bound]
+    words = "operators running on the host" if rank.steps.where == "host" and bound == "compute" else WORDS[bound]
+    return Verdict(
+        bound=bound,
+        summary=f"{NAMES[bound]}: {shares[bound]:.0%} of the step is {words}{_more(rank, bound, parts, findings)}.",
+        shares=shares,
+    )
+
+
+def _part_shares(rank: RankFacts) -> dict[str, float] | None:
+    typical = rank.typical_parts_ns
+    if typical is None or not any(typical.values()):
+        return None
+    total = sum(typical.values())
+    return {part: value / total for part, value in typical.items()}
+
+
+def _more(rank: RankFacts, bound: str, parts: dict[str, float], findings: tuple[Finding, ...]) -> str:
+    """What the host was doing, or how near the peak a well-fed run is."""
     if bound == "host":
-        words = HOST_WORDS[max(HOST_WORDS, key=lambda part: parts[part])]
-        words = f"the device waits: {words}"
-    if bound == "compute" and rank.steps.where == "host":
-        words = "operators run on the host, no device was recorded"
-    return Verdict(bound=bound, summary=f"{shares[bound]:.0%} of the step: {words}.", shares=shares)
+        return f"; {HOST_WORDS[max(HOST_WORDS, key=lambda part: parts[part])]}"
+    if bound in ("compute", "memory") and not findings and rank.replayed is not None:
+        reached = f"; {rank.roofline.mfu:.0%} of the device's dense peak" if rank.roofline.mfu is not None else ""
+        return f"{reached}; nothing found worth more than 2 %"
+    return ""
+
+
+def _replay(rank: RankFacts) -> ReplayCheck | None:
+    if rank.replayed is None:
+        return None
+    error = rank.replayed.recorded_error if rank.replayed.error is None else rank.replayed.error
+    return ReplayCheck(ms=rank.replayed.pitch_ns / 1e6, error=error)
+
+
+def _not_judged(judgement: Judgement) -> tuple[str, ...]:
+    return tuple(f"{abstention.code} was not judged: {abstention.needs}" for abstention in judgement.abstentions)
 
 
 def _step(facts: Facts, rank: RankFacts) -> StepTime:
@@ -94,7 +151,10 @@ def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
         others = sum(1 for r in facts.ranks if r.rank != shown and r.notes)
         notes += [f"{others} other rank(s) have notes of their own"] if others else []
     if facts.given_step_ns is None and rank.steps.pitch_ns is not None:
-        notes.append("step time is the profiled one, which the profiler's own cost lengthens; give the real one with --step-ms")
+        notes.append(
+            "step time is the profiled one, which the profiler's own cost lengthens: gains are for a usual cost of it;"
+            " give the real step time with --step-ms"
+        )
     comms = rank.partition is not None and any(rank.partition.parts["comms_transfer"])
     if comms and rank.partition is not None and not rank.partition.waits_split:
         notes.append("waiting for other ranks is not told apart from moving bytes: comms_wait is not measured")

@@ -1,0 +1,27 @@
+"""What a finding means, why it costs, and how to mend it.
+
+CODE is a finding's code, such as serial-loader; --list names them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("code", nargs="?", metavar="CODE", help="a finding's code")
+    parser.add_argument("--list", action="store_true", help="every code with its first line")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.errors import UsageError
+    from stepscope.rules.explanation import explain, first_lines
+
+    if arguments.list or arguments.code is None:
+        if arguments.code is not None:
+            raise UsageError("give a code or --list, not both")
+        sys.stdout.write("\n".join(f"{code:26} {line}" for code, line in first_lines()) + "\n")
+        return 0
+    sys.stdout.write(explain(arguments.code) + "\n")
+    return 0

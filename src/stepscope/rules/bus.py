@@ -1,0 +1,94 @@
+"""Copies over the bus as the transfer rules see them: which tasks, how large, how fast pinned ones go, what waits for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.analyses.naming import matching
+from stepscope.core.trace import NONE, Bool, Int64, Kind
+from stepscope.replay.changes import with_part_ns, without_waits
+from stepscope.replay.graph import Float64, Graph
+from stepscope.rules.case import Case
+
+PAGEABLE_TO_DEVICE = re.compile(r"^Memcpy HtoD \(Pageable")
+PINNED_TO_DEVICE = re.compile(r"^Memcpy HtoD \(Pinned")
+TO_DEVICE = re.compile(r"HtoD|HostToDevice")
+TO_HOST = re.compile(r"DtoH|DeviceToHost")
+
+LARGE_BYTES = 1 << 20
+"""From here on a copy's time is its bytes: at 10 to 60 GB/s a mebibyte takes 20 us and more, the start of a copy about 2."""
+PINNED_SHARE = 0.8
+"""Of a PCIe link's raw rate that one pinned copy reaches: 12.5 of 16 GB/s on gen 3, 25 of 32 on gen 4, 55 of 64 on gen 5 (H200)."""
+
+
+def copy_tasks(case: Case, pattern: re.Pattern[str]) -> Bool:
+    """Mask of the graph's tasks that are copies of this kind, each launched by a call of its own (not from inside a CUDA graph)."""
+    assert case.graph is not None
+    trace, tasks = case.survey.trace, case.graph.task_event
+    mask: Bool = (trace.kind[tasks] == Kind.MEMCPY) & matching(trace, pattern)[tasks] & ~case.survey.links.shared[tasks]
+    return mask
+
+
+def sizes(case: Case) -> Float64:
+    """Bytes of each task of the graph; NaN where they were not recorded."""
+    assert case.graph is not None
+    trace, tasks = case.survey.trace, case.graph.task_event
+    own, launch = trace.size_bytes[tasks], case.survey.links.launch[tasks]
+    size = np.where(own == NONE, trace.size_bytes[np.maximum(launch, 0)], own).astype(np.float64)
+    return np.where(size >= 0, size, np.nan)
+
+
+def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
+    """What the trace's own large pinned copies reach, else this share of the link's rate; None when neither is known."""
+    assert case.graph is not None
+    size, pinned = sizes(case), copy_tasks(case, PINNED_TO_DEVICE)
+    large = pinned & (size >= LARGE_BYTES) & (case.graph.task_ns > 0)
+    if large.any():
+        return float(np.median(size[large] / case.graph.task_ns[large])) * 1e9
+    link = None if case.survey.roofs is None else case.survey.roofs.spec.link_bytes_per_s.get("pcie")
+    return None if link is None else link.value * share
+
+
+def call_of_task(graph: Graph) -> Int64:
+    """The call that launches each task."""
+    return np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
+
+
+def launching(graph: Graph, tasks: Bool) -> Bool:
+    """Mask of the calls that launch any of the masked tasks."""
+    mask = np.zeros(len(graph.call_event), np.bool_)
+    mask[call_of_task(graph)[tasks]] = True
+    return mask
+
+
+def waits_for(case: Case, graph: Graph, calls: Bool) -> Bool:
+    """The masked calls, and those that wait in the same operator: `aten::copy_` of memory that is not pinned waits for its stream."""
+    parent = case.survey.links.parent[graph.call_event]
+    mine = np.unique(parent[calls & (parent != NONE)])
+    together: Bool = calls | ((graph.call_wait != NONE) & np.isin(parent, mine))
+    return together
+
+
+def let_go(case: Case, graph: Graph, tasks: Bool) -> Graph:
+    """The host goes on at once from the calls of the masked copies: it neither moves the bytes nor waits for the device."""
+    calls = launching(graph, tasks)
+    free = without_waits(graph, waits_for(case, graph, calls))
+    usual = float(np.median(graph.task_latency_ns)) if len(graph) else 0.0
+    latency = np.where(tasks, np.minimum(free.task_latency_ns, usual), free.task_latency_ns)
+    feeding = np.where(calls, 0.0, graph.call_parts["transfer"])
+    return with_part_ns(replace(free, task_latency_ns=latency), "transfer", feeding)
+
+
+def at_rate(case: Case, graph: Graph, tasks: Bool, bytes_per_s: float | None) -> Graph:
+    """The masked copies at this rate, where that is faster and their bytes are known."""
+    if bytes_per_s is None:
+        return graph
+    faster = np.fmin(graph.task_ns, sizes(case) / bytes_per_s * 1e9)
+    return replace(graph, task_ns=np.where(tasks, faster, graph.task_ns))
+
+
+def per_step(graph: Graph, total: float) -> float:
+    return total / max(graph.num_steps, 1)

@@ -1,0 +1,113 @@
+"""Which operators were run only so that the host could read their result.
+
+A trace does not say which tensor went where. It says enough: autograd numbers the operators it records, and one whose number no
+backward node ever carries did not lead to the loss; and shapes show whether an operator's result can be what the next one took.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.intervals import Intervals, union
+from stepscope.core.trace import NONE, Int64, Kind, OpInputs, Trace
+from stepscope.rules.case import Case
+from stepscope.work.model import parse_inputs
+
+TO_SCALAR = re.compile(
+    r"^aten::(max|min|mean|sum|norm|linalg_vector_norm|std|var|any|all|prod|amax|amin|median|logsumexp|count_nonzero|nansum|nanmean)$"
+)
+KEEPS_SHAPE = re.compile(
+    r"^aten::(abs|isnan|isinf|isfinite|eq|ne|gt|lt|ge|le|square|pow|sqrt|neg|mul|add|sub|div|detach|to|_to_copy|clone|float"
+    r"|logical_\w+|bitwise_\w+|exp|log|sigmoid|softmax|clamp|nan_to_num)$"
+)
+LONGEST_CHAIN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Siblings:
+    """Operators that stand inside no other operator, by thread and time."""
+
+    events: Int64
+    position: dict[int, int]
+    evaluated: frozenset[int]
+    """Sequence numbers that backward came by."""
+
+
+def feeding_ranges(case: Case, readers: Int64) -> Intervals:
+    """For each reading operator, from the first operator that only fed it to its own start."""
+    trace = case.survey.trace
+    siblings = _siblings(case)
+    starts, ends = [], []
+    for reader in readers.tolist():
+        first = _first_feeding(trace, siblings, reader)
+        if first != reader:
+            starts.append(int(trace.start_ns[first]))
+            ends.append(int(trace.end_ns[reader]))
+    return union(np.array(starts, np.int64), np.array(ends, np.int64))
+
+
+def _siblings(case: Case) -> _Siblings:
+    trace, parent = case.survey.trace, case.survey.links.parent
+    ops = np.flatnonzero(trace.is_kind(Kind.OP))
+    above = parent[ops]
+    outer = ops[(above == NONE) | (trace.kind[np.maximum(above, 0)] != Kind.OP)]
+    outer = outer[np.argsort(trace.thread[outer], kind="stable")]
+    backward = trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0)
+    return _Siblings(
+        events=outer,
+        position={event: at for at, event in enumerate(outer.tolist())},
+        evaluated=frozenset(np.unique(trace.sequence[backward]).tolist()),
+    )
+
+
+def _first_feeding(trace: Trace, siblings: _Siblings, reader: int) -> int:
+    """Go back from the reader, operator by operator, as long as each one only fed the next."""
+    at = siblings.position.get(reader, 0)
+    first = reader
+    for back in range(at - 1, max(at - 1 - LONGEST_CHAIN, -1), -1):
+        before = int(siblings.events[back])
+        if trace.thread[before] != trace.thread[first] or not _only_feeds(trace, siblings, before, first):
+            break
+        first = before
+    return first
+
+
+def _only_feeds(trace: Trace, siblings: _Siblings, before: int, after: int) -> bool:
+    """Whether the one operator was run for the other alone, as far as that can be told."""
+    name = trace.names[trace.name[before]]
+    if name.endswith("_") or not name.startswith("aten::"):
+        return False
+    number, next_number = int(trace.sequence[before]), int(trace.sequence[after])
+    recorded = 0 <= number < next_number
+    if recorded and number in siblings.evaluated:
+        return False
+    if not _can_be_input(trace, before, after):
+        return False
+    # Recorded by autograd and never come by: a dead end. Not recorded: the shapes alone speak for it.
+    return (recorded and bool(siblings.evaluated)) or (not recorded and _shape(trace, after) is not None)
+
+
+def _can_be_input(trace: Trace, before: int, after: int) -> bool:
+    """Whether the first operator's result has the shape of what the second took; True where shapes were not recorded."""
+    wanted, given = _shape(trace, after), _shape(trace, before)
+    if wanted is None or given is None:
+        return True
+    name = trace.names[trace.name[before]]
+    if TO_SCALAR.search(name):
+        return wanted == ()
+    return bool(KEEPS_SHAPE.search(name)) and given == wanted
+
+
+def _shape(trace: Trace, event: int) -> tuple[int, ...] | None:
+    """Of its first input."""
+    if trace.detail[event] == NONE:
+        return None
+    detail = trace.details[trace.detail[event]]
+    parsed = parse_inputs(detail) if isinstance(detail, OpInputs) else None
+    if parsed is None or not parsed.dims:
+        return None
+    shape = parsed.dims[0]
+    return None if any(isinstance(size, tuple) for size in shape) else tuple(int(size) for size in shape if isinstance(size, int))

@@ -1,0 +1,64 @@
+"""Stretches of the host's time, as changes of the graph: what the rules about the host share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.analyses.intervals import Intervals, contains, lengths_in, subtract, union
+from stepscope.core.trace import NONE, Bool, Int64
+from stepscope.replay.changes import without_tasks, without_waits
+from stepscope.replay.graph import Float64, Graph
+from stepscope.rules.case import Case
+
+
+def ranges_of(case: Case, events: Int64) -> Intervals:
+    """When the host was in any of these events."""
+    trace = case.survey.trace
+    return union(trace.start_ns[events], trace.end_ns[events])
+
+
+def waiting_of(case: Case, graph: Graph) -> Intervals:
+    """When the host was recorded to stand still for the device: no work of its own to spare there."""
+    trace = case.survey.trace
+    waits = np.flatnonzero(graph.call_wait != NONE)
+    began = graph.call_start_ns[waits]
+    return union(began, np.maximum(trace.end_ns[graph.task_event[graph.call_wait[waits]]], began))
+
+
+def share_inside(case: Case, graph: Graph, ranges: Intervals) -> Float64:
+    """Per call, the share of the host's own time from it to the next call that lies inside the ranges."""
+    waiting = waiting_of(case, graph)
+    start, end = graph.call_start_ns, graph.call_end_ns
+    own = end - start - lengths_in(start, end, waiting)
+    inside = lengths_in(start, end, subtract(ranges, waiting))
+    share: Float64 = np.clip(inside / np.maximum(own, 1), 0.0, 1.0)
+    return share
+
+
+def calls_inside(graph: Graph, ranges: Intervals) -> Bool:
+    """Mask of the calls made inside the ranges."""
+    return contains(ranges, graph.call_start_ns)
+
+
+def tasks_of(graph: Graph, calls: Bool) -> Bool:
+    """Mask of the tasks those calls launched."""
+    mask: Bool = np.repeat(calls, np.diff(graph.call_first))
+    return mask
+
+
+def spared(case: Case, graph: Graph, ranges: Intervals) -> Graph:
+    """The host never enters the ranges: their work, their waits and the tasks they launched are gone."""
+    assert case.graph is not None
+    left = 1.0 - share_inside(case, case.graph, ranges)
+    inside = calls_inside(graph, ranges)
+    idle = without_waits(without_tasks(graph, tasks_of(graph, inside)), inside)
+    return replace(idle, call_parts=graph.call_parts | {"work": graph.call_parts["work"] * left})
+
+
+def host_ns_inside(case: Case, ranges: Intervals) -> float:
+    """The host's work inside the ranges, per step, as the unprofiled run has it."""
+    assert case.graph is not None
+    work = case.graph.call_parts["work"] * share_inside(case, case.graph, ranges)
+    return float(work.sum()) / max(case.graph.num_steps, 1)

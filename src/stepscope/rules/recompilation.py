@@ -1,0 +1,41 @@
+"""Compiled code is compiled again in steady steps.
+
+What it sees: spans of TorchDynamo, Inductor or Triton compiling inside measured steps, not before them.
+
+Why it costs: torch.compile specializes on shapes, strides and Python values. One that changes from step to step fails a guard and
+the whole frame is compiled anew, for seconds, while the device stands idle.
+
+Evidence it needs: the compiler's own marks, which the profiler records by itself. `TORCH_LOGS=recompiles` names the guard that failed.
+
+What to do: `torch.compile(dynamic=True)` or `torch._dynamo.mark_dynamic(t, dim)` for the size that changes; pad or bucket lengths;
+keep Python numbers that change out of compiled code.
+
+Example: fourteen sequence lengths under `dynamic=False` took 3.3 s a step; with `dynamic=True` it was 11 ms.
+"""
+
+from __future__ import annotations
+
+from stepscope.replay.changes import without_host_parts
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Abstention, Proposal
+
+CODE = "recompilation"
+BOUND = "host"
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Take the compiling out of the steps."""
+    if case.graph is None or not case.facts.host.compile:
+        return None
+    compiling_ns = float(case.graph.call_parts["compile"].sum()) / max(case.graph.num_steps, 1)
+    if compiling_ns == 0:
+        return None
+    rows = case.facts.host.compile
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"The model is compiled again while it trains: {compiling_ns / 1e6:.1f} ms a step.",
+        action="torch.compile(dynamic=True) or mark_dynamic for the size that changes; TORCH_LOGS=recompiles names the guard",
+        evidence=tuple(f"{row.count} x {row.name}, the longest {row.longest_ns / 1e6:.1f} ms" for row in rows[:3]),
+        change=lambda graph: without_host_parts(graph, "compile"),
+    )

@@ -1,0 +1,183 @@
+"""The replay: what was recorded comes out again, and free resources shorten the step by what they held up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepscope.analyses.survey import Survey, survey
+from stepscope.core.trace import NONE
+from stepscope.readers.kineto import read_kineto
+from stepscope.readers.source import Source
+from stepscope.replay.changes import captured, chained, with_task_ns, without_host_parts, without_tasks, without_waits
+from stepscope.replay.graph import Graph, build
+from stepscope.replay.kinds import task_kinds
+from stepscope.replay.profiler_cost import fit, without_cost
+from stepscope.replay.resources import shares
+from stepscope.replay.simulate import play
+from tests.shared_data import DEMO, needs_shared, shared_traces
+from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
+
+US, MS = 1_000, 1_000_000
+
+
+def graph_of(*events: Event) -> Graph:
+    return built(survey(trace_of(*events), None))
+
+
+def built(found: Survey) -> Graph:
+    graph = build(found.trace, found.links, found.cut, found.host)
+    assert graph is not None
+    graph.self_check()
+    return graph
+
+
+def steps(num_steps: int, *, host_us: int, device_us: int, sync: bool = False) -> list[Event]:
+    """Steps of ten launches; the host needs `host_us` for each, the device `device_us`; with `sync` each waits at its end."""
+    events: list[Event] = []
+    host = free = 0
+    for step in range(num_steps):
+        began = host
+        for i in range(10):
+            number = step * 10 + i + 1
+            events += [op("aten::mul", host, host + host_us * US - 1), call("cudaLaunchKernel", host + US, host + 3 * US, number)]
+            start = max(host + 8 * US, free + US)
+            free = start + device_us * US
+            events.append(kernel("vectorized_elementwise_kernel", start, free, number))
+            host += host_us * US
+        if sync:
+            done = max(free, host) + 5 * US
+            events.append(call("cudaDeviceSynchronize", host, done))
+            host = done + 10 * US
+        events.append(mark(f"ProfilerStep#{step}", began, host - 1))
+    return events
+
+
+@pytest.mark.parametrize(("host_us", "device_us", "sync"), [(50, 10, False), (20, 100, False), (30, 30, True), (50, 200, True)])
+def test_an_unchanged_replay_gives_the_recorded_step(host_us: int, device_us: int, sync: bool) -> None:
+    found = survey(trace_of(*steps(5, host_us=host_us, device_us=device_us, sync=sync)), None)
+    assert play(built(found)).pitch_ns == pytest.approx(found.cut.steps.pitch_ns, rel=0.03)
+
+
+@given(st.integers(12, 80), st.integers(2, 150), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_any_even_run_is_reproduced(host_us: int, device_us: int, sync: bool) -> None:
+    found = survey(trace_of(*steps(4, host_us=host_us, device_us=device_us, sync=sync)), None)
+    assert play(built(found)).pitch_ns == pytest.approx(found.cut.steps.pitch_ns, rel=0.05)
+
+
+def test_a_host_bound_run_gains_from_the_host_alone() -> None:
+    found = survey(trace_of(*steps(5, host_us=50, device_us=10)), None)
+    graph = built(found)
+    gained = shares(graph, task_kinds(found, graph))
+    assert max(gained, key=lambda name: gained[name]) == "host"
+    assert gained["host"] == pytest.approx(1 - 110 / 500, abs=0.05)
+    assert gained["memory"] < 0.01
+
+
+def test_a_device_bound_run_gains_nothing_from_the_host() -> None:
+    found = survey(trace_of(*steps(5, host_us=12, device_us=100)), None)
+    graph = built(found)
+    gained = shares(graph, task_kinds(found, graph))
+    assert gained["host"] < 0.01
+    assert gained["memory"] > 0.8
+
+
+def test_dropping_syncs_lets_the_host_run_ahead() -> None:
+    graph = graph_of(*steps(5, host_us=30, device_us=28, sync=True))
+    freed = without_waits(graph, graph.call_wait != NONE)
+    assert int((graph.call_wait != NONE).sum()) == 5
+    assert play(freed).pitch_ns < play(graph).pitch_ns
+
+
+def test_work_waits_for_the_other_streams_it_waited_for() -> None:
+    """A copy on its own stream holds up the kernel that needs it; without the copy the kernel begins at once."""
+    events: list[Event] = []
+    for i in range(4):
+        at = i * 500 * US
+        events += [
+            mark(f"ProfilerStep#{i}", at, at + 499 * US),
+            call("cudaMemcpyAsync", at + US, at + 3 * US, 2 * i + 1),
+            copy("Memcpy HtoD (Pinned -> Device)", at + 10 * US, at + 300 * US, 2 * i + 1, stream=11),
+            call("cudaLaunchKernel", at + 20 * US, at + 22 * US, 2 * i + 2),
+            kernel("gemm", at + 301 * US, at + 480 * US, 2 * i + 2, stream=7),
+        ]
+    graph = graph_of(*events)
+    assert int((graph.task_after != NONE).sum()) == 4
+    ends = play(without_tasks(graph, graph.task_stream == graph.task_stream[0])).end_ns
+    assert ends[1] - play(graph).end_ns[1] == pytest.approx(-290 * US, abs=20 * US)
+
+
+def test_the_profilers_cost_is_fitted_to_the_given_step() -> None:
+    graph = graph_of(*steps(5, host_us=50, device_us=10))
+    fitted = fit(graph, 420 * US)
+    assert fitted.error == pytest.approx(0.0, abs=0.01)
+    assert fitted.pitch_ns == pytest.approx(420 * US, rel=0.01)
+    assert fitted.cost_ns == pytest.approx(80 * US / 20, rel=0.1)
+    assert play(without_cost(graph, fitted.cost_ns)).pitch_ns == fitted.pitch_ns
+
+
+def test_a_run_slower_than_its_recording_is_stretched_to_it() -> None:
+    fitted = fit(graph_of(*steps(5, host_us=50, device_us=10)), 900 * US)
+    assert fitted.pitch_ns == pytest.approx(900 * US, rel=0.01)
+
+
+def test_changes_compose_and_leave_the_graph_they_were_given_alone() -> None:
+    graph = graph_of(*steps(4, host_us=50, device_us=40))
+    before = play(graph).pitch_ns
+    everything = np.ones(len(graph.call_event), np.bool_)
+    faster = chained(
+        [
+            lambda g: captured(g, everything, launch_ns=10 * US, per_task_ns=100, gap_ns=500),
+            lambda g: with_task_ns(g, np.ones(len(g), np.bool_), np.full(len(g), 20.0 * US)),
+        ]
+    )(graph)
+    faster.self_check()
+    assert play(faster).pitch_ns == pytest.approx(10 * 20.5 * US, rel=0.05)
+    assert play(graph).pitch_ns == before
+
+
+@given(st.integers(12, 60), st.integers(5, 80))
+@settings(max_examples=25, deadline=None)
+def test_taking_time_away_never_makes_a_step_longer(host_us: int, device_us: int) -> None:
+    graph = graph_of(*steps(4, host_us=host_us, device_us=device_us, sync=True))
+    whole = play(graph).pitch_ns
+    some = np.arange(len(graph)) % 3 == 0
+    for changed in (
+        without_tasks(graph, some),
+        without_host_parts(graph, "work"),
+        without_waits(graph, graph.call_wait != NONE),
+        replace(graph, task_latency_ns=graph.task_latency_ns * 0.5),
+    ):
+        assert play(changed).pitch_ns <= whole + 1
+
+
+def lab_graph(path: Path) -> tuple[Survey, Graph | None]:
+    found = survey(read_kineto(Source(path=path, label=path.name)), None)
+    return found, build(found.trace, found.links, found.cut, found.host)
+
+
+@needs_shared
+def test_the_labs_steps_are_reproduced_within_three_percent() -> None:
+    errors = []
+    for path in shared_traces("lab/single/*.gz", "lab/ranks2/*.gz"):
+        found, graph = lab_graph(path)
+        assert graph is not None, path.name
+        graph.self_check()
+        pitch = found.cut.steps.pitch_ns
+        assert pitch is not None
+        errors.append(abs(play(graph).pitch_ns / pitch - 1))
+    assert float(np.median(errors)) < 0.03
+    assert max(errors) < 0.08
+
+
+def test_the_embedded_trace_is_reproduced() -> None:
+    found, graph = lab_graph(DEMO)
+    assert graph is not None
+    assert found.cut.steps.pitch_ns is not None
+    assert play(graph).pitch_ns == pytest.approx(found.cut.steps.pitch_ns, rel=0.03)
