@@ -2,10 +2,10 @@
 
     python -m benchmarks.truth FOLDER [--without-step-ms] [--multi] [--held-out | --seen]
 
-FOLDER has a truth.json as the lab writes it and the traces beside it (in single/, traces/ or itself; NAME.slow and NAME.fixed). A case is
-*named* when the verdict's bound is one of its bounds, *found* when one of its causes is among the first three findings, *first* when it is
-the first, *predicted* when that finding's gain is within 15 % of the measured one. A finding that promises more than 1.10 for the mended
-cause in a fixed trace, or for a suspect known to be innocent (`no_gain_from`), is *false blame*.
+FOLDER has a truth.json as the lab writes it and the traces beside it (in single/, traces/ or itself; NAME.slow and NAME.fixed).
+A case is *named* when the verdict's bound is one of its bounds, *found* when one of its causes is among the first three findings,
+*first* when it is the first, *predicted* when that finding's gain is within 15 % of the real one. A finding that promises over
+1.10 for the mended cause in a fixed trace, or for a suspect known to be innocent (`no_gain_from`), is *false blame*.
 """
 
 from __future__ import annotations
@@ -108,19 +108,16 @@ def report(scores: list[Score]) -> str:
         gain = "-" if s.predicted is None else f"{s.predicted:.2f}"
         true = "-" if s.true is None else f"{s.true:.2f}"
         error = "-" if s.replay_error is None else f"{s.replay_error:+.1%}"
-        lines.append(
-            f"| {s.name} | {s.bound} | {'yes' if s.named else 'NO'} | {s.found or '-'} | {gain} | {true} | {error} | {'; '.join(s.blamed)} |"
-        )
+        named, place, blamed = "yes" if s.named else "NO", s.found or "-", "; ".join(s.blamed)
+        lines.append(f"| {s.name} | {s.bound} | {named} | {place} | {gain} | {true} | {error} | {blamed} |")
     caused = [s for s in scores if s.has_cause]
     gainful = [s for s in caused if s.true is not None and s.true >= MIN_GAIN]
     near = [s for s in gainful if s.predicted is not None and s.true is not None and abs(s.predicted / s.true - 1) <= CLOSE]
     found = sum(1 for s in caused if s.found is not None and s.found <= FIRST)
-    lines += [
-        "",
-        f"named {sum(s.named for s in scores)}/{len(scores)}, found {found}/{len(caused)},"
-        f" first {sum(1 for s in caused if s.found == 1)}/{len(caused)}, predicted {len(near)}/{len(gainful)},"
-        f" false blame {sum(len(s.blamed) for s in scores)}",
-    ]
+    first = sum(1 for s in caused if s.found == 1)
+    num_blamed = sum(len(s.blamed) for s in scores)
+    total = f"named {sum(s.named for s in scores)}/{len(scores)}, found {found}/{len(caused)}, first {first}/{len(caused)}"
+    lines += ["", f"{total}, predicted {len(near)}/{len(gainful)}, false blame {num_blamed}"]
     return "\n".join(lines)
 
 

@@ -2,9 +2,8 @@
 
     StepscopeError (exit 2)
     ├── UsageError          the command line asks for something that makes no sense
-    ├── InputError          a path that cannot be read, or holds nothing we can read
-    │   └── FormatError     the bytes are there, but they are not a trace
-    └── MissingExtraError   an optional dependency is needed; the message has the pip command
+    └── InputError          a path that cannot be read, or holds nothing we can read
+        └── FormatError     the bytes are there, but they are not a trace
 
 A message says what is wrong, where (path, rank, field) and what to do next. A broken invariant of our own is an `assert`, not one
 of these.
@@ -27,10 +26,3 @@ class InputError(StepscopeError):
 
 class FormatError(InputError):
     """The file can be read, but it is not a format we know."""
-
-
-class MissingExtraError(StepscopeError):
-    """An optional dependency is not installed."""
-
-    def __init__(self, extra: str, need: str) -> None:
-        super().__init__(f"{need} needs the extra '{extra}': pip install 'stepscope[{extra}]'")

@@ -33,7 +33,25 @@ from tests.tracing import Event, call, inputs, kernel, mark, op, trace_of
         ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8>", "softmax", None),
         ("void at::native::reduce_kernel<128, 4, at::native::ReduceOp<float>>", "reduction", None),
         ("triton_poi_fused_gelu_view_8", "pointwise", None),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "collective", None),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<2048ul>)", "collective", None),
+        (
+            "void at::native::elementwise_kernel<128, at::native::gpu_kernel_impl_nocast<MulFunctor<float>>>",
+            "pointwise",
+            None,
+        ),
+        (
+            "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(x)>",
+            "copy",
+            None,
+        ),
+        ("void split_embedding_codegen_forward_unweighted_kernel<c10::Half, fbgemm_gpu::Foo>", "embedding", None),
+        (
+            "std::enable_if<vllm::_typeConvert<x>::exists, void>::type vllm::fused_add_rms_norm_kernel<8>",
+            "norm",
+            None,
+        ),
+        ("SubTensorOpWithCastTensor1d", "pointwise", None),
+        ("bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3", "gemm", None),
         ("something_nobody_has_seen", "other", None),
     ],
 )
@@ -52,13 +70,13 @@ def test_tf32_is_nvidias_way_with_floats_not_amds() -> None:
 def two_matmul_steps(
     *, kernel_name: str = "nvjet_sm90_tst_128x256", types: str = '["c10::BFloat16", "c10::BFloat16"]'
 ) -> list[Event]:
-    """Two steps 1 ms apart, each one 4096^3 matmul with a helper kernel."""
+    """Two steps 1 ms apart, each one 2048^3 matmul with a helper kernel."""
     events: list[Event] = []
     for i in range(3):
         at = i * 1_000_000
         events += [
             mark(f"ProfilerStep#{i}", at, at + 900_000),
-            op("aten::mm", at + 1000, at + 9000, detail=inputs("[[4096, 4096], [4096, 4096]]", types)),
+            op("aten::mm", at + 1000, at + 9000, detail=inputs("[[2048, 2048], [2048, 2048]]", types)),
             call("cudaLaunchKernel", at + 2000, at + 3000, 2 * i + 1),
             call("cudaLaunchKernel", at + 4000, at + 5000, 2 * i + 2),
             kernel(kernel_name, at + 10_000, at + 410_000, 2 * i + 1),
@@ -75,8 +93,8 @@ def measured(*events: Event, spec: str | None = "h100-sxm") -> RankFacts:
 
 def test_mfu_is_model_flops_over_step_time_and_dense_peak() -> None:
     roofline = measured(*two_matmul_steps()).roofline
-    assert roofline.model_flops == 2 * 4096**3
-    assert roofline.mfu == pytest.approx(2 * 4096**3 / (1e-3 * 989.4e12), rel=1e-3)
+    assert roofline.model_flops == 2 * 2048**3
+    assert roofline.mfu == pytest.approx(2 * 2048**3 / (1e-3 * 989.4e12), rel=1e-3)
     assert roofline.hfu == roofline.mfu
     assert roofline.peak_precision == "bf16"
     assert roofline.tensor_core_share == 1.0
@@ -85,9 +103,9 @@ def test_mfu_is_model_flops_over_step_time_and_dense_peak() -> None:
 def test_an_operators_work_goes_to_its_longest_kernel_once() -> None:
     rows = {row.name: row for row in measured(*two_matmul_steps()).kernels}
     main, helper = rows["nvjet_sm90_tst_128x256"], rows["splitKreduce_kernel"]
-    assert main.flops == 2 * (2 * 4096**3)
+    assert main.flops == 2 * (2 * 2048**3)
     assert helper.flops is None
-    assert main.floor_ns == pytest.approx(2 * 2 * 4096**3 / 989.4e12 * 1e9, rel=1e-3)
+    assert main.floor_ns == pytest.approx(2 * 2 * 2048**3 / 989.4e12 * 1e9, rel=1e-3)
 
 
 def test_float_matmuls_count_against_the_peak_of_the_unit_they_ran_on() -> None:
@@ -103,7 +121,7 @@ def test_float_matmuls_count_against_the_peak_of_the_unit_they_ran_on() -> None:
 
 def test_an_unknown_device_has_work_but_no_roofs() -> None:
     roofline = measured(*two_matmul_steps(), spec=None).roofline
-    assert roofline.model_flops == 2 * 4096**3
+    assert roofline.model_flops == 2 * 2048**3
     assert roofline.mfu is None
     assert roofline.bandwidth_bound_ns is None
 

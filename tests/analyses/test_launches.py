@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from stepscope.analyses.calls import copy_rows, host_facts
 from stepscope.analyses.device import device_sets
@@ -49,17 +50,20 @@ def test_kernels_of_one_graph_launch_are_counted_as_such() -> None:
 
 def test_a_copy_that_holds_the_host_blocks_and_one_that_does_not_does_not() -> None:
     trace = trace_of(
-        call("cudaMemcpyAsync", 0, 100, 1),
-        copy("Memcpy HtoD (Pageable -> Device)", 20, 90, 1, size=7000),
-        call("cudaMemcpyAsync", 200, 210, 2),
-        copy("Memcpy HtoD (Pinned -> Device)", 220, 290, 2, size=7000),
+        call("cudaMemcpyAsync", 0, 33_000_000, 1),
+        copy("Memcpy HtoD (Pageable -> Device)", 20_000, 33_012_000, 1, size=7000),
+        call("cudaMemcpyAsync", 40_000_000, 40_006_000, 2),
+        copy("Memcpy HtoD (Pinned -> Device)", 40_010_000, 40_080_000, 2, size=7000),
+        call("cudaMemcpyAsync", 50_000_000, 50_100_000, 3),
+        copy("Memcpy DtoD (Device -> Device)", 50_001_000, 50_002_000, 3, size=7000),
     )
     links = link(trace)
     host = host_activity(trace, links)
     rows = {row.kind: row for row in copy_rows(trace, links, host, np.flatnonzero(trace.device_work))}
     assert rows["Memcpy HtoD (Pageable -> Device)"].num_blocking == 1
     assert rows["Memcpy HtoD (Pinned -> Device)"].num_blocking == 0
-    assert rows["Memcpy HtoD (Pinned -> Device)"].bytes_per_s == 7000 / 70e-9
+    assert rows["Memcpy DtoD (Device -> Device)"].num_blocking == 0
+    assert rows["Memcpy HtoD (Pinned -> Device)"].bytes_per_s == pytest.approx(7000 / 70e-6)
 
 
 def test_a_copy_takes_its_size_from_the_call_when_it_has_none_itself() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.survey import survey
 from stepscope.core.facts import PARTS, RankFacts
+from stepscope.core.trace import Kind
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
 
 
@@ -93,6 +94,32 @@ def test_exposed_comms_and_copies_give_way_to_compute() -> None:
     assert parts["compute"] == 190 * US
     assert parts["comms_transfer"] == 300 * US
     assert parts["transfer"] == 100 * US
+
+
+def test_a_mark_around_the_step_does_not_make_silence_launching() -> None:
+    ms = 1_000_000
+    events: list[Event] = []
+    for i in range(3):
+        at = i * 100 * ms
+        events += [
+            mark("train_step", at, at + 99 * ms),
+            call("cudaLaunchKernel", at + 98 * ms, at + 98 * ms + 5 * US, i + 1),
+            kernel("gemm", at + 98 * ms + 10 * US, at + 99 * ms, i + 1),
+        ]
+    parts = parts_of(measured(*events))
+    assert parts["idle_other"] > 98 * ms
+    assert parts["idle_launch"] < ms
+
+
+def test_a_collective_that_the_host_carries_out_is_communication() -> None:
+    gloo = mark("gloo:all_reduce", 200 * US, 800 * US, thread="gloo worker")
+    assert parts_of(measured(*two_steps(gloo)))["comms_transfer"] == 600 * US
+
+
+def test_the_profilers_own_work_is_not_launching() -> None:
+    own = Event(kind=Kind.OVERHEAD, name="Activity Buffer Request", start=200 * US, end=700 * US)
+    ops = [op(f"aten::op{i}", (95 + i * 10) * US, (104 + i * 10) * US) for i in range(81)]
+    assert parts_of(measured(*two_steps(own, *ops)))["idle_other"] == 500 * US
 
 
 def test_without_a_device_operators_are_the_work_and_the_loader_is_input() -> None:

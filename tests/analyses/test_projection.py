@@ -88,6 +88,12 @@ def test_a_second_derivative_is_not_recomputed_work() -> None:
     assert told.recomputed_ns == 0
 
 
+def test_a_mark_inside_itself_is_counted_once() -> None:
+    events = [mark("block", 0, 100), mark("block", 10, 90), op("aten::mm", 20, 40), call("cudaLaunchKernel", 25, 26, 1)]
+    _, _, _, marks = charged(trace_of(*events, kernel("gemm", 50, 80, 1)))
+    assert (marks["block"].count, marks["block"].device_ns) == (1, 30)
+
+
 def test_without_backward_or_optimizer_the_phases_are_not_told() -> None:
     told, _, _, _ = charged(trace_of(op("aten::mm", 0, 9), call("cudaLaunchKernel", 1, 2, 1), kernel("gemm", 10, 20, 1)))
     assert told is None

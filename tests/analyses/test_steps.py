@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from stepscope.analyses.links import link
 from stepscope.analyses.steps import StepCut, cut_steps
-from stepscope.core.trace import NONE, Trace
+from stepscope.core.trace import NONE, Kind, Trace
 from tests.tracing import Event, call, index_of, kernel, mark, op, python, trace_of
 
 
@@ -99,6 +99,34 @@ def test_repeating_layers_of_one_step_are_not_steps() -> None:
     names = ["embed", "rope", *(layer * 12), "final_norm", "logits", "argmax"]
     events = [kernel(name, i * 100, i * 100 + 90) for i, name in enumerate(names)]
     assert cut(trace_of(*events)).steps.source == "whole trace"
+
+
+def test_with_several_optimizers_a_step_ends_with_the_last_of_them() -> None:
+    events: list[Event] = []
+    for i in range(4):
+        at = i * 100
+        events += [
+            call("cudaLaunchKernel", at + 1, at + 2, 2 * i + 1),
+            kernel("discriminate", at + 5, at + 30, 2 * i + 1),
+            mark("Optimizer.step#Adam.step", at + 35, at + 40),
+            call("cudaLaunchKernel", at + 50, at + 51, 2 * i + 2),
+            kernel("generate", at + 55, at + 80, 2 * i + 2),
+            mark("Optimizer.step#AdamW.step", at + 85, at + 90),
+        ]
+    steps = cut(trace_of(*events)).steps
+    assert steps.num_seen == 4
+    assert set(steps.pitches) == {100}
+
+
+def test_without_a_device_a_users_marks_give_one_window_fewer() -> None:
+    events = [mark("my step", i * 1000, i * 1000 + 600) for i in range(4)]
+    steps = cut(trace_of(*events, *(op("aten::mm", i * 1000 + 10, i * 1000 + 500) for i in range(4)))).steps
+    assert steps.pitches == (1000, 1000, 1000)
+
+
+def test_the_profilers_own_span_is_no_step() -> None:
+    span = Event(kind=Kind.OVERHEAD, name="PyTorch Profiler (0)", start=0, end=1000)
+    assert cut(trace_of(span)).steps.windows == ()
 
 
 def test_without_a_device_the_host_marks_are_the_windows() -> None:

@@ -136,6 +136,31 @@ def test_a_senseless_step_time_is_refused(value: str, capsys: pytest.CaptureFixt
     assert "step time in milliseconds" in capsys.readouterr().err
 
 
+def test_a_full_disk_is_told_in_words() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "stepscope", "demo"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert result.returncode == 2
+    assert "cannot write" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_step_time_that_cannot_be_is_doubted_and_gives_no_mfu(capsys: pytest.CaptureFixture[str]) -> None:
+    found = diagnosed(capsys, str(DEMO), "--step-ms", "0.0655")
+    assert found["ranks"][0]["mfu"] is None
+    assert any("the given step time" in note for note in found["notes"])
+
+
+@needs_shared
+def test_gloo_on_a_gpu_run_is_communication_not_launching(capsys: pytest.CaptureFixture[str]) -> None:
+    found = diagnosed(capsys, str(SHARED / "lab" / "formats" / "ddp_even_rank0.pt.trace.json.gz"))
+    parts = found["ranks"][0]["partition_ms"]
+    assert parts["comms_transfer"] > 5 * parts["idle_launch"]
+
+
 def test_no_events_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "empty.json"
     path.write_text('{"traceEvents": []}')
@@ -152,6 +177,7 @@ def test_the_options_are_pinned() -> None:
     options = {name: sorted(o for a in command._actions for o in a.option_strings) for name, command in dict(actions).items()}
     assert options == {
         "diagnose": ["--all", "--format", "--help", "--jobs", "--no-cache", "--step-ms", "-h"],
+        "explain": ["--help", "--list", "-h"],
         "demo": ["--format", "--help", "-h"],
     }
 

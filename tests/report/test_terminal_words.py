@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from stepscope.core.numbers import number_ranges
 from stepscope.report.names import clean, kernel_name, op_name, shorten
-from stepscope.report.units import NBSP, in_column, ms, number_ranges, per_step, percent, short_time
+from stepscope.report.units import NBSP, in_column, ms, per_step, percent, short_time
 from tests.scenarios import ELEMENTWISE, EVIL_NAMES
 
 

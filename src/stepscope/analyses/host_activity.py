@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.collectives import host_collectives
 from stepscope.analyses.intervals import Intervals, join, union
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
@@ -38,6 +39,14 @@ IO_RANGE = re.compile(
     re.IGNORECASE,
 )
 
+ON_DEVICE_COPY = re.compile(r"DtoD|Device -> Device", re.IGNORECASE)
+BLOCKING_CALL_NS = 20_000
+"""A call that only launches a copy takes microseconds."""
+BLOCKING_SLACK_NS = 50_000
+
+PROFILER_SPAN = re.compile(r"^PyTorch Profiler")
+"""The profiler's mark over the whole recording."""
+
 SHORT_GAP_NS = 1_000_000
 """Python between two operators up to this long belongs to launching; longer stretches with nothing recorded do not."""
 
@@ -51,8 +60,12 @@ class HostActivity:
     input: Intervals
     io: Intervals
     sync: Intervals
+    collective: Intervals
+    """In a collective that the host itself carries out (gloo), on any thread."""
+    profiler: Intervals
+    """In the profiler's own work."""
     at_work: Intervals
-    """Anything recorded, short gaps closed."""
+    """Operators and runtime calls, short gaps closed. Marks say what they are named, not that anything is done."""
     sync_call: Bool
     """Per event: a call that waits for the device by its nature."""
     driving: Bool
@@ -67,6 +80,7 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
     blocking = blocking_copies(trace, links)
     blocking_calls = np.zeros(len(trace), np.bool_)
     blocking_calls[links.launch[blocking]] = True
+    collectives = host_collectives(trace)
     runtime, ranges = trace.is_kind(Kind.RUNTIME), trace.is_kind(Kind.OP, Kind.MARK, Kind.PYTHON)
 
     def when(mask: Bool) -> Intervals:
@@ -80,7 +94,9 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
         input=when(ranges & named(LOADER_RANGE)),
         io=when(ranges & named(IO_RANGE)),
         sync=when((runtime & named(SYNC_CALL)) | blocking_calls),
-        at_work=_close_gaps(when(trace.is_kind(Kind.OP, Kind.RUNTIME) | _inner_marks(trace)), SHORT_GAP_NS),
+        collective=union(trace.start_ns[collectives], trace.end_ns[collectives]),
+        profiler=when(trace.is_kind(Kind.OVERHEAD) & ~named(PROFILER_SPAN)),
+        at_work=_close_gaps(when(trace.is_kind(Kind.OP, Kind.RUNTIME) & ~collectives), SHORT_GAP_NS),
         sync_call=runtime & named(SYNC_CALL) & driving,
         driving=driving,
         blocking_copy=blocking,
@@ -89,7 +105,7 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
 
 def _driving_threads(trace: Trace, links: Links) -> Bool:
     """Mask of the host events on threads that launch work; every host thread when none does."""
-    host = trace.is_kind(*HOST_RANGES, Kind.COMPILE)
+    host = trace.is_kind(*HOST_RANGES, Kind.COMPILE, Kind.OVERHEAD)
     calls = links.launch[links.launch != NONE]
     threads = np.unique(trace.thread[calls])
     marks = np.flatnonzero(trace.is_kind(Kind.MARK))
@@ -98,19 +114,18 @@ def _driving_threads(trace: Trace, links: Links) -> Bool:
     return host & np.isin(trace.thread, threads) if len(threads) else host
 
 
-def _inner_marks(trace: Trace) -> Bool:
-    """Marks other than the step's own: those would cover everything."""
-    step = np.array([name.startswith("ProfilerStep") for name in trace.names], np.bool_)
-    return trace.is_kind(Kind.MARK) & ~step[trace.name] if len(trace) else np.zeros(0, np.bool_)
-
-
 def blocking_copies(trace: Trace, links: Links) -> Bool:
-    """Mask of the copies whose launching call returned only once they were done."""
+    """Mask of the copies over the bus whose launching call took long and returned no sooner than they were (almost) done.
+
+    A copy from memory that is not pinned is staged by the host: its call returns with the last piece still under way.
+    """
     mask = np.zeros(len(trace), np.bool_)
-    copies = np.flatnonzero(trace.is_kind(Kind.MEMCPY) & (links.launch != NONE))
+    over_bus = trace.is_kind(Kind.MEMCPY) & ~matching(trace, ON_DEVICE_COPY)
+    copies = np.flatnonzero(over_bus & (links.launch != NONE))
     call: Int64 = links.launch[copies]
-    held = (trace.kind[call] == Kind.RUNTIME) & (trace.end_ns[call] >= trace.end_ns[copies])
-    mask[copies[held]] = True
+    early = np.maximum(BLOCKING_SLACK_NS, trace.dur_ns[copies] // 20)
+    held = (trace.kind[call] == Kind.RUNTIME) & (trace.end_ns[call] >= trace.end_ns[copies] - early)
+    mask[copies[held & (trace.dur_ns[call] > BLOCKING_CALL_NS)]] = True
     return mask
 
 

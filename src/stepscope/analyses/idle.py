@@ -14,7 +14,8 @@ LAUNCH_LATENCY_NS = 20_000
 
 
 def idle_parts(trace: Trace, links: Links, idle: Intervals, host: HostActivity) -> dict[str, Intervals]:
-    """The idle set split by cause; the parts are disjoint and their union is `idle`.
+    """The idle set split by cause; the parts are disjoint and their union is `idle`. A collective that the host carries out
+    itself (gloo) is communication, not idling.
 
     Within a gap the time up to the next launch is charged to the host's activity then, the rest to launching. Time that the host
     spends launching again after a wait that had let the device run dry is charged to the wait.
@@ -22,8 +23,10 @@ def idle_parts(trace: Trace, links: Links, idle: Intervals, host: HostActivity) 
     launched = _next_launch(trace, links, idle)
     due = np.where(launched == NONE, idle.end, np.clip(launched, idle.start, idle.end))
     waiting = union(idle.start, due)
-    parts: dict[str, Intervals] = {}
-    left = waiting
+    parts: dict[str, Intervals] = {"comms_transfer": intersect(idle, host.collective)}
+    waiting = subtract(waiting, parts["comms_transfer"])
+    by_profiler = intersect(waiting, host.profiler)
+    left = subtract(waiting, by_profiler)
     for name in ("compile", "allocator", "input", "io", "sync"):
         parts[f"idle_{name}"] = intersect(left, getattr(host, name))
         left = subtract(left, parts[f"idle_{name}"])
@@ -32,8 +35,10 @@ def idle_parts(trace: Trace, links: Links, idle: Intervals, host: HostActivity) 
     parts["idle_sync"] = join(parts["idle_sync"], after_sync)
     left = subtract(left, after_sync)
     own = (launched != NONE) & (launched < idle.start - LAUNCH_LATENCY_NS)
-    parts["idle_launch"] = join(intersect(left, host.at_work), union(due[~own], idle.end[~own]))
-    parts["idle_other"] = join(subtract(left, host.at_work), union(due[own], idle.end[own]))
+    in_launch = subtract(union(due[~own], idle.end[~own]), parts["comms_transfer"])
+    on_device = subtract(union(due[own], idle.end[own]), parts["comms_transfer"])
+    parts["idle_launch"] = join(intersect(left, host.at_work), in_launch)
+    parts["idle_other"] = join(subtract(left, host.at_work), on_device, by_profiler)
     return parts
 
 

@@ -13,29 +13,32 @@ CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         ("attention", r"flash|fmha|sdpa|attention|attn_fwd|attn_bwd|bwd_kernel_dk_dv|bwd_kernel_dq|paged_att"),
         ("optimizer", r"multi_tensor_apply.*(adam|sgd|lamb|optimizer)|fusedoptimizer|fused_adam|adam_?w?_kernel|lamb_stage"),
-        ("layout", r"nchwtonhwc|nhwctonchw|tensortransform|batched_transpose|nchw2nhwc"),
-        ("convolution", r"conv|fprop|dgrad|wgrad|winograd|scudnn|igemm|miopen(?!batchnorm)|cudnn_(infer|train)_|xdlops.*gnwc"),
-        ("gemm", r"gemm|nvjet|cutlass|cijk_|gemv|cublas|splitkreduce|wgmma|matmul|_mm_|tensorop|ck::.*gridwise|xe_?tla"),
-        ("norm", r"norm|bn_fw|bn_bw|gammabeta|welford"),
-        ("softmax", r"softmax"),
         ("embedding", r"embedding|vectorized_gather_kernel|index_?select|embs_kernel"),
+        ("layout", r"nchwtonhwc|nhwctonchw|tensortransform|batched_transpose|nchw2nhwc"),
+        ("norm", r"norm(?!al)|bn_fw|bn_bw|gammabeta|welford"),
+        ("convolution", r"conv(?!ert)|fprop|dgrad|wgrad|winograd|scudnn|igemm|cudnn_(infer|train)_|xdlops.*gnwc"),
+        ("gemm", r"(?<!fb)gemm|nvjet|cutlass|cijk_|gemv|cublas|splitkreduce|wgmma|matmul|_mm_|(^|\W)bmm_|ck::.*gridwise|xe_?tla"),
+        ("softmax", r"softmax"),
         ("loss", r"nll_loss|cross_?entropy"),
         ("dropout", r"dropout"),
-        ("sort", r"radixsort|sort|topk|scan_?by_?key|devicescan|segmented"),
+        ("sort", r"radixsort|(^|[^a-z])sort|topk|scan_?by_?key|devicescan|segmented"),
+        (
+            "copy",
+            r"direct_copy|copy_kernel|catarray|memcpy|fillfunctor|transpose|permute_|(?<!no)cast_kernel|convert_|dtype_copy",
+        ),
         ("index", r"index|gather|scatter|masked_fill|where|take"),
-        ("copy", r"copy|catarray|memcpy|fill|transpose|permute|contiguous|cast|convert_"),
-        ("reduction", r"reduce|sum_functor|norm_kernel|mean|argmax|triton_red|triton_per"),
+        ("reduction", r"reduce|sum_functor|norm_kernel|meanops|argmax|triton_red|triton_per"),
         ("optimizer", r"multi_tensor_apply|foreach"),
         ("pool", r"pool|upsample|interpolate|grid_sample"),
         ("random", r"random|philox|bernoulli|normal_kernel|uniform|distribution"),
-        ("rnn", r"lstm|gru|rnn"),
-        ("pointwise", r"elementwise|triton_poi|pointwise|vectorized_|unrolled_|functor"),
+        ("rnn", r"lstm|gru(?![a-z])|rnn"),
+        ("pointwise", r"elementwise|triton_poi|pointwise|vectorized_|unrolled_|functor|tensorop"),
     )
 )
 """First match wins, so the specific stand before the general."""
 
 TENSOR_CORE = re.compile(
-    r"nvjet|wgmma|tensorop|hmma|imma|_mma|mma_|[hsdiu](884|1688|16816|16832|161616)|xmma_(?!.*ffma)|flash_fwd|flash_bwd|flash_[fb]prop|fmha_v\d"
+    r"nvjet|wgmma|(cutlass|_)tensorop|hmma|imma|_mma|mma_|[hsdiu](884|1688|16816|16832|161616)|xmma_(?!.*ffma)|flash_fwd|flash_bwd|flash_[fb]prop|fmha_v\d"
     r"|device_kernel.*sm(90|100)|_MI\d+x\d+|xdl|mfma|tensor_?core|cutlass_(80|90|100)_(?!simt)",
     re.IGNORECASE,
 )
@@ -58,7 +61,7 @@ def category_of(name: str) -> str:
 
 def uses_tensor_cores(name: str) -> bool | None:
     """Whether the kernel is a tensor-core (matrix-unit) one; None when its name does not tell."""
-    if VECTOR_UNIT.search(name) and not re.search(r"tensorop|[hs](1688|16816)|_MI\d+x\d+", name):
+    if VECTOR_UNIT.search(name) and not re.search(r"_tensorop|[hs](1688|16816)|_MI\d+x\d+", name):
         return False
     return True if TENSOR_CORE.search(name) else None
 

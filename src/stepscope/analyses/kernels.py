@@ -19,8 +19,12 @@ Float64 = NDArray[np.float64]
 
 CATEGORY_OF_WORK = {"batched-gemm": "gemm"}
 """Where an operator's kind of work has another name among the categories."""
-TRUSTED_WORK = frozenset({"gemm", "batched-gemm", "attention", "convolution", "optimizer", "softmax", "embedding"})
+TRUSTED_WORK = frozenset(
+    {"gemm", "batched-gemm", "attention", "convolution", "optimizer", "softmax", "embedding", "norm", "pointwise", "reduction"}
+)
 """Kinds of work that name a kernel better than its own name does."""
+SIDE_KERNELS = frozenset({"layout", "copy", "sort", "random"})
+"""What an operator may launch beside the kernel that does its work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +171,7 @@ def _group_time(op: Int64, dur: Int64, leads: Bool) -> Int64:
 def _category(by_name: str, work: Work | None, collective: bool) -> str:
     if collective:
         return "collective"
-    if by_name in ("layout", "copy") or work is None or work.kind not in TRUSTED_WORK:
+    if by_name in SIDE_KERNELS or work is None or work.kind not in TRUSTED_WORK:
         return by_name if by_name != "other" or work is None else work.kind
     return CATEGORY_OF_WORK.get(work.kind, work.kind)
 

@@ -8,7 +8,7 @@ from stepscope.analyses.collectives import host_collectives
 from stepscope.analyses.device import DeviceSets
 from stepscope.analyses.host_activity import HostActivity
 from stepscope.analyses.idle import idle_parts, idle_without_device
-from stepscope.analyses.intervals import Intervals, complement, empty, intersect, lengths_in, subtract, union
+from stepscope.analyses.intervals import Intervals, complement, empty, intersect, join, lengths_in, subtract, union
 from stepscope.analyses.links import Links
 from stepscope.core.facts import PARTS, Partition, Steps
 from stepscope.core.trace import Kind, Trace
@@ -34,11 +34,11 @@ def _on_device(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity,
     exposed_comms = subtract(sets.comms, sets.compute)
     transfer = subtract(subtract(sets.copy, sets.compute), sets.comms)
     idle = complement(sets.busy, low, high)
-    return {
+    parts = idle_parts(trace, links, idle, host)
+    return parts | {
         "compute": sets.compute,
-        "comms_transfer": exposed_comms,
+        "comms_transfer": join(exposed_comms, parts["comms_transfer"]),
         "transfer": transfer,
-        **idle_parts(trace, links, idle, host),
     }
 
 

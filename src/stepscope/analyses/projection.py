@@ -123,18 +123,20 @@ def inclusive_rows(trace: Trace, links: Links, charges: Charges, ranges: Bool) -
     dur, at = trace.dur_ns[charges.work], charges.home
     at = np.where(at == NONE, links.launch[charges.work], at)
     names: list[Int64] = []
-    times: list[Int64] = []
+    owners: list[Int64] = []
     who = np.flatnonzero(at != NONE)
     at = at[who]
     while len(who):
         hit = ranges[at]
         names.append(trace.name[at[hit]].astype(np.int64))
-        times.append(dur[who[hit]])
+        owners.append(who[hit])
         at = links.parent[at]
         who, at = who[at != NONE], at[at != NONE]
     if not names:
         return ()
-    return _rows(trace, np.concatenate(names), np.concatenate(times))
+    # A range can stand inside another of its name: the work is its once.
+    pairs = np.unique(np.stack([np.concatenate(names), np.concatenate(owners)]), axis=1)
+    return _rows(trace, pairs[0], dur[pairs[1]])
 
 
 def module_ranges(trace: Trace) -> Bool:

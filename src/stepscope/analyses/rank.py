@@ -61,7 +61,7 @@ def measure_rank(found: Survey, rank: int, step_ns: int | None = None) -> RankFa
         busy_ns=_in_windows(steps, found.sets.busy),
         comms_hidden_ns=_in_windows(steps, intersect(found.sets.comms, found.sets.compute)),
         unknown=trace.unknown,
-        notes=trace.notes + _notes(found, charges.work),
+        notes=trace.notes + _notes(found, charges.work) + _doubt(steps, found, step_ns),
     )
 
 
@@ -75,6 +75,16 @@ def _in_windows(steps: Steps, what: Intervals) -> tuple[int, ...]:
     start: Int64 = np.array([window[0] for window in steps.windows], np.int64)
     end: Int64 = np.array([window[1] for window in steps.windows], np.int64)
     return tuple(lengths_in(start, end, what).tolist())
+
+
+def _doubt(steps: Steps, found: Survey, step_ns: int | None) -> tuple[str, ...]:
+    """Says when the given step time cannot be this run's."""
+    busy = steps.typical(_in_windows(steps, found.sets.busy))
+    if step_ns is None or busy is None or not steps.is_pitch or step_ns >= 0.9 * busy:
+        return ()
+    return (
+        f"the given step time, {step_ns / 1e6:g} ms, is less than the {busy / 1e6:.1f} ms that the device works in each step",
+    )
 
 
 def _notes(found: Survey, work: Int64) -> tuple[str, ...]:

@@ -62,7 +62,9 @@ def _utilisation(
         if np.isnan(time):
             return None
         needed += time
-    return needed / num_windows / step_ns
+    used = needed / num_windows / step_ns
+    # More than all of the peak: the step time that was given is not this run's.
+    return used if used <= 1 else None
 
 
 def _main_precision(work: KernelWork) -> str | None:

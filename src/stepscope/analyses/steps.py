@@ -121,14 +121,17 @@ def _host_steps(trace: Trace, links: Links, work: Int64, launch_time: Int64) -> 
     if user is not None:
         return user
     optimizer = _outer(links, marks & matching(trace, OPTIMIZER_STEP))
+    # With several optimizers a step ends with the last of them.
+    optimizer = optimizer[trace.name[optimizer] == trace.name[optimizer[-1]]] if len(optimizer) else optimizer
     if len(optimizer) > 1:
         start, end = _from_ends(trace, trace.end_ns[optimizer])
         return _HostSteps(source="Optimizer.step", start=start, end=end)
     rounds = _launch_pattern(trace, work, launch_time)
     if rounds is not None:
         return _HostSteps(source="launch pattern", start=rounds, end=np.append(rounds[1:], _last_end(trace)))
-    start = trace.start_ns[:1].copy()
-    return _HostSteps(source=WHOLE_TRACE, start=start, end=np.array([_last_end(trace)] if len(trace) else [], np.int64))
+    told = np.flatnonzero(~trace.is_kind(Kind.OVERHEAD))
+    end = np.array([int(trace.end_ns[told].max())] if len(told) else [], np.int64)
+    return _HostSteps(source=WHOLE_TRACE, start=trace.start_ns[told[:1]], end=end)
 
 
 def _outer(links: Links, mask: Bool) -> Int64:
@@ -236,10 +239,16 @@ def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> 
 
 
 def _host_windows(host: _HostSteps) -> _Windows:
-    """Without a device: from one step's start to the next one's; the last to its own end."""
+    """Without a device: from the same point of one step to that of the next. A ProfilerStep mark ends where the next one
+    begins, so its last one is whole too."""
     n = len(host.start)
     if n == 0:
         return _Windows(bounds=(), step=(), num_seen=0, is_pitch=False)
-    stops = np.append(host.start[1:], max(int(host.end[-1]), int(host.start[-1])))
-    bounds = tuple(zip(host.start.tolist(), stops.tolist(), strict=True))
-    return _Windows(bounds=bounds, step=tuple(range(n)), num_seen=n, is_pitch=n > 1)
+    if n == 1 or host.source == "ProfilerStep":
+        stops = np.append(host.start[1:], max(int(host.end[-1]), int(host.start[-1])))
+        bounds = tuple(zip(host.start.tolist(), stops.tolist(), strict=True))
+        return _Windows(bounds=bounds, step=tuple(range(n)), num_seen=n, is_pitch=n > 1)
+    points = host.end if host.source == "Optimizer.step" else host.start
+    bounds = tuple(zip(points[:-1].tolist(), points[1:].tolist(), strict=True))
+    first = 1 if host.source == "Optimizer.step" else 0
+    return _Windows(bounds=bounds, step=tuple(range(first, first + n - 1)), num_seen=n, is_pitch=True)

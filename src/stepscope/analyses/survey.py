@@ -15,7 +15,7 @@ from stepscope.analyses.projection import Charges, charge
 from stepscope.analyses.roofs import Roofs
 from stepscope.analyses.steps import StepCut, cut_steps
 from stepscope.core.hardware import DeviceSpec
-from stepscope.core.trace import NONE, Bool, DeviceProperties, Kind, Trace
+from stepscope.core.trace import Bool, DeviceProperties, Kind, Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def survey(trace: Trace, spec: DeviceSpec | None) -> Survey:
 
 def device_of(trace: Trace) -> DeviceProperties | None:
     """The device this rank's work ran on: the one its kernels name, as the recorder lists it."""
-    kernels = trace.device[trace.is_kind(Kind.KERNEL) & (trace.device != NONE)]
+    kernels = trace.device[trace.is_kind(Kind.KERNEL) & (trace.device >= 0)]
     if len(kernels) == 0:
         return trace.meta.devices[0] if len(trace.meta.devices) == 1 else None
     index = int(np.bincount(kernels).argmax())

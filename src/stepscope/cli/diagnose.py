@@ -63,15 +63,21 @@ def print_diagnosis(diagnosis: Diagnosis, style: str) -> None:
         return
     from rich.console import Console
 
-    from stepscope.report.terminal import show
+    from stepscope.report.terminal import render, show
 
-    show(diagnosis, Console())
+    console = Console()
+    if console.is_terminal:
+        show(diagnosis, console)
+    else:
+        text = render(diagnosis, color=False)
+        sys.stdout.write(text if "utf" in console.encoding.lower() else text.encode("ascii", "replace").decode())
 
 
 @contextmanager
 def _executor(sources: Sequence[Source], jobs: int | None) -> Iterator[Executor | None]:
     """Processes when there are several files and several cores."""
-    workers = min(len(sources), jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = min(len(sources), jobs or cores)
     if workers < 2:
         yield None
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run one command, and turn a user's mistake into a message and an exit code."""
     arguments = build_parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return code
     except StepscopeError as problem:
         print(f"stepscope: {problem}", file=sys.stderr)
         return problem.exit_code
@@ -29,9 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("stepscope: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing to say, and nowhere to say it.
-        sys.stderr.close()
+        # The reader of our output went away (`| head`): nothing to say. What is still buffered must not be tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as problem:
+        print(f"stepscope: cannot write the report: {problem.strerror or problem}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return StepscopeError.exit_code
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -5,8 +5,14 @@ A field is None when it was not measured, 0 when it was measured to be zero. Tim
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from stepscope.core.numbers import number_ranges
+
+MAX_UNKNOWN = 6
+"""Kinds of unknown events that are named."""
 
 PARTS = (
     "compute",
@@ -294,6 +300,32 @@ class Facts:
 
     ranks: tuple[RankFacts, ...]
     given_step_ns: int | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The ranks' notes, each once, with the ranks it is of where it is not of all."""
+        of_rank: dict[str, list[int]] = {}
+        for rank in self.ranks:
+            for note in rank.notes:
+                of_rank.setdefault(note, []).append(rank.rank)
+        everywhere = len(self.ranks)
+        return tuple(
+            note if len(where) == everywhere else f"{note} (rank {number_ranges(where)})" for note, where in of_rank.items()
+        )
+
+    @property
+    def unknown_note(self) -> str | None:
+        """What was recorded and is not understood, by name; None when all is."""
+        counts: Counter[str] = Counter()
+        for rank in self.ranks:
+            counts.update(rank.unknown)
+        if not counts:
+            return None
+        named = ", ".join(
+            f"{name if len(name) <= 40 else name[:37] + '...'} ({n})" for name, n in counts.most_common(MAX_UNKNOWN)
+        )
+        more = f" and {len(counts) - MAX_UNKNOWN} other kinds" if len(counts) > MAX_UNKNOWN else ""
+        return f"{counts.total()} events of kinds not known to stepscope, counted and left out: {named}{more}"
 
     @property
     def median_rank(self) -> RankFacts:

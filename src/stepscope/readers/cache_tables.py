@@ -128,6 +128,7 @@ def is_sound(trace: Trace) -> bool:
         (trace.detail, NONE, len(trace.details)),
         (trace.collective, NONE, len(trace.collectives)),
         (trace.kind, 0, len(Kind)),
+        (trace.device, NONE, 2**15),
         (trace.start_ns, 1 - LIMIT_NS, LIMIT_NS),
         (trace.dur_ns, 0, LIMIT_NS),
     ]

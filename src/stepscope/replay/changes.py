@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.analyses.intervals import Intervals, lengths_in
-from stepscope.core.trace import NONE, Bool
+from stepscope.core.trace import NONE, Bool, Int64
 from stepscope.replay.graph import HOST_PARTS, Float64, Graph
 
 Change = Callable[[Graph], Graph]
@@ -114,3 +114,18 @@ def chained(changes: list[Change]) -> Change:
 def host_total_ns(graph: Graph) -> float:
     """The host's time over the whole graph, waits left out."""
     return float(sum(float(graph.call_parts[part].sum()) for part in HOST_PARTS))
+
+
+def captured_in_pieces(graph: Graph, mask: Bool, piece: Int64, *, launch_ns: float, per_task_ns: float, gap_ns: float) -> Graph:
+    """The masked calls of each piece (one number per call) become one graph launch, as in `captured`."""
+    calls = np.flatnonzero(mask)
+    if len(calls) == 0:
+        return graph
+    tasks_of = np.diff(graph.call_first)
+    _, first, inverse = np.unique(piece[calls], return_index=True, return_inverse=True)
+    sizes = np.bincount(inverse, weights=tasks_of[calls])
+    work = np.where(mask, 0.0, graph.call_parts["work"])
+    work[calls[first]] += launch_ns + per_task_ns * sizes
+    inside = np.repeat(mask, tasks_of)
+    gap = np.where(inside, np.minimum(graph.task_gap_ns, gap_ns), graph.task_gap_ns)
+    return replace(without_waits(graph, mask), call_parts=graph.call_parts | {"work": work}, task_gap_ns=gap)

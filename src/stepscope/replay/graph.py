@@ -8,14 +8,16 @@ on another stream is done.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.analyses.host_activity import HostActivity
-from stepscope.analyses.intervals import Intervals, join, lengths_in, subtract, union
+from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
 from stepscope.analyses.links import Links
+from stepscope.analyses.naming import matching
 from stepscope.analyses.steps import StepCut
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
 
@@ -25,7 +27,10 @@ HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "work")
 """What the host's time between two calls is spent on: its loader, the allocator, the compiler, saving or loading, feeding a
 copy from memory that is not pinned; `work` is all the rest: operators, Python, the calls themselves."""
 
-MAX_TASKS = 150_000
+TO_HOST = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)", re.IGNORECASE)
+"""A copy the host waits for because it wants what is in it; a copy to the device only keeps it busy (part `transfer`)."""
+
+MAX_TASKS = 60_000
 """Steps are left off the end until no more tasks than this are replayed; two are always kept."""
 
 QUEUED_NS = 2_000
@@ -50,8 +55,8 @@ class Graph:
     """As recorded: from the start of this call to the start of the next."""
     call_parts: dict[str, Float64]
     """Per part of HOST_PARTS: the host's time from the start of this call to the next, waits left out."""
-    call_events: Int64
-    """Host events recorded in that time: each cost the profiler's own time too."""
+    call_events: dict[str, Int64]
+    """Per part: the host events recorded in that time; each cost the profiler's own time too."""
     call_wait: Int64
     """The task whose end this call waits for; NONE: it does not wait."""
     call_tail_ns: Float64
@@ -114,7 +119,6 @@ def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity) -> Graph
     wait, tail = _wait_targets(trace, tasks, first, calls, waits)
     start = trace.start_ns[calls]
     end = np.append(start[1:], max(host_window[1], int(start[-1])))
-    recorded = np.sort(trace.start_ns[trace.is_kind(*HOST_RANGES) & host.driving])
     latency, gap, after = _constraints(trace, links, tasks, stream.ravel())
     return Graph(
         call_event=calls,
@@ -122,7 +126,7 @@ def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity) -> Graph
         call_start_ns=start,
         call_end_ns=end,
         call_parts=_host_parts(trace, links, host, _Calls(calls=calls, start=start, end=end, wait=wait, tail=tail), tasks),
-        call_events=np.searchsorted(recorded, end) - np.searchsorted(recorded, start),
+        call_events=_recorded_events(trace, host, start, end),
         call_wait=wait,
         call_tail_ns=tail,
         call_first=first,
@@ -159,7 +163,8 @@ def _last_step(steps: Int64) -> int:
 
 def _waiting_calls(trace: Trace, links: Links, host: HostActivity, window: tuple[int, int]) -> Int64:
     """Calls that held the host until the device was done, inside the window."""
-    blocking = links.launch[np.flatnonzero(host.blocking_copy)]
+    to_host = host.blocking_copy & matching(trace, TO_HOST)
+    blocking = links.launch[np.flatnonzero(to_host)]
     syncs = np.flatnonzero(host.sync_call)
     low, high = window
     calls = np.union1d(syncs, blocking[blocking != NONE])
@@ -204,6 +209,18 @@ def _host_parts(trace: Trace, links: Links, host: HostActivity, calls: _Calls, t
     work = (calls.end - calls.start) - waited - np.sum(list(parts.values()), axis=0) - tail
     parts["work"] = np.maximum(work, 0.0)
     return parts
+
+
+def _recorded_events(trace: Trace, host: HostActivity, start: Int64, end: Int64) -> dict[str, Int64]:
+    """How many host events began between each call and the next, by the part they began in."""
+    times = np.sort(trace.start_ns[trace.is_kind(*HOST_RANGES) & host.driving])
+    counts: dict[str, Int64] = {}
+    for part in ("compile", "allocator", "input", "io"):
+        inside = contains(getattr(host, part), times)
+        mine, times = times[inside], times[~inside]
+        counts[part] = np.searchsorted(mine, end) - np.searchsorted(mine, start)
+    counts["work"] = np.searchsorted(times, end) - np.searchsorted(times, start)
+    return counts
 
 
 def _found_queue_full(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> Bool:

@@ -37,10 +37,12 @@ class Fitted:
 
 
 def without_cost(graph: Graph, cost_ns: float) -> Graph:
-    """The graph with this much taken off the host's work for each event recorded in it."""
-    work = graph.call_parts["work"]
-    left = np.maximum(work - cost_ns * graph.call_events, LEAST_SHARE * work)
-    return replace(graph, call_parts=graph.call_parts | {"work": left})
+    """The graph with this much taken off the host's time for each event recorded in it."""
+    left = {
+        part: np.maximum(graph.call_parts[part] - cost_ns * events, LEAST_SHARE * graph.call_parts[part])
+        for part, events in graph.call_events.items()
+    }
+    return replace(graph, call_parts=graph.call_parts | left)
 
 
 def fit(graph: Graph, step_ns: float | None) -> Fitted:
@@ -63,6 +65,7 @@ def fit(graph: Graph, step_ns: float | None) -> Fitted:
 
 def _stretched(graph: Graph, step_ns: float) -> Fitted:
     """The run's usual step is longer than the recorded ones: more of what varies, else of all host time, until it is met."""
+    graph = without_cost(graph, USUAL_COST_NS)
     totals = {part: float(graph.call_parts[part].sum()) for part in graph.call_parts}
     host = sum(totals.values()) or 1.0
     episodic = [part for part in EPISODIC if totals[part] > EPISODIC_SHARE * host]
@@ -71,7 +74,7 @@ def _stretched(graph: Graph, step_ns: float) -> Fitted:
     for _ in range(16):
         middle = (low * high) ** 0.5
         low, high = (low, middle) if play(_scaled(graph, stretched, middle)).pitch_ns > step_ns else (middle, high)
-    return _fitted(_scaled(graph, stretched, low), 0.0, step_ns)
+    return _fitted(_scaled(graph, stretched, low), USUAL_COST_NS, step_ns)
 
 
 def _scaled(graph: Graph, parts: list[str], factor: float) -> Graph:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from stepscope.core.facts import RankFacts
+from stepscope.core.numbers import number_ranges
 from stepscope.report.sheet import Column, Sheet
-from stepscope.report.units import ms, number_ranges, percent
+from stepscope.report.units import ms, percent
 
 MAX_LINES = 12
 ALIKE = 0.02

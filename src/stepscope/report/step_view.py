@@ -33,6 +33,8 @@ PART_STYLES = {
 }
 IDLE_STYLE = "red"
 BAR_WIDTH = 30
+MOST = 0.8
+"""Share of compute with known work from which a statement about it stands for all of it."""
 
 
 def draw_step(sheet: Sheet, rank: RankFacts) -> None:
@@ -107,6 +109,8 @@ def _draw_flops(sheet: Sheet, rank: RankFacts) -> None:
     if memory is not None and arithmetic is not None and memory + arithmetic:
         known = memory + arithmetic
         words = f"memory bandwidth for {percent(memory / known)} of their time, arithmetic for {percent(arithmetic / known)}"
+        if roof.modelled_share is not None and roof.modelled_share < MOST:
+            words += f" (of the {percent(roof.modelled_share)} whose work is known)"
         sheet.entry("kernels' limit", words)
 
 
@@ -123,6 +127,8 @@ def _mfu_words(rank: RankFacts) -> str:
 def _why_no_mfu(rank: RankFacts, roof: Roofline) -> str:
     if roof.device is None:
         return f"no peak is known for {rank.device_name}" if rank.device_name else "the trace does not name the device"
+    if roof.model_flops is None and rank.launches is not None and rank.launches.num_in_graphs:
+        return "the work inside CUDA graphs is not recorded with its shapes"
     if roof.model_flops is None:
         return "too little of the matrix work is known (record_shapes=True tells it)"
     return "the trace has no whole step" if not rank.steps.windows else "no peak for the precision in use"

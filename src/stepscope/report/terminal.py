@@ -14,12 +14,13 @@ from rich.console import Console
 
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import Facts, RankFacts
+from stepscope.core.numbers import number_ranges
 from stepscope.report.host_view import draw_host
 from stepscope.report.kernel_view import draw_kernels
 from stepscope.report.ranks_view import draw_ranks
 from stepscope.report.sheet import Sheet
 from stepscope.report.step_view import draw_device, draw_step
-from stepscope.report.units import ms, number_ranges, percent, plural
+from stepscope.report.units import ms, percent, plural
 
 PLAIN_WIDTH = 80
 MIN_WIDTH = 40
@@ -183,33 +184,7 @@ def _draw_notes(sheet: Sheet, diagnosis: Diagnosis) -> None:
 
 
 def _all_notes(diagnosis: Diagnosis) -> list[str]:
-    """The run's notes, then the ranks', each once with the ranks it is of, then the events nobody knew."""
-    ranks = diagnosis.facts.ranks
-    of_rank: dict[str, list[int]] = {}
-    for rank in ranks:
-        for note in rank.notes:
-            of_rank.setdefault(note, []).append(rank.rank)
-    notes = list(dict.fromkeys(diagnosis.notes))
-    for note, where in of_rank.items():
-        if note not in diagnosis.notes:
-            notes.append(note if len(where) == len(ranks) else f"{note} (rank {number_ranges(where)})")
-    unknown: Counter[str] = Counter()
-    for rank in ranks:
-        unknown.update(rank.unknown)
-    num_unknown = max(diagnosis.unknown_events, unknown.total())
-    if num_unknown:
-        notes.append(_unknown_words(num_unknown, unknown))
-    return notes
-
-
-def _unknown_words(num_unknown: int, unknown: Counter[str]) -> str:
-    words = f"{plural(num_unknown, 'event')} of kinds not known to stepscope"
-    if not unknown:
-        return words
-    named = ", ".join(f"{_brief(name)} ({count})" for name, count in unknown.most_common(MAX_UNKNOWN))
-    more = f" and {len(unknown) - MAX_UNKNOWN} other kinds" if len(unknown) > MAX_UNKNOWN else ""
-    return f"{words}: {named}{more}"
-
-
-def _brief(name: str) -> str:
-    return name if len(name) <= 40 else f"{name[:37]}..."
+    """The run's notes, then those of its ranks that are not among them."""
+    facts = diagnosis.facts
+    told = [*diagnosis.notes, *facts.notes] + ([facts.unknown_note] if facts.unknown_note else [])
+    return list(dict.fromkeys(told))

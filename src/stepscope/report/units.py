@@ -5,8 +5,6 @@ A number and its unit are joined by a no-break space, so that wrapped prose does
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 NBSP = "\u00a0"
 
 
@@ -79,14 +77,3 @@ def teraflops(flops: float) -> str:
 
 def plural(count: int, noun: str, ending: str = "s") -> str:
     return f"{fixed(count, 0)}{NBSP}{noun}{'' if count == 1 else ending}"
-
-
-def number_ranges(numbers: Iterable[int]) -> str:
-    """0, 1, 2, 5 as `0-2, 5`."""
-    ranges: list[tuple[int, int]] = []
-    for value in sorted(set(numbers)):
-        if ranges and value == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], value)
-        else:
-            ranges.append((value, value))
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)

@@ -21,11 +21,11 @@ TO_HOST = re.compile(r"DtoH|DeviceToHost")
 LARGE_BYTES = 1 << 20
 """From here on a copy's time is its bytes: at 10 to 60 GB/s a mebibyte takes 20 us and more, the start of a copy about 2."""
 PINNED_SHARE = 0.8
-"""Of a PCIe link's raw rate that one pinned copy reaches: 12.5 of 16 GB/s on gen 3, 25 of 32 on gen 4, 55 of 64 on gen 5 (H200)."""
+"""Of a PCIe link's raw rate that one pinned copy reaches: packets cost a tenth and more of it; 55 of 64 GB/s on an H200 (lab)."""
 
 
 def copy_tasks(case: Case, pattern: re.Pattern[str]) -> Bool:
-    """Mask of the graph's tasks that are copies of this kind, each launched by a call of its own (not from inside a CUDA graph)."""
+    """Mask of the graph's tasks that are copies of this kind, each launched by a call of its own: not inside a CUDA graph."""
     assert case.graph is not None
     trace, tasks = case.survey.trace, case.graph.task_event
     mask: Bool = (trace.kind[tasks] == Kind.MEMCPY) & matching(trace, pattern)[tasks] & ~case.survey.links.shared[tasks]
@@ -65,7 +65,7 @@ def launching(graph: Graph, tasks: Bool) -> Bool:
 
 
 def waits_for(case: Case, graph: Graph, calls: Bool) -> Bool:
-    """The masked calls, and those that wait in the same operator: `aten::copy_` of memory that is not pinned waits for its stream."""
+    """The masked calls, and those that wait in the same operator: `aten::copy_` waits for its stream unless told not to."""
     parent = case.survey.links.parent[graph.call_event]
     mine = np.unique(parent[calls & (parent != NONE)])
     together: Bool = calls | ((graph.call_wait != NONE) & np.isin(parent, mine))

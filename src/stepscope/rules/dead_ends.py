@@ -78,7 +78,7 @@ def _first_feeding(trace: Trace, siblings: _Siblings, reader: int) -> int:
 def _only_feeds(trace: Trace, siblings: _Siblings, before: int, after: int) -> bool:
     """Whether the one operator was run for the other alone, as far as that can be told."""
     name = trace.names[trace.name[before]]
-    if name.endswith("_") or not name.startswith("aten::"):
+    if name.endswith("_") or not name.startswith("aten::") or not siblings.evaluated:
         return False
     number, next_number = int(trace.sequence[before]), int(trace.sequence[after])
     recorded = 0 <= number < next_number
@@ -86,8 +86,8 @@ def _only_feeds(trace: Trace, siblings: _Siblings, before: int, after: int) -> b
         return False
     if not _can_be_input(trace, before, after):
         return False
-    # Recorded by autograd and never come by: a dead end. Not recorded: the shapes alone speak for it.
-    return (recorded and bool(siblings.evaluated)) or (not recorded and _shape(trace, after) is not None)
+    # Recorded by autograd and never come by: a dead end. Not recorded: only shapes can speak for it.
+    return recorded or None not in (_shape(trace, before), _shape(trace, after))
 
 
 def _can_be_input(trace: Trace, before: int, after: int) -> bool:

@@ -39,7 +39,9 @@ CODE = "device-sync"
 BOUND = "host"
 
 SCALAR_READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
-SIZE_READ = re.compile(r"^aten::(nonzero|nonzero_numpy|masked_select|_?unique\w*|repeat_interleave|bincount|index|index_put_?|_index_put_impl_)$")
+SIZE_READ = re.compile(
+    r"^aten::(nonzero|nonzero_numpy|masked_select|_?unique\w*|repeat_interleave|bincount|index|index_put_?|_index_put_impl_)$"
+)
 FETCH = re.compile(r"^aten::(to|_to_copy|copy_|cpu)$")
 NOT_OURS = re.compile(r"^cu(da)?(Event|Malloc|Free|Mem(Alloc|Free|Map|Unmap|Create|Release))")
 """Waits for one event are how overlap is written; the allocator's are another fault."""
@@ -139,7 +141,11 @@ def _evidence(case: Case, graph: Graph, waits: _Waits) -> tuple[str, ...]:
     held = float(trace.dur_ns[graph.call_event[calls]].sum()) / graph.num_steps / 1e6
     counted = [f"{count / graph.num_steps:.3g} waits a step in {name}" for name, count in names.most_common(3)]
     lines = Counter(line for line in (_line(case, int(graph.call_event[i])) for i in calls.tolist()) if line)
-    return (*counted, f"the host stood in them for {held:.2f} ms a step", *(f"called from {line}" for line, _ in lines.most_common(2)))
+    return (
+        *counted,
+        f"the host stood in them for {held:.2f} ms a step",
+        *(f"called from {line}" for line, _ in lines.most_common(2)),
+    )
 
 
 def _line(case: Case, event: int) -> str | None:
@@ -147,7 +153,7 @@ def _line(case: Case, event: int) -> str | None:
     trace, parent = case.survey.trace, case.survey.links.parent
     at = event
     while at != NONE:
-        name = trace.names[trace.name[at]]
+        name: str = trace.names[trace.name[at]]
         if trace.kind[at] == Kind.PYTHON and ".py(" in name and "torch/" not in name and "site-packages" not in name:
             return name
         at = int(parent[at])

@@ -6,11 +6,61 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from stepscope.core.diagnosis import Finding
-from stepscope.rules import serial_loader
+from stepscope.rules import (
+    allocator_churn,
+    checkpoint_stall,
+    debug_mode,
+    device_sync,
+    fp32_matmul,
+    fragmentation,
+    host_offload,
+    launch_overhead,
+    loader_respawn,
+    looped_optimizer,
+    many_small_copies,
+    memory_growth,
+    memory_pressure,
+    nchw_layout,
+    needless_recompute,
+    pageable_copy,
+    recompilation,
+    serial_loader,
+    shallow_prefetch,
+    small_batch,
+    starved_loader,
+    unfused_attention,
+    unfused_pointwise,
+    unoverlapped_copy,
+)
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, finding_of, together
+from stepscope.rules.proposal import Abstention, Proposal, Remark, finding_of, together
 
-RULES: tuple[ModuleType, ...] = (serial_loader,)
+RULES: tuple[ModuleType, ...] = (
+    serial_loader,
+    pageable_copy,
+    starved_loader,
+    loader_respawn,
+    shallow_prefetch,
+    many_small_copies,
+    unoverlapped_copy,
+    host_offload,
+    memory_pressure,
+    fragmentation,
+    memory_growth,
+    device_sync,
+    launch_overhead,
+    looped_optimizer,
+    small_batch,
+    recompilation,
+    allocator_churn,
+    debug_mode,
+    checkpoint_stall,
+    fp32_matmul,
+    unfused_attention,
+    unfused_pointwise,
+    needless_recompute,
+    nchw_layout,
+)
 
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
@@ -25,11 +75,13 @@ class Judgement:
     together: float | None = None
     """The speedup of all mends worth naming at once; None when there are fewer than two."""
     abstentions: tuple[Abstention, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
 
 def judge(case: Case) -> Judgement:
-    """Ask every rule; the replay says what each mend gives."""
-    said = [rule.propose(case) for rule in RULES] if case.graph is not None else []
+    """Ask every rule; the replay says what each mend gives. Without one, only the rules that promise no gain are asked."""
+    asked = RULES if case.graph is not None else [rule for rule in RULES if not getattr(rule, "NEEDS_REPLAY", True)]
+    said = [rule.propose(case) for rule in asked]
     proposals = [word for word in said if isinstance(word, Proposal)]
     paired = sorted(((finding_of(case, p), p) for p in proposals), key=lambda pair: -pair[0].predicted_speedup)
     worth = [proposal for finding, proposal in paired if finding.predicted_speedup >= LEAST_SPEEDUP]
@@ -37,4 +89,5 @@ def judge(case: Case) -> Judgement:
         findings=tuple(finding for finding, _ in paired),
         together=together(case, worth) if len(worth) > 1 else None,
         abstentions=tuple(word for word in said if isinstance(word, Abstention)),
+        remarks=tuple(word for word in said if isinstance(word, Remark)),
     )

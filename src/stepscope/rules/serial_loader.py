@@ -4,12 +4,14 @@ What it sees: the loader's `__next__` of a single-process DataLoader iterator on
 time the device stood idle meanwhile.
 
 Why it costs: while the process loads, decodes and collates the next batch it launches nothing; the device finishes what it
-has and stands still. Nothing of that work needs to happen between two steps.
+has and stands still. Nothing of that work needs to happen between two steps. With w workers a batch is ready every 1/w of the
+time it takes to make one; only where that is longer than the step does part of the wait stay.
 
 Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself.
 
 What to do: give the DataLoader `num_workers` of 4 and more, up to the cores there are for each rank, with `pin_memory=True` and
-`persistent_workers=True`. Each worker holds `prefetch_factor` batches in host memory.
+`persistent_workers=True`. Each worker holds `prefetch_factor` batches in host memory. A loader that takes less than a fetch from
+another process does is best left where it is.
 
 Example: 40 random-sort transforms per sample in the main process took 34 of a 65 ms step; 12 workers made it 31 ms.
 """
@@ -18,8 +20,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.replay.changes import without_host_parts
+import numpy as np
+
 from stepscope.rules.case import Case
+from stepscope.rules.loading import input_per_step, loaded_every
 from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "serial-loader"
@@ -32,6 +36,9 @@ class Policy:
     """Of the step spent in the loader below which there is nothing to say."""
     workers: int = 8
     """Tried by the mend: the loading that one step needs is divided by it."""
+    cautious_workers: int = 4
+    """What eight give where cores are shared, or where the loading used several threads already."""
+    hopeful_workers: int = 16
 
 
 POLICY = Policy()
@@ -42,7 +49,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     serial = [row for row in case.facts.host.loader if "SingleProcess" in row.name]
     if not serial or case.graph is None or case.pitch_ns is None:
         return None
-    loading_ns = float(case.graph.call_parts["input"].sum()) / max(case.graph.num_steps, 1)
+    per_step = input_per_step(case.graph)
+    loading_ns = float(np.median(per_step)) if len(per_step) else 0.0
     if loading_ns < POLICY.least_share * case.pitch_ns:
         return None
     calls = sum(row.count for row in serial)
@@ -53,5 +61,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in which it launches nothing.",
         action="DataLoader(num_workers=8 or the cores per rank, persistent_workers=True, pin_memory=True)",
         evidence=(f"{calls} calls of {serial[0].name}", f"the longest took {longest / 1e6:.1f} ms"),
-        change=lambda graph: without_host_parts(graph, "input"),
+        change=lambda graph: loaded_every(graph, loading_ns / POLICY.workers),
+        cautious=lambda graph: loaded_every(graph, loading_ns / POLICY.cautious_workers),
+        hopeful=lambda graph: loaded_every(graph, loading_ns / POLICY.hopeful_workers),
     )

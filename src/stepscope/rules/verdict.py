@@ -79,7 +79,7 @@ def _on_ranks(finding: Finding, job: Job) -> Finding:
 
 def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
     parts = _part_shares(rank)
-    if parts is None:
+    if parts is None or not rank.num_events:
         return Verdict(bound="unknown", summary="Nothing to judge: the trace shows no step with work in it.", shares={})
     removed = dict(rank.replayed.shares) if rank.replayed is not None else {}
     if max(removed.values(), default=0.0) >= LEAST_SHARE:
@@ -89,7 +89,7 @@ def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
     shares: dict[str, float] = {}
     for part, share in parts.items():
         shares[BOUND_OF_PART[part]] = shares.get(BOUND_OF_PART[part], 0.0) + share
-    bound = max(shares, key=lambda b: shares[b])
+    bound = BOUND_OF_PART[max(parts, key=lambda part: parts[part])]
     words = "operators running on the host" if rank.steps.where == "host" and bound == "compute" else WORDS[bound]
     return Verdict(
         bound=bound,
@@ -108,8 +108,9 @@ def _part_shares(rank: RankFacts) -> dict[str, float] | None:
 
 def _more(rank: RankFacts, bound: str, parts: dict[str, float], findings: tuple[Finding, ...]) -> str:
     """What the host was doing, or how near the peak a well-fed run is."""
-    if bound == "host":
-        return f"; {HOST_WORDS[max(HOST_WORDS, key=lambda part: parts[part])]}"
+    if bound == "host" and rank.steps.where == "device":
+        most = max(HOST_WORDS, key=lambda part: parts[part])
+        return f"; {HOST_WORDS[most]} ({parts[most]:.0%} of the recorded step)"
     if bound in ("compute", "memory") and not findings and rank.replayed is not None:
         reached = f"; {rank.roofline.mfu:.0%} of the device's dense peak" if rank.roofline.mfu is not None else ""
         return f"{reached}; nothing found worth more than 2 %"
@@ -124,7 +125,12 @@ def _replay(rank: RankFacts) -> ReplayCheck | None:
 
 
 def _not_judged(judgement: Judgement) -> tuple[str, ...]:
-    return tuple(f"{abstention.code} was not judged: {abstention.needs}" for abstention in judgement.abstentions)
+    """What rules had to say without a gain, and what they could not judge, joined by what they lack."""
+    needs: dict[str, list[str]] = {}
+    for abstention in judgement.abstentions:
+        needs.setdefault(abstention.needs, []).append(abstention.code)
+    lacking = [f"not judged: {', '.join(codes)}: {need}" for need, codes in needs.items()]
+    return (*(f"{remark.code}: {remark.text}" for remark in judgement.remarks), *lacking)
 
 
 def _step(facts: Facts, rank: RankFacts) -> StepTime:
@@ -140,16 +146,7 @@ def _step(facts: Facts, rank: RankFacts) -> StepTime:
 
 
 def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
-    shown = rank.rank
-    several = len(facts.ranks) > 1
-    notes = [
-        f"rank {r.rank}: {note}" if several else note
-        for r in facts.ranks
-        for note in (r.notes if not several or r.rank == shown else ())
-    ]
-    if several:
-        others = sum(1 for r in facts.ranks if r.rank != shown and r.notes)
-        notes += [f"{others} other rank(s) have notes of their own"] if others else []
+    notes = list(facts.notes)
     if facts.given_step_ns is None and rank.steps.pitch_ns is not None:
         notes.append(
             "step time is the profiled one, which the profiler's own cost lengthens: gains are for a usual cost of it;"
@@ -158,11 +155,6 @@ def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
     comms = rank.partition is not None and any(rank.partition.parts["comms_transfer"])
     if comms and rank.partition is not None and not rank.partition.waits_split:
         notes.append("waiting for other ranks is not told apart from moving bytes: comms_wait is not measured")
-    if any(r.unknown for r in facts.ranks):
-        names: dict[str, int] = {}
-        for r in facts.ranks:
-            for name, count in r.unknown.items():
-                names[name] = names.get(name, 0) + count
-        listed = ", ".join(f"{name} ({count})" for name, count in sorted(names.items(), key=lambda item: -item[1])[:12])
-        notes.append(f"events of kinds we do not know, counted and left out: {listed}")
+    if facts.unknown_note is not None:
+        notes.append(facts.unknown_note)
     return tuple(notes)

@@ -1,0 +1,16 @@
+"""Lists of ranks in few words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """0, 1, 2, 5 as `0-2, 5`."""
+    ranges: list[tuple[int, int]] = []
+    for value in sorted(set(numbers)):
+        if ranges and value == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], value)
+        else:
+            ranges.append((value, value))
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)

@@ -1,0 +1,36 @@
+"""The allocator's events on this rank's device, as the memory rules see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.core.trace import Int64
+from stepscope.rules.case import Case
+
+NEEDS = "profile with profile_memory=True"
+CPU = 0
+"""The recorder's device type of host memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Per event, in time order: bytes that tensors hold, bytes that the allocator has from the driver."""
+
+    time_ns: Int64
+    allocated: Int64
+    reserved: Int64
+
+
+def device_memory(case: Case) -> DeviceMemory | None:
+    """The events of the device this rank works on; None when none were recorded."""
+    events, device = case.survey.trace.memory, case.survey.device
+    if events is None:
+        return None
+    mine = (events.device_type != CPU) & (events.allocated_bytes >= 0) & (events.reserved_bytes >= 0)
+    if device is not None:
+        mine &= events.device == device.index
+    if not mine.any():
+        return None
+    return DeviceMemory(
+        time_ns=events.time_ns[mine], allocated=events.allocated_bytes[mine], reserved=events.reserved_bytes[mine]
+    )

@@ -1,0 +1,99 @@
+"""A debugging aid is left on.
+
+What it sees: a wait for the device after nearly every launch, made by no operator that reads anything (CUDA_LAUNCH_BLOCKING=1),
+or checks for NaN inside nearly every backward node (anomaly mode).
+
+Why it costs: with a wait after each launch the device idles between all kernels, and the host never runs ahead; anomaly mode adds
+a check and its read of the device to each operator of the backward pass.
+
+Evidence it needs: the runtime calls of the host, and operators.
+
+What to do: unset CUDA_LAUNCH_BLOCKING; remove `torch.autograd.set_detect_anomaly(True)`.
+
+Example: `set_detect_anomaly(True)` adds an isnan, an any and a read of the device to each node of the backward pass.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.intervals import Intervals, empty, join, union
+from stepscope.analyses.naming import matching
+from stepscope.analyses.nesting import ancestor_with
+from stepscope.analyses.projection import BACKWARD_RANGE
+from stepscope.core.trace import NONE, Kind
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.host_ranges import spared
+from stepscope.rules.proposal import Abstention, Proposal
+
+CODE = "debug-mode"
+BOUND = "host"
+
+CHECK = re.compile(r"^aten::(isnan|any|is_nonzero|item|ne)$")
+NAN_CHECK = re.compile(r"^aten::(isnan|ne)$")
+LAUNCH = re.compile(r"LaunchKernel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_share: float = 0.5
+    """Of launches that wait, or of backward nodes that check, from which it is a mode and not a habit of the code."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Drop the waits of the launches, and the checks of the backward pass."""
+    graph = case.graph
+    if graph is None:
+        return None
+    blocking, checks = _blocking_launches(case, graph), _anomaly_checks(case)
+    if len(blocking) == 0 and len(checks) == 0:
+        return None
+    steps = max(graph.num_steps, 1)
+    evidence = []
+    if len(blocking):
+        evidence.append(f"{len(blocking) / steps:.0f} launches a step held the host until their kernel was done")
+    if len(checks):
+        evidence.append(f"{len(checks) / steps:.0f} stretches of NaN checks a step inside backward")
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary="The run is in a debugging mode that makes the host wait for the device all the time.",
+        action="Unset CUDA_LAUNCH_BLOCKING"
+        if len(blocking)
+        else "Remove torch.autograd.set_detect_anomaly(True) / detect_anomaly()",
+        evidence=tuple(evidence),
+        change=lambda g: spared(case, g, join(blocking, checks)),
+    )
+
+
+def _blocking_launches(case: Case, graph: Graph) -> Intervals:
+    """When the host stood in a launch call while its own kernel ran, where most launches do that."""
+    trace = case.survey.trace
+    launches = np.flatnonzero(matching(trace, LAUNCH)[graph.call_event] & (np.diff(graph.call_first) == 1))
+    kernel = graph.task_event[graph.call_first[launches]]
+    end = trace.end_ns[graph.call_event[launches]]
+    held = end >= trace.end_ns[kernel]
+    if held.sum() < POLICY.least_share * max(len(launches), 1):
+        return empty()
+    return union(trace.start_ns[kernel[held]], end[held])
+
+
+def _anomaly_checks(case: Case) -> Intervals:
+    """The checks inside backward nodes, where most nodes have one."""
+    trace, parent = case.survey.trace, case.survey.links.parent
+    is_op = trace.is_kind(Kind.OP)
+    nodes = is_op & matching(trace, BACKWARD_RANGE)
+    checking = np.flatnonzero(is_op & matching(trace, NAN_CHECK))
+    inside = ancestor_with(parent, checking, nodes, outermost=True)
+    if len(np.unique(inside[inside != NONE])) < POLICY.least_share * max(int(nodes.sum()), 1):
+        return empty()
+    checks = np.flatnonzero(is_op & matching(trace, CHECK))
+    checks = checks[ancestor_with(parent, checks, nodes) != NONE]
+    return union(trace.start_ns[checks], trace.end_ns[checks])

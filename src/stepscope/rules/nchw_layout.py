@@ -1,0 +1,161 @@
+"""Convolutions on tensor cores get their tensors in the wrong layout.
+
+What it sees: kernels that turn NCHW into NHWC and back around convolutions, and batch norms over NCHW tensors.
+
+Why it costs: tensor-core convolutions work in NHWC. A tensor in NCHW is transposed before and after each one, and PyTorch's batch
+norm over NCHW in 16 bits reaches a fraction of the bandwidth. Group norm is the other way round: twice as slow going forward
+in NHWC, so a model full of it may gain nothing.
+
+Evidence it needs: kernel names for the transposes; shapes and strides (`record_shapes=True`) for the norms.
+
+What to do: `model.to(memory_format=torch.channels_last)` and the input likewise. Numbers change as with any other kernel.
+
+Example: a small ConvNet in bf16 took 62 ms a step in NCHW, 25 ms in channels_last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.analyses.roofs import Roofs
+from stepscope.core.trace import NONE, Bool
+from stepscope.replay.changes import Change
+from stepscope.replay.graph import Float64, Graph
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.task_table import TaskTable, per_step_ms, task_table
+from stepscope.work.dtypes import ITEM_BYTES
+from stepscope.work.operands import is_shape, operand
+
+CODE = "nchw-layout"
+BOUND = "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Measured on an H200, torch 2.11: (64, 64, 112, 112), (64, 256, 56, 56), (64, 2048, 7, 7) and (256, 64, 112, 112)."""
+
+    least_share: float = 0.005
+    """Of the step in transposes and such norms below which there is nothing to say."""
+    norm_passes: int = 3
+    """Batch norm forward reads its input for the statistics, reads it again and writes."""
+    norm_backward_passes: int = 5
+    half_share: float = 0.24
+    """Of the bandwidth, reached by batch norm forward in NHWC and 16 bits: 0.21 to 0.28."""
+    half_backward_share: float = 0.5
+    """Backward: 0.47 to 0.58."""
+    full_share: float = 0.75
+    """Forward in fp32: 0.70 to 0.79."""
+    full_backward_share: float = 0.82
+    """Backward in fp32: 0.80 to 0.87."""
+    fixed_ns: int = 10_000
+    """Of a batch norm, for its two or three kernels."""
+    group_norm_factor: float = 2.2
+    """Group norm forward in NHWC: 2.0 to 2.3 times its time in NCHW; backward alike in both."""
+    depthwise_factor: float = 0.4
+    """Depthwise convolutions in 16 bits in NHWC: 0.19 to 0.45 of their time in NCHW."""
+    uncertainty: float = 0.3
+    """Of the norms' new time, either way."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Without the transposes, the norms at NHWC's rate."""
+    graph, roofs = case.graph, case.survey.roofs
+    if graph is None or case.pitch_ns is None:
+        return None
+    table = task_table(case.survey, graph)
+    around = np.array([_is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
+    turning = table.of_category("layout") & around
+    if not turning.any():
+        return None
+    norms = _norms(table)
+    times = _new_times(graph, table, norms, roofs)
+    steps = max(graph.num_steps, 1)
+    turning_ms, norms_ms = per_step_ms(graph, turning), per_step_ms(graph, norms)
+    if (turning_ms + norms_ms) * 1e6 < POLICY.least_share * case.pitch_ns:
+        return None
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{turning_ms:.1f} ms a step turn tensors for the convolutions, {norms_ms:.1f} ms are norms over NCHW.",
+        action="model.to(memory_format=torch.channels_last), and the input batch too",
+        evidence=(
+            f"{int(turning.sum()) // steps} transposes a step around {len(np.unique(table.op[turning])) // steps} convolutions",
+            f"{len(np.unique(table.op[norms])) // steps} norms a step over tensors in NCHW",
+        ),
+        change=_turned(turning, times, 1.0),
+        cautious=_turned(turning, times, 1.0 + POLICY.uncertainty),
+        hopeful=_turned(turning, times, 1.0 - POLICY.uncertainty),
+        changes_numerics=True,
+    )
+
+
+def _is_convolution(table: TaskTable, op: int) -> bool:
+    return "conv" in table.op_name(op)
+
+
+def _norms(table: TaskTable) -> Bool:
+    """Tasks of batch and group norms over images whose channels are not innermost."""
+    mask = np.zeros(len(table.op), np.bool_)
+    verdict: dict[int, bool] = {NONE: False}
+    for task, op in enumerate(table.op.tolist()):
+        if op not in verdict:
+            name = table.op_name(op)
+            verdict[op] = ("batch_norm" in name or "group_norm" in name) and _is_nchw(table, op)
+        mask[task] = verdict[op]
+    return mask
+
+
+def _is_nchw(table: TaskTable, op: int) -> bool:
+    """Whether the first image among the inputs has its channels outside; not so when strides do not tell."""
+    inputs = table.inputs(op)
+    if inputs is None or not inputs.strides:
+        return False
+    for dims, strides in zip(inputs.dims, inputs.strides, strict=True):
+        if is_shape(dims) and is_shape(strides) and len(dims) in (4, 5) and len(strides) == len(dims):
+            return dims[1] > 1 and strides[1] != 1
+    return False
+
+
+def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: Roofs | None) -> Float64:
+    """Per task its time in NHWC, NaN where it stays: an operator's whole time on its longest kernel, nothing on the others."""
+    times = np.full(len(graph), np.nan)
+    for op in np.unique(table.op[norms]).tolist():
+        mine = np.flatnonzero(table.op == op)
+        whole = _norm_ns(table, int(op), float(graph.task_ns[mine].sum()), roofs)
+        times[mine] = 0.0
+        times[mine[np.argmax(graph.task_ns[mine])]] = whole
+    for task in np.flatnonzero(table.of_category("convolution") & table.leads).tolist():
+        name = table.op_name(int(table.op[task]))
+        if "depthwise" in name and table.precision[task] in ("bf16", "fp16") and _is_nchw(table, int(table.op[task])):
+            times[task] = graph.task_ns[task] * POLICY.depthwise_factor
+    return times
+
+
+def _norm_ns(table: TaskTable, op: int, now: float, roofs: Roofs | None) -> float:
+    name, inputs = table.op_name(op), table.inputs(op)
+    backward = "backward" in name
+    if "group_norm" in name:
+        return now if backward else now * POLICY.group_norm_factor
+    tensor = None if inputs is None else operand(inputs, 0)
+    if tensor is None or roofs is None or tensor.dtype not in ITEM_BYTES:
+        return now
+    full = tensor.dtype not in ("bf16", "fp16")
+    share = (POLICY.full_share, POLICY.full_backward_share) if full else (POLICY.half_share, POLICY.half_backward_share)
+    passes = POLICY.norm_backward_passes if backward else POLICY.norm_passes
+    size = float(tensor.numel * ITEM_BYTES[tensor.dtype] * passes)
+    return min(now, POLICY.fixed_ns + roofs.traffic_ns(size) / share[int(backward)])
+
+
+def _turned(turning: Bool, times: Float64, factor: float) -> Change:
+    def change(graph: Graph) -> Graph:
+        scaled = np.where(times < graph.task_ns, np.minimum(times * factor, graph.task_ns), times)
+        lengths = np.where(turning, 0.0, np.where(np.isnan(times), graph.task_ns, scaled))
+        return replace(graph, task_ns=lengths, task_gap_ns=np.where(turning, 0.0, graph.task_gap_ns))
+
+    return change

@@ -1,0 +1,76 @@
+"""How long well-made kernels take on a device: its roofs, times the share of them that such kernels reach.
+
+Shares and fixed times were measured on one H200 (132 SMs, torch 2.11, CUDA graphs of ten calls, so without launches); measured
+microseconds stand beside what is returned here. On another device the shares are taken to be the same, its own roofs differ.
+
+    bf16 GEMM m, n, k       measured  here      attention b, h, s, d (bf16, not causal)   measured  here
+    1024, 1024, 1024             5.7   5.8      8, 16, 1024, 64   forward                     84      79
+    8192, 1024, 1024            25.0  25.3      4, 16, 2048, 64   forward                    154     153
+    4096, 4096, 4096           173.6   181      8, 16, 1024, 128  forward                    115     118
+    8192, 8192, 8192            1439  1428      backward of each                        3.0 to 3.5 times, 3.0
+"""
+
+from __future__ import annotations
+
+import math
+
+from stepscope.analyses.roofs import Roofs
+
+MATRIX_SHARE = 0.78
+"""Of the dense peak, reached by GEMMs of 2 GFLOP and more in bf16, fp16 and TF32 (0.69 to 0.81)."""
+MATRIX_STREAM_SHARE = 0.80
+"""Of the bandwidth, reached by GEMMs whose traffic holds them up (0.72 to 0.85)."""
+MATRIX_FIXED_NS = 3_000
+"""Filling and draining the device: a GEMM of no size takes so long (TF32: 5 us)."""
+MISALIGNED_FACTOR = 3.0
+"""Slower when a row is no multiple of 16 bytes, which the copy engines of the fast kernels need (197 x 197 in bf16: 3.3)."""
+STREAM_SHARE = 0.88
+"""Of the bandwidth, reached by pointwise kernels over large tensors (0.87 to 0.95)."""
+STREAM_FIXED_NS = 3_000
+VECTOR_SHARE = 0.52
+"""Of the fp32 peak, reached by fused attention over fp32 tensors (0.50 at head size 64, 0.69 at 128). PyTorch's kernels for them
+split each product in three to keep fp32's precision, whether or not TF32 is allowed: slower than spelled-out TF32 products."""
+ATTENTION_SHARE = 0.9
+"""Of the time that products and exponentials need one after the other, fused attention overlaps so much."""
+ATTENTION_FIXED_NS = 5_000
+ATTENTION_BACKWARD = 3.0
+"""Times the forward pass: 2.5 times the products, with less overlap (2.7 to 3.5)."""
+ATTENTION_TILE = 128
+"""Sequences are worked on in blocks of so many."""
+EXP_PER_FP32_FLOP = 1 / 16
+"""An SM does 16 exponentials a cycle and 128 fused multiply-adds: one for 16 FLOPs of the fp32 peak (CUDA programming guide)."""
+
+
+def half_precision(roofs: Roofs) -> str | None:
+    """The 16-bit type that the device multiplies matrices in."""
+    return next((name for name in ("bf16", "fp16") if name in roofs.spec.peak_flops), None)
+
+
+def matrix_ns(roofs: Roofs, flops: float, size: float, precision: str, *, aligned: bool = True) -> float:
+    """A GEMM or a convolution of so many FLOPs and bytes moved; NaN when the peak is not known."""
+    arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / MATRIX_SHARE
+    traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / MATRIX_STREAM_SHARE
+    slower = 1.0 if aligned else MISALIGNED_FACTOR
+    return MATRIX_FIXED_NS + max(arithmetic, traffic) * slower if not math.isnan(arithmetic) else math.nan
+
+
+def stream_ns(roofs: Roofs, size: float) -> float:
+    """A kernel that does little but move so many bytes."""
+    return STREAM_FIXED_NS + roofs.traffic_ns(size) / STREAM_SHARE
+
+
+def attention_ns(roofs: Roofs, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:
+    """Fused attention, forward: products on the matrix units, then exponentials, in whole blocks; NaN when not known."""
+    blocks = math.ceil(queries / ATTENTION_TILE) * math.ceil(keys / ATTENTION_TILE)
+    scores = float(batch) * blocks * ATTENTION_TILE**2
+    if causal and queries == keys:
+        across = math.ceil(queries / ATTENTION_TILE)
+        scores *= (across + 1) / (2 * across)
+    vector = roofs.peak_flops("fp32", matrix=False)
+    flops = 4.0 * scores * dim
+    if vector is None:
+        return math.nan
+    if precision in ("fp32", "tf32", "fp64"):
+        return ATTENTION_FIXED_NS + flops / (vector * VECTOR_SHARE) * 1e9
+    products = roofs.arithmetic_ns(flops, precision, matrix=True)
+    return ATTENTION_FIXED_NS + (products + scores / (vector * EXP_PER_FP32_FLOP) * 1e9) / ATTENTION_SHARE

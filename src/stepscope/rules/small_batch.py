@@ -1,0 +1,154 @@
+"""Micro-batches so small that the device is never filled, run one after another in one step.
+
+What it sees: the same forward and backward k times before one optimizer step (gradient accumulation), with kernels that take far
+longer than their arithmetic or their bytes need, or that fill only part of the device.
+
+Why it costs: a small micro-batch costs the host as many launches as a large one. Folding k of them into one divides the host's
+work by k, and a kernel that did not fill the device does not take k times as long. Kernels that do fill it take k times as long,
+and then nothing is won: the replay says which.
+
+Evidence it needs: kernels told apart as forward, backward and optimizer; shapes (`record_shapes=True`) for the roofs.
+
+What to do: a larger micro-batch with fewer accumulation steps, as far as memory goes (`torch.cuda.max_memory_allocated()`).
+Layers that look at the batch (BatchNorm) see more of it then.
+
+Example: micro-batch 1 x 8 accumulation steps took 167 ms; one batch of 8 took 22 ms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Launch
+from stepscope.replay.changes import without_tasks, without_waits
+from stepscope.replay.graph import Float64, Graph
+from stepscope.rules.case import Case
+from stepscope.rules.host_ranges import tasks_of
+from stepscope.rules.proposal import Abstention, Proposal
+
+CODE = "small-batch"
+BOUND = "host"
+
+THREADS_PER_SM = 2048
+"""Resident threads of one multiprocessor: NVIDIA's data-centre GPUs since Volta (CUDA C++ Programming Guide, table of compute
+capabilities)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    same_share: float = 0.9
+    """Of a micro-step's kernels that must recur in the others, by name, for them to be the same work on other data."""
+    roof_share: float = 0.6
+    """Of its roof that a kernel reaches once it is large: between what matrix kernels (0.6 to 0.7) and copies (0.8) do."""
+    cautious_roof_share: float = 0.4
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Fold the micro-steps of each step into one."""
+    graph = case.graph
+    if graph is None or not case.survey.charges.backward.any():
+        return None
+    micro = _micro_steps(case, graph)
+    folds = _num_alike(case, graph, micro)
+    if folds < 2:
+        return None
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"Each step runs {folds} micro-batches one after another, none of which fills the device.",
+        action=f"A micro-batch up to {folds} times as large with as many fewer accumulation steps, as far as memory goes",
+        evidence=(
+            f"{folds} rounds of forward and backward for each optimizer step",
+            f"{float((micro >= 0).sum()) / graph.num_steps / folds:.0f} launches in each",
+        ),
+        change=lambda g: _folded(case, g, micro, folds, POLICY.roof_share),
+        cautious=lambda g: _folded(case, g, micro, 2, POLICY.cautious_roof_share),
+        hopeful=lambda g: _folded(case, g, micro, folds, 1.0),
+        changes_numerics=True,
+    )
+
+
+def _folded(case: Case, graph: Graph, micro: Int64, folds: int, roof_share: float) -> Graph:
+    """Of every `folds` micro-steps the first is left, as long as its kernels then take."""
+    gone = (micro >= 0) & (micro % folds != 0)
+    kept = tasks_of(graph, (micro >= 0) & ~gone)
+    work = np.where(gone, 0.0, graph.call_parts["work"])
+    longer = np.where(kept, _at_size(case, graph, folds, roof_share), graph.task_ns)
+    folded = replace(graph, call_parts=graph.call_parts | {"work": work}, task_ns=longer)
+    return without_waits(without_tasks(folded, tasks_of(graph, gone)), gone)
+
+
+def _at_size(case: Case, graph: Graph, folds: int, roof_share: float) -> Float64:
+    """How long each task takes on `folds` times the data: by its roof where that is known, else by how it fills the device."""
+    floor = np.full(len(case.survey.trace), np.nan)
+    floor[case.survey.kernels.kernels] = case.survey.kernels.floor_ns
+    by_roof = folds * floor[graph.task_event] / roof_share
+    by_fill = folds * graph.task_ns * np.minimum(_filled(case, graph), 1.0)
+    needed = np.where(np.isnan(by_roof), by_fill, by_roof)
+    result: Float64 = np.clip(needed, graph.task_ns, folds * graph.task_ns)
+    return result
+
+
+def _filled(case: Case, graph: Graph) -> Float64:
+    """The share of the device's threads that each task's grid fills; 1 where that is not known."""
+    trace, device = case.survey.trace, case.survey.device
+    filled = np.ones(len(graph.task_event))
+    if device is None or not device.num_sms:
+        return filled
+    room = device.num_sms * THREADS_PER_SM
+    codes = trace.detail[graph.task_event]
+    for code in np.unique(codes[codes != NONE]).tolist():
+        detail = trace.details[code]
+        if isinstance(detail, Launch) and detail.grid and detail.block:
+            filled[codes == code] = float(np.prod(detail.grid)) * float(np.prod(detail.block)) / room
+    return filled
+
+
+def _micro_steps(case: Case, graph: Graph) -> Int64:
+    """Per call, the micro-step of its step: a new one begins where forward work follows backward work. NONE: in none, as the
+    optimizer and what follows the last backward are."""
+    charges = case.survey.charges
+    backward, optimizer = (np.zeros(len(case.survey.trace), np.bool_) for _ in range(2))
+    backward[charges.work] = charges.backward
+    optimizer[charges.work] = charges.optimizer
+    owner = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
+    micro = np.full(len(graph.call_event), NONE, np.int64)
+    for step in range(graph.num_steps):
+        mine = np.flatnonzero((graph.task_step == step) & ~optimizer[graph.task_event])
+        back = backward[graph.task_event[mine]]
+        if not back.any():
+            continue
+        begins = np.concatenate([[False], back[:-1] & ~back[1:]])
+        number = np.cumsum(begins)
+        last = int(np.flatnonzero(back)[-1])
+        micro[owner[mine[: last + 1]]] = number[: last + 1]
+    return micro
+
+
+def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
+    """How many micro-steps the usual step has, if they launch the same kernels; 0 if they do not."""
+    trace = case.survey.trace
+    owner = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
+    kernel: Bool = (trace.kind[graph.task_event] == Kind.KERNEL) & (micro[owner] >= 0)
+    counts: dict[tuple[int, int], Counter[int]] = {}
+    rows = zip(
+        graph.task_step[kernel].tolist(),
+        micro[owner][kernel].tolist(),
+        trace.name[graph.task_event][kernel].tolist(),
+        strict=True,
+    )
+    for step, part, name in rows:
+        counts.setdefault((step, part), Counter())[name] += 1
+    per_step = Counter(step for step, _ in counts)
+    folds = int(np.median(list(per_step.values()))) if per_step else 0
+    for (step, part), names in counts.items():
+        first = counts.get((step, 0), names)
+        if part and (first & names).total() < POLICY.same_share * min(first.total(), names.total()):
+            return 0
+    return folds

@@ -1,0 +1,68 @@
+"""Worker processes make the batches, and the training process still waits for them.
+
+What it sees: `__next__` of a multi-process DataLoader iterator that takes far longer than fetching a ready batch, in most steps.
+
+Why it costs: the workers together make fewer batches than the device can use. The step then lasts as long as one batch takes the
+loader, so k times the workers bring it down to 1/k of that, or to what the rest of the step needs, whichever is longer.
+
+Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself. The number of workers and of cores is not
+in a trace: that is why the range is wide.
+
+What to do: look at the cores first. If the workers leave some idle, raise `num_workers` to the cores per rank. If they are all
+busy, make a batch cheaper: decode smaller, cache, move transforms to the GPU. If neither (workers wait for storage): shards in
+place of many small files, a local copy, more `prefetch_factor`.
+
+Example: (for illustration, not measured) two workers at 60 ms a batch feed a 12 ms step: it takes 30; eight make it 15.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.rules.case import Case
+from stepscope.rules.loading import READY_NS, WORKERS, input_per_step, loaded_every, next_calls, with_input
+from stepscope.rules.proposal import Abstention, Proposal
+
+CODE = "starved-loader"
+BOUND = "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    most_steps: float = 0.5
+    """Share of the fetches that must wait: fewer are bursts, or the start of an epoch."""
+    more_workers: int = 4
+    """Times the workers there are, as the mend tries: from the usual 2 to 4 up to the cores of a rank's share of a machine."""
+    cautious_left: float = 0.5
+    """Of the wait that stays when storage or busy cores hold the workers up."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """More workers, if most fetches wait."""
+    if case.graph is None or case.pitch_ns is None:
+        return None
+    fetches = case.survey.trace.dur_ns[next_calls(case, WORKERS)]
+    waiting = fetches > READY_NS
+    if len(fetches) == 0 or float(waiting.mean()) <= POLICY.most_steps:
+        return None
+    per_step = input_per_step(case.graph)
+    waited_ms = float(np.median(per_step)) / 1e6 if len(per_step) else 0.0
+    batch_ns = case.pitch_ns / POLICY.more_workers
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} ms a step for its batch.",
+        action="raise num_workers to the cores per rank if some are idle (see top); else cheaper transforms, faster storage",
+        evidence=(
+            f"{int(waiting.sum())} of {len(fetches)} fetches waited, {float(np.median(fetches)) / 1e6:.1f} ms in the middle",
+            "the number of workers and idle cores is not in the trace",
+        ),
+        change=lambda graph: loaded_every(graph, batch_ns),
+        cautious=lambda graph: with_input(graph, POLICY.cautious_left, READY_NS),
+        hopeful=lambda graph: with_input(graph, 0.0, READY_NS),
+    )

@@ -1,0 +1,96 @@
+"""The tasks of a graph with what is known of each: who launched it, with which inputs, and what work it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepscope.analyses.survey import Survey
+from stepscope.core.trace import NONE, Bool, Int64, OpInputs, Trace
+from stepscope.replay.graph import Float64, Graph
+from stepscope.work.model import ParsedInputs, Work, parse_inputs, work_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTable:
+    """One entry per task of the graph; NONE and NaN where not known."""
+
+    trace: Trace
+    op: Int64
+    """The innermost operator that launched it."""
+    home: Int64
+    """That operator, or the forward operator that backward work belongs to."""
+    backward: Bool
+    optimizer: Bool
+    recomputed: Bool
+    category: tuple[str, ...]
+    """"" for what is no kernel."""
+    precision: tuple[str, ...]
+    tensor_core: Int64
+    flops: Float64
+    bytes: Float64
+    leads: Bool
+    """Carries the work of its operator call."""
+    is_matrix: Bool
+    _inputs: dict[int, ParsedInputs | None] = field(default_factory=dict)
+    _works: dict[tuple[int, int], Work | None] = field(default_factory=dict)
+
+    def of_category(self, *names: str) -> Bool:
+        return np.array([category in names for category in self.category], np.bool_)
+
+    def op_name(self, op: int) -> str:
+        return "" if op == NONE else self.trace.names[self.trace.name[op]]
+
+    def inputs(self, op: int) -> ParsedInputs | None:
+        """The operator's recorded inputs."""
+        detail = NONE if op == NONE else int(self.trace.detail[op])
+        if detail not in self._inputs:
+            recorded = None if detail == NONE else self.trace.details[detail]
+            self._inputs[detail] = parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
+        return self._inputs[detail]
+
+    def work(self, op: int) -> Work | None:
+        """The operator's work."""
+        if op == NONE:
+            return None
+        key = int(self.trace.name[op]), int(self.trace.detail[op])
+        if key not in self._works:
+            inputs = self.inputs(op)
+            self._works[key] = None if inputs is None else work_of(self.op_name(op), inputs)
+        return self._works[key]
+
+
+def task_table(found: Survey, graph: Graph) -> TaskTable:
+    """Look every task up among the charges and the kernels' work."""
+    tasks, charges, kernels = graph.task_event, found.charges, found.kernels
+    charged = np.searchsorted(charges.work, tasks)
+    at = np.minimum(np.searchsorted(kernels.kernels, tasks), max(len(kernels.kernels) - 1, 0))
+    known = kernels.kernels[at] == tasks if len(kernels.kernels) else np.zeros(len(tasks), np.bool_)
+    places = np.where(known, at, NONE).tolist()
+    precision = [NONE if place == NONE else int(kernels.precision[place]) for place in places]
+
+    def spread(values: Float64) -> Float64:
+        return np.where(known, values[at], np.nan) if len(values) else np.full(len(tasks), np.nan)
+
+    none = np.zeros(len(tasks), np.bool_)
+    return TaskTable(
+        trace=found.trace,
+        op=charges.op[charged],
+        home=charges.home[charged],
+        backward=charges.backward[charged],
+        optimizer=charges.optimizer[charged],
+        recomputed=charges.recomputed[charged],
+        category=tuple("" if place == NONE else kernels.categories[kernels.category[place]] for place in places),
+        precision=tuple("" if code == NONE else kernels.precisions[code] for code in precision),
+        tensor_core=np.where(known, kernels.tensor_core[at], NONE) if len(kernels.kernels) else np.full(len(tasks), NONE),
+        flops=spread(kernels.hardware_flops),
+        bytes=spread(kernels.bytes),
+        leads=known & (kernels.group_ns[at] > 0) if len(kernels.kernels) else none,
+        is_matrix=known & kernels.is_matrix[at] if len(kernels.kernels) else none,
+    )
+
+
+def per_step_ms(graph: Graph, mask: Bool) -> float:
+    """Device time of the masked tasks, a step."""
+    return float(graph.task_ns[mask].sum()) / max(graph.num_steps, 1) / 1e6

@@ -1,0 +1,57 @@
+"""Every rule explains itself, and the documentation is made of its own words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from stepscope.cli.main import main
+from stepscope.core.diagnosis import BOUNDS
+from stepscope.rules.explanation import SECTIONS, first_lines, text_of
+from stepscope.rules.rulebook import RULES
+from tests.shared_data import ROOT
+
+BY_CODE = {rule.CODE: rule for rule in RULES}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
+def test_a_rule_has_its_sections_in_order(rule: ModuleType) -> None:
+    text = text_of(rule)
+    places = [text.find(f"\n\n{section}: ") for section in SECTIONS]
+    assert all(place > 0 for place in places), f"{rule.CODE} lacks one of {SECTIONS}"
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
+def test_a_rule_is_named_for_its_fault_and_says_its_bound(rule: ModuleType) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.CODE)
+    assert rule.__name__.rsplit(".", 1)[1] == rule.CODE.replace("-", "_")
+    assert rule.BOUND in BOUNDS
+
+
+def test_codes_are_unique_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(BY_CODE) == len(RULES)
+    assert main(["explain", "--list"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == [code for code, _ in first_lines()]
+    assert set(listed) == set(BY_CODE)
+
+
+def test_explain_prints_the_rules_own_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "serial-loader"]) == 0
+    assert text_of(BY_CODE["serial-loader"]) in capsys.readouterr().out
+
+
+def test_an_unknown_code_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "serial-lodr"]) == 2
+    assert "serial-loader" in capsys.readouterr().err
+
+
+def test_the_pages_are_what_the_rules_say() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "make-docs"), "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"run scripts/make-docs: {result.stdout}{result.stderr}"

@@ -1,0 +1,46 @@
+"""many-small-copies: each costs its start."""
+
+from __future__ import annotations
+
+from tests.rules.recorded import PAGEABLE, Run
+
+
+def scalars(number: int, *, host_us: int = 20, kernel_us: int = 1_000) -> Run:
+    run = Run()
+    for _ in range(4):
+        run.step()
+        for _ in range(number):
+            run.copy(PAGEABLE, 8, 2, host_us=host_us)
+        run.launch(kernel_us)
+        run.sync()
+    return run
+
+
+def test_hundreds_of_scalars_cost_their_starts() -> None:
+    # 200 copies at 20 us of host time each, and 1 ms of kernel: 5 ms become about 1.
+    run = scalars(200)
+    assert 3.0 < run.gain("many-small-copies") < 5.5
+
+
+def test_copies_with_kernels_between_may_not_be_merged() -> None:
+    run = Run()
+    for _ in range(4):
+        run.step()
+        for _ in range(50):
+            run.copy(PAGEABLE, 8, 2, host_us=20)
+            run.launch(1)
+        run.sync()
+    finding = run.finding("many-small-copies")
+    assert finding is not None
+    assert finding.predicted_low < 1.01 < finding.predicted_speedup
+
+
+def test_a_batch_of_few_tensors_or_a_busy_device_is_innocent() -> None:
+    assert scalars(6).gain("many-small-copies") == 1.0
+    run = Run()
+    for _ in range(4):
+        run.step()
+        for _ in range(30):
+            run.copy(PAGEABLE, 8, 2, host_us=20)
+        run.launch(20_000)
+    assert run.gain("many-small-copies") < 1.02

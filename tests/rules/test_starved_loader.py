@@ -1,0 +1,37 @@
+"""starved-loader: workers exist and most fetches wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.recorded import Run
+
+
+def fetching(*waits_us: int) -> Run:
+    run = Run()
+    for wait in waits_us:
+        run.step()
+        run.fetch(wait)
+        run.launch(10_000)
+        run.sync()
+    return run
+
+
+def test_waits_in_most_steps_are_a_starved_loader() -> None:
+    finding = fetching(20_000, 20_000, 20_000, 20_000, 20_000).finding("starved-loader")
+    assert finding is not None
+    assert finding.predicted_speedup == pytest.approx(30 / 10.3, rel=0.03)
+    assert finding.predicted_low == pytest.approx(30 / 20, rel=0.03)
+
+
+def test_more_workers_do_not_take_away_all_of_a_long_wait() -> None:
+    # A batch every 100 ms; four times the workers bring one every 25.
+    finding = fetching(*[90_000] * 5).finding("starved-loader")
+    assert finding is not None
+    assert finding.predicted_speedup == pytest.approx(4, rel=0.03)
+    assert finding.predicted_high == pytest.approx(100 / 10.3, rel=0.03)
+
+
+def test_ready_batches_and_one_slow_fetch_are_not() -> None:
+    assert fetching(60, 60, 60, 60).gain("starved-loader") == 1.0
+    assert fetching(60, 20_000, 60, 60).gain("starved-loader") == 1.0
