@@ -30,7 +30,7 @@ copy from memory that is not pinned; `work` is all the rest: operators, Python, 
 TO_HOST = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)", re.IGNORECASE)
 """A copy the host waits for because it wants what is in it; a copy to the device only keeps it busy (part `transfer`)."""
 
-MAX_TASKS = 60_000
+MAX_TASKS = 24_000
 """Steps are left off the end until no more tasks than this are replayed; two are always kept."""
 
 QUEUED_NS = 2_000

@@ -10,6 +10,7 @@ from stepscope.analyses.survey import Survey
 from stepscope.core.trace import NONE, Bool, Int64, OpInputs, Trace
 from stepscope.replay.graph import Float64, Graph
 from stepscope.work.model import ParsedInputs, Work, parse_inputs, work_of
+from stepscope.work.operands import Operand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class TaskTable:
     leads: Bool
     """Carries the work of its operator call."""
     is_matrix: Bool
+    tensors: dict[tuple[int, int], tuple[list[Operand], float]] = field(default_factory=dict)
+    """By operator and inputs: what it reads and how many bytes it writes, as far as a rule has asked."""
     _inputs: dict[int, ParsedInputs | None] = field(default_factory=dict)
     _works: dict[tuple[int, int], Work | None] = field(default_factory=dict)
 
@@ -50,11 +53,15 @@ class TaskTable:
             self._inputs[detail] = parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
         return self._inputs[detail]
 
+    def key(self, op: int) -> tuple[int, int]:
+        """The operator's name and inputs: what it does."""
+        return int(self.trace.name[op]), int(self.trace.detail[op])
+
     def work(self, op: int) -> Work | None:
         """The operator's work."""
         if op == NONE:
             return None
-        key = int(self.trace.name[op]), int(self.trace.detail[op])
+        key = self.key(op)
         if key not in self._works:
             inputs = self.inputs(op)
             self._works[key] = None if inputs is None else work_of(self.op_name(op), inputs)

@@ -125,21 +125,23 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def find_runs(graph: Graph, table: TaskTable) -> list[Run]:
     """Runs on each stream, in the order they execute; a product, a copy from the host or a step's end ends all that are open."""
-    fusible = table.of_category(*FUSIBLE)
+    fusible = table.of_category(*FUSIBLE).tolist()
+    kinds, steps = table.trace.kind[graph.task_event].tolist(), graph.task_step.tolist()
+    ops, memset, memcpy = table.op.tolist(), int(Kind.MEMSET), int(Kind.MEMCPY)
     runs: list[Run] = []
     by_sequence: dict[int, int] = {}
     for stream in range(graph.num_streams):
         opened: list[int] = []
         last_op, last_run, last_step = NONE, NONE, NONE
         for task in np.flatnonzero(graph.task_stream == stream).tolist():
-            op, step = int(table.op[task]), int(graph.task_step[task])
+            op, step = ops[task], steps[task]
             if op == last_op and op != NONE:
                 if last_run != NONE:
                     runs[last_run].tasks.append(task)
                 continue
-            if table.trace.kind[graph.task_event[task]] == Kind.MEMSET:
+            if kinds[task] == memset:
                 continue
-            copied = table.trace.kind[graph.task_event[task]] == Kind.MEMCPY and table.op_name(op) == "aten::copy_"
+            copied = kinds[task] == memcpy and table.op_name(op) == "aten::copy_"
             if step != last_step or not (fusible[task] or copied) or not _fits(table, op) or table.optimizer[task]:
                 opened = [] if step != last_step or table.is_matrix[task] or not fusible[task] else opened
                 last_op, last_run, last_step = op, NONE, step
@@ -189,6 +191,13 @@ def _join(table: TaskTable, runs: list[Run], opened: list[int], op: int, backwar
 
 def _tensors(table: TaskTable, op: int) -> tuple[list[Operand], float]:
     """What the operator reads, and how many bytes it writes. The place it writes to may be among its recorded inputs."""
+    key = table.key(op)
+    if key not in table.tensors:
+        table.tensors[key] = _read_and_written(table, op)
+    return table.tensors[key]
+
+
+def _read_and_written(table: TaskTable, op: int) -> tuple[list[Operand], float]:
     inputs, work = table.inputs(op), table.work(op)
     assert inputs is not None
     assert work is not None
