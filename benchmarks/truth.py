@@ -94,7 +94,7 @@ def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool) ->
         named=slow.verdict.bound in truth["bounds"],
         found=place,
         predicted=slow.findings[place - 1].predicted_speedup if place else None,
-        true=truth.get("speedup"),
+        true=truth.get("cause_speedup", truth.get("speedup")),
         blamed=blamed,
         replay_error=None if slow.replay is None else slow.replay.error,
         has_cause=bool(causes),

@@ -31,7 +31,7 @@ def graph_of(*events: Event) -> Graph:
 
 
 def built(found: Survey) -> Graph:
-    graph = build(found.trace, found.links, found.cut, found.host)
+    graph = build(found.trace, found.links, found.cut, found.host, found.collective)
     assert graph is not None
     graph.self_check()
     return graph
@@ -159,7 +159,7 @@ def test_taking_time_away_never_makes_a_step_longer(host_us: int, device_us: int
 
 def lab_graph(path: Path) -> tuple[Survey, Graph | None]:
     found = survey(read_kineto(Source(path=path, label=path.name)), None)
-    return found, build(found.trace, found.links, found.cut, found.host)
+    return found, build(found.trace, found.links, found.cut, found.host, found.collective)
 
 
 @needs_shared

@@ -99,7 +99,7 @@ class Graph:
         assert bool((waits < self.call_first[1:]).all()), "a call waits for work not yet launched"
 
 
-def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity) -> Graph | None:
+def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collective: Bool) -> Graph | None:
     """The graph of all recorded steps; None when no two of them follow one another, or no launch was recorded."""
     if cut.steps.where != "device" or cut.steps.num_seen < 2 or not cut.steps.is_pitch:
         return None
@@ -119,7 +119,9 @@ def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity) -> Graph
     wait, tail = _wait_targets(trace, tasks, first, calls, waits)
     start = trace.start_ns[calls]
     end = np.append(start[1:], max(host_window[1], int(start[-1])))
-    latency, gap, after = _constraints(trace, links, tasks, stream.ravel())
+    latency, gap, after = _constraints(
+        trace, links, tasks, stream.ravel(), (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks]
+    )
     return Graph(
         call_event=calls,
         call_step=np.searchsorted(cut.host_start, start, side="right") - 1,
@@ -248,7 +250,7 @@ def _feeding_time(trace: Trace, links: Links, calls: _Calls, full: Bool, tasks: 
     return union(trace.start_ns[slow], trace.end_ns[slow])
 
 
-def _constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64) -> tuple[Float64, Float64, Int64]:
+def _constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64, compute: Bool) -> tuple[Float64, Float64, Int64]:
     """Latency, gap and cross-stream dependency of each task, read off the recording."""
     start, end, launched = trace.start_ns[tasks], trace.end_ns[tasks], trace.start_ns[links.launch[tasks]]
     order = np.lexsort((start, stream))
@@ -260,11 +262,13 @@ def _constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64) -> tup
     delay = (start - launched).astype(np.float64)
     gap = np.maximum(start - before, 0).astype(np.float64)
     after = _dependencies(start, end, stream, np.where(queued, before, launched), USUAL_GAP_NS)
+    in_order = _recorded_order(start, end, stream, compute)
     idle = ~queued & (after == NONE)
     usual_latency = float(np.median(delay[idle])) if idle.any() else 8_000.0
     short = queued & (gap < USUAL_GAP_NS)
     usual_gap = float(np.median(gap[short])) if short.any() else 1_000.0
     waited = after != NONE
+    after = np.where(waited, after, in_order)
     latency = np.where(queued | waited, np.minimum(delay, usual_latency), delay)
     gap = np.where(queued & ~waited, gap, np.minimum(gap, usual_gap))
     return latency, gap, after
@@ -285,5 +289,27 @@ def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: 
             if stream[other] != stream[task] and other < task and end[other] > ready[task]:
                 if start[task] - end[other] <= usual:
                     after[task] = other
+                break
+    return after
+
+
+def _recorded_order(start: Int64, end: Int64, stream: Int64, compute: Bool) -> Int64:
+    """For compute kernels on several streams: the kernel of another stream that ended last before each began.
+
+    Whether it had to wait for that one is not recorded (a library that forks its streams waits by events). The replay keeps the
+    order it saw, so that it never promises more kernels side by side than there were.
+    """
+    after = np.full(len(start), NONE, np.int64)
+    kernels = np.flatnonzero(compute)
+    if len(np.unique(stream[kernels])) < 2:
+        return after
+    by_end = kernels[np.argsort(end[kernels], kind="stable")]
+    at = np.searchsorted(end[by_end], start[kernels], side="right") - 1
+    order, lanes = by_end.tolist(), stream.tolist()
+    for task, position in zip(kernels.tolist(), at.tolist(), strict=True):
+        for back in range(position, max(position - 16, -1), -1):
+            other = order[back]
+            if other < task and lanes[other] != lanes[task]:
+                after[task] = other
                 break
     return after

@@ -24,6 +24,8 @@ class Case:
     """None when the recording does not allow a replay: then no gain can be predicted."""
     kinds: TaskKinds | None
     pitch_ns: float | None
+    """The step that gains are measured against: the replayed one, or the real one where the replay comes out above it, so that
+    what the replay has too much is not promised as a gain."""
 
     def speedup(self, changed: Graph) -> float:
         """How much faster the step is with a changed graph: time before / time after."""
@@ -34,7 +36,7 @@ class Case:
 def case_of(found: Survey, rank: int, step_ns: int | None) -> Case:
     """Measure the rank and replay its steps."""
     facts = measure_rank(found, rank, step_ns)
-    graph = build(found.trace, found.links, found.cut, found.host)
+    graph = build(found.trace, found.links, found.cut, found.host, found.collective)
     pitch = facts.steps.pitch_ns
     if graph is None or not pitch:
         return Case(survey=found, facts=facts, graph=None, kinds=None, pitch_ns=None)
@@ -47,4 +49,5 @@ def case_of(found: Survey, rank: int, step_ns: int | None) -> Case:
         cost_ns=fitted.cost_ns,
         shares=shares(fitted.graph, kinds),
     )
-    return Case(survey=found, facts=replace(facts, replayed=replayed), graph=fitted.graph, kinds=kinds, pitch_ns=fitted.pitch_ns)
+    against = fitted.pitch_ns if step_ns is None else min(fitted.pitch_ns, float(step_ns))
+    return Case(survey=found, facts=replace(facts, replayed=replayed), graph=fitted.graph, kinds=kinds, pitch_ns=against)

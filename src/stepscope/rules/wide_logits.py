@@ -1,0 +1,198 @@
+"""The loss writes and reads the logits over a large vocabulary many times over.
+
+What it sees: a log-softmax over the output of a product that is wider than what went into it, and every copy, cast, fill and
+pointwise kernel over tensors of that size, forward and backward.
+
+Why it costs: logits are tokens x vocabulary, often larger than all other activations together. Eager PyTorch casts them to fp32,
+writes their log-softmax, fills a gradient with zeros, writes the softmax's gradient and casts it back: some 40 bytes for each. A
+fused loss reads the logits once going forward, and once going back, where it writes their gradient in place: 6 bytes.
+
+Evidence it needs: shapes (`record_shapes=True`).
+
+What to do: `torch.compile` the head and the loss together (one function with the linear layer, `.float()` and the cross entropy);
+or a fused linear cross entropy (Liger kernel's `LigerFusedLinearCrossEntropyLoss`, cut-cross-entropy), which saves the memory
+too. The products stay. Sums are rounded in another order.
+
+Example: a one-layer Llama with a vocabulary of 128256 took 30.0 ms a step, 19.9 ms with head and loss compiled together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepscope.analyses.intervals import union
+from stepscope.analyses.roofs import Roofs
+from stepscope.core.trace import NONE, Bool
+from stepscope.replay.changes import Change, with_task_ns, without_host_ranges, without_tasks
+from stepscope.replay.graph import Float64, Graph
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.rates import stream_ns
+from stepscope.rules.task_table import TaskTable, per_step_ms, task_table
+from stepscope.work.inputs import Shape
+from stepscope.work.operands import operand, operands
+
+CODE = "wide-logits"
+BOUND = "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Measured on an H200, torch 2.11: compiled cross entropy over (8188, 128256) in bf16, 1.48 ms forward, 1.30 ms backward."""
+
+    least_share: float = 0.005
+    """Of the step in such kernels below which there is nothing to say."""
+    unknown_share: float = 0.1
+    """Of the step in softmax kernels, from which it is worth asking for shapes."""
+    instructions: int = 45
+    """Per logit going forward: a running maximum and a running sum take two exponentials each."""
+    backward_factor: float = 1.3
+    """Times a plain stream over the same bytes, going back."""
+
+
+POLICY = Policy()
+FORWARD, BACKWARD = "aten::_log_softmax", "aten::_log_softmax_backward_data"
+HEADS = {"aten::mm": (0, 1), "aten::addmm": (1, 2)}
+"""Where these products have their input and their weight."""
+STREAMING = ("copy", "pointwise", "softmax", "loss", "index")
+
+
+@dataclass(slots=True, kw_only=True)
+class Vocabulary:
+    """One width of logits."""
+
+    size: int
+    rows: set[int] = field(default_factory=set)
+    """Tokens: of the product, and of the loss, which may leave some out."""
+    item_bytes: int = 4
+    """Of a logit as the product gives it."""
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """One pass over the logits forward and one backward."""
+    graph, roofs = case.graph, case.survey.roofs
+    if graph is None or case.pitch_ns is None or roofs is None:
+        return None
+    table = task_table(case.survey, graph)
+    if not case.survey.trace.meta.has_shapes:
+        much = per_step_ms(graph, table.of_category("softmax")) * 1e6 >= POLICY.unknown_share * case.pitch_ns
+        return Abstention(code=CODE, needs="softmax kernels of unknown size: record_shapes=True") if much else None
+    found = _vocabularies(table)
+    mask = _over_logits(table, found)
+    spent_ms = per_step_ms(graph, mask)
+    if spent_ms * 1e6 < POLICY.least_share * case.pitch_ns:
+        return None
+    widest = max(found.values(), key=lambda vocabulary: vocabulary.size)
+    gigabytes = max(widest.rows) * widest.size * 4 / 1e9
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{spent_ms:.1f} ms a step move logits over a vocabulary of {widest.size} through memory.",
+        action="torch.compile the head and the loss together, or a fused linear cross entropy",
+        evidence=(
+            f"{int(mask.sum()) // max(graph.num_steps, 1)} kernels a step over {max(widest.rows)} x {widest.size} logits",
+            f"in fp32 these logits are {gigabytes:.1f} GB",
+        ),
+        change=_fused(case, table, found, mask, roofs),
+        cautious=_fused(case, table, found, mask, roofs, item_bytes=4),
+        hopeful=_fused(case, table, found, mask, roofs, with_host=True),
+        changes_numerics=True,
+    )
+
+
+def _vocabularies(table: TaskTable) -> dict[int, Vocabulary]:
+    """Widths of a log-softmax over the output of a product that widens."""
+    losses: dict[int, set[int]] = {}
+    ops = [int(op) for op in np.unique(table.op[~table.backward]).tolist() if op != NONE]
+    for op in ops:
+        shape = _logits(table, op) if table.op_name(op) == FORWARD else None
+        if shape is not None:
+            losses.setdefault(shape[1], set()).add(shape[0])
+    found: dict[int, Vocabulary] = {}
+    for op in ops:
+        places, inputs = HEADS.get(table.op_name(op)), table.inputs(op)
+        entered, weight = (None, None) if places is None or inputs is None else (operand(inputs, at) for at in places)
+        if entered is None or weight is None or len(entered.dims) != 2 or len(weight.dims) != 2:
+            continue
+        (rows, depth), width = entered.dims, weight.dims[1]
+        if width > depth and any(of_loss <= rows for of_loss in losses.get(width, ())):
+            one = found.setdefault(width, Vocabulary(size=width, rows=set(losses[width])))
+            one.rows.add(rows)
+            one.item_bytes = 2 if entered.dtype in ("bf16", "fp16") else 4
+    return found
+
+
+def _logits(table: TaskTable, op: int) -> tuple[int, int] | None:
+    """Rows and width of the first tensor."""
+    inputs = table.inputs(op)
+    tensor = None if inputs is None else operand(inputs, 0)
+    return _rows_and_width(tensor.dims) if tensor is not None else None
+
+
+def _rows_and_width(dims: Shape) -> tuple[int, int] | None:
+    return (int(np.prod(dims[:-1])), dims[-1]) if len(dims) > 1 else None
+
+
+def _over_logits(table: TaskTable, found: dict[int, Vocabulary]) -> Bool:
+    """Kernels that stream over tensors of the logits' size."""
+    mask: Bool = table.of_category(*STREAMING) & ~table.is_matrix & ~table.optimizer
+    verdict: dict[int, bool] = {NONE: False}
+    for task in np.flatnonzero(mask).tolist():
+        op = int(table.op[task])
+        if op not in verdict:
+            verdict[op] = _is_over_logits(table, op, found)
+        mask[task] = verdict[op]
+    return mask
+
+
+def _is_over_logits(table: TaskTable, op: int, found: dict[int, Vocabulary]) -> bool:
+    inputs, work = table.inputs(op), table.work(op)
+    if inputs is None or (work is not None and work.is_matrix) or not table.op_name(op).startswith("aten::"):
+        return False
+    shapes = (_rows_and_width(tensor.dims) for tensor in operands(inputs, range(len(inputs.dims))))
+    return any(shape is not None and shape[1] in found and shape[0] in found[shape[1]].rows for shape in shapes)
+
+
+def _fused(
+    case: Case,
+    table: TaskTable,
+    found: dict[int, Vocabulary],
+    mask: Bool,
+    roofs: Roofs,
+    *,
+    item_bytes: int | None = None,
+    with_host: bool = False,
+) -> Change:
+    """The softmaxes take one pass each, what is around them nothing."""
+    times, trace = np.zeros(len(mask)), case.survey.trace
+    kept = np.zeros(len(mask), np.bool_)
+    for task in np.flatnonzero(mask & table.leads).tolist():
+        op = int(table.op[task])
+        name, shape = table.op_name(op), _logits(table, op)
+        if name in (FORWARD, BACKWARD) and shape is not None:
+            kept[task] = True
+            logit_bytes = item_bytes or found[shape[1]].item_bytes
+            times[task] = _pass_ns(roofs, float(shape[0] * shape[1]), logit_bytes, backward=name == BACKWARD)
+    ops = np.unique(table.op[mask & ~kept])
+    host = union(trace.start_ns[ops], trace.end_ns[ops])
+
+    def change(graph: Graph) -> Graph:
+        after = without_tasks(with_task_ns(graph, kept, _not_longer(graph, kept, mask, times)), mask & ~kept)
+        return without_host_ranges(after, host) if with_host else after
+
+    return change
+
+
+def _pass_ns(roofs: Roofs, logits: float, logit_bytes: int, *, backward: bool) -> float:
+    if backward:
+        return stream_ns(roofs, 2 * logits * logit_bytes) * POLICY.backward_factor
+    vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
+    return max(stream_ns(roofs, logits * logit_bytes), POLICY.instructions * logits / (vector / 2) * 1e9)
+
+
+def _not_longer(graph: Graph, kept: Bool, mask: Bool, times: Float64) -> Float64:
+    """The passes' times, no more altogether than all the kernels take now."""
+    now, new = float(graph.task_ns[mask].sum()), float(times[kept].sum())
+    return times * min(1.0, now / new) if new > 0 else times
