@@ -43,7 +43,7 @@ BOUND = "memory"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     least_share: float = 0.005
-    """Of the step in weights' casts below which there is nothing to say."""
+    """Of the step in needless casts of weights below which there is nothing to say."""
     unknown_share: float = 0.1
     """Of the step in copies, from which it is worth asking for shapes."""
 
@@ -95,7 +95,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     casts = weight_casts(case, graph, table)
     needless = casts.again | casts.frozen
     spent_ms, once_ms = per_step_ms(graph, needless), per_step_ms(graph, casts.once)
-    if (spent_ms + once_ms) * 1e6 < POLICY.least_share * case.pitch_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.pitch_ns:
         return None
     frozen_ms, steps = per_step_ms(graph, casts.frozen), max(graph.num_steps, 1)
     keep = "keep autocast's cache on (cache_enabled=True), or cast the weight once outside the loop that uses it"
@@ -118,7 +118,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def weight_casts(case: Case, graph: Graph, table: TaskTable) -> WeightCasts:
     """Sort the casts of weights by how often each weight gathers a gradient."""
     gathered = _gathered(case, graph, table)
-    shapes = _product_shapes(table, graph)
+    shapes = _product_shapes(table)
     weights = (set(gathered) | shapes.weights) - shapes.inputs
     down, up = _casts(table, weights)
     again, frozen, once = (np.zeros(len(graph), np.bool_) for _ in range(3))
@@ -149,7 +149,7 @@ def _gathered(case: Case, graph: Graph, table: TaskTable) -> Counter[Shape]:
     return counts
 
 
-def _product_shapes(table: TaskTable, graph: Graph) -> _Shapes:
+def _product_shapes(table: TaskTable) -> _Shapes:
     """Shapes that forward products take as weights, as the layer keeps them, and as inputs."""
     found = _Shapes()
     for op in np.unique(table.op[table.is_matrix & ~table.backward]).tolist():

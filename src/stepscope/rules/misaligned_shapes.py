@@ -80,8 +80,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"{spent_ms:.1f} ms a step are products whose rows are no multiple of 16 bytes.",
         action=f"pad {_odd_words(sizes, table.precision[longest])} to a multiple of {POLICY.pad_to}",
         evidence=(
-            f"{int(slow.sum()) // steps} products a step, the longest {' x '.join(map(str, sizes))} (m x n x k), "
-            f"{float(graph.task_ns[longest]) / 1e3:.0f} us; padded about {float(padded[longest] * plain) / 1e3:.0f}",
+            f"{int(slow.sum()) // steps} products a step, the longest {' x '.join(map(str, sizes))} (m x n x k)",
+            f"that one takes {float(graph.task_ns[longest]) / 1e3:.0f} us; padded about {padded[longest] * plain / 1e3:.0f}",
             f"{named // steps} of their kernels are named align1 or align2",
         ),
         change=_padded(slow, padded * plain),

@@ -97,7 +97,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         ),
         change=_fused(case, table, found, mask, roofs),
         cautious=_fused(case, table, found, mask, roofs, item_bytes=4),
-        hopeful=_fused(case, table, found, mask, roofs, with_host=True),
+        hopeful=_fused(case, table, found, mask, roofs, ideal=True),
         changes_numerics=True,
     )
 
@@ -163,9 +163,9 @@ def _fused(
     roofs: Roofs,
     *,
     item_bytes: int | None = None,
-    with_host: bool = False,
+    ideal: bool = False,
 ) -> Change:
-    """The softmaxes take one pass each, what is around them nothing."""
+    """The softmaxes take one pass each, what is around them nothing; ideal ones hide their arithmetic, and their launches go."""
     times, trace = np.zeros(len(mask)), case.survey.trace
     kept = np.zeros(len(mask), np.bool_)
     for task in np.flatnonzero(mask & table.leads).tolist():
@@ -174,22 +174,23 @@ def _fused(
         if name in (FORWARD, BACKWARD) and shape is not None:
             kept[task] = True
             logit_bytes = item_bytes or found[shape[1]].item_bytes
-            times[task] = _pass_ns(roofs, float(shape[0] * shape[1]), logit_bytes, backward=name == BACKWARD)
+            times[task] = _pass_ns(roofs, float(shape[0] * shape[1]), logit_bytes, backward=name == BACKWARD, ideal=ideal)
     ops = np.unique(table.op[mask & ~kept])
     host = union(trace.start_ns[ops], trace.end_ns[ops])
 
     def change(graph: Graph) -> Graph:
         after = without_tasks(with_task_ns(graph, kept, _not_longer(graph, kept, mask, times)), mask & ~kept)
-        return without_host_ranges(after, host) if with_host else after
+        return without_host_ranges(after, host) if ideal else after
 
     return change
 
 
-def _pass_ns(roofs: Roofs, logits: float, logit_bytes: int, *, backward: bool) -> float:
-    if backward:
-        return stream_ns(roofs, 2 * logits * logit_bytes) * POLICY.backward_factor
+def _pass_ns(roofs: Roofs, logits: float, logit_bytes: int, *, backward: bool, ideal: bool) -> float:
+    stream = stream_ns(roofs, (2 if backward else 1) * logits * logit_bytes)
+    if backward or ideal:
+        return stream if ideal else stream * POLICY.backward_factor
     vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
-    return max(stream_ns(roofs, logits * logit_bytes), POLICY.instructions * logits / (vector / 2) * 1e9)
+    return max(stream, POLICY.instructions * logits / (vector / 2) * 1e9)
 
 
 def _not_longer(graph: Graph, kept: Bool, mask: Bool, times: Float64) -> Float64:

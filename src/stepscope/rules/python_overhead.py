@@ -1,0 +1,110 @@
+"""The host runs Python of its own between operators, and the device waits.
+
+What it sees: stretches of the driving threads with no operator and no runtime call in them, longer than it takes to go from one
+operator to the next, that are not the loader's, the optimizer's, the compiler's, a file's or the collector's, and that the replay
+of the step gets shorter without.
+
+Why it costs: while Python loops over lists, builds masks, formats logs or computes with numpy, nothing is launched. The few
+microseconds between any two operators are not meant: they belong to launch-overhead, whose mend removes both.
+
+Evidence it needs: operators and runtime calls. Stacks (`with_stack=True`) name the line; without them the stretch may also be
+something else that holds the process: logging, a file, a lock, `gc.collect()`.
+
+What to do: take the work off the step (do it in the loader's workers, once before the loop, or every n-th step), or write it with
+tensors and `torch.compile` it.
+
+Example: a Python loop over 512 tokens that builds a mask in each forward takes milliseconds; `torch.arange` and a comparison
+launch two kernels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.intervals import subtract
+from stepscope.core.trace import Kind
+from stepscope.replay.graph import Graph
+from stepscope.rules.between_operators import Stretches, long_stretches, ranges_of, without_work_in, work_ns_in
+from stepscope.rules.case import Case
+from stepscope.rules.gc_pause import pauses_of
+from stepscope.rules.proposal import Abstention, Proposal
+
+CODE = "python-overhead"
+BOUND = "host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_share: float = 0.2
+    """Of the host's work. Below it the operators and their launches are what keeps the host busy, and launch-overhead judges."""
+    cautious_share: float = 0.5
+    """Of the stretches that goes when only part of them can leave the step."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Take the stretches out of the steps, down to what lies between any two operators."""
+    graph = case.graph
+    if graph is None or case.pitch_ns is None:
+        return None
+    stretches = long_stretches(case, graph)
+    if len(stretches) == 0:
+        return None
+    pauses = pauses_of(case, graph)
+    excess = subtract(ranges_of(case, stretches, whole=False), pauses)
+    whole = subtract(ranges_of(case, stretches, whole=True), pauses)
+    spent, work = work_ns_in(case, graph, excess), float(graph.call_parts["work"].sum()) / graph.num_steps
+    if spent < POLICY.least_share * work:
+        return None
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"The host spends {spent / 1e6:.2f} of its {work / 1e6:.2f} ms a step outside operators, launching nothing.",
+        action=_action(case, stretches),
+        evidence=_evidence(case, graph, stretches),
+        change=lambda g: without_work_in(case, g, excess),
+        cautious=lambda g: without_work_in(case, g, excess, POLICY.cautious_share),
+        hopeful=lambda g: without_work_in(case, g, whole),
+    )
+
+
+def _action(case: Case, stretches: Stretches) -> str:
+    mend = "move this work off the step (loader workers, before the loop, every n-th step) or compile it, written with tensors"
+    also = "launch-overhead's mend does not add to this one for code inside the compiled region"
+    if _frames(case, stretches):
+        return f"{mend[0].upper()}{mend[1:]}; {also}"
+    return f"Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), then {mend}; {also}"
+
+
+def _evidence(case: Case, graph: Graph, stretches: Stretches) -> tuple[str, ...]:
+    """How many and how long, after which operator, and from which line."""
+    trace = case.survey.trace
+    longest = np.argsort(-stretches.own_ns, kind="stable")[:20]
+    recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & case.survey.host.driving)
+    following = recorded[np.searchsorted(trace.start_ns[recorded], stretches.end[longest])]
+    before = Counter(str(trace.names[trace.name[i]]) for i in following.tolist()).most_common(2)
+    return (
+        f"{len(stretches) / graph.num_steps:.3g} stretches a step, the longest {int(stretches.own_ns.max()) / 1e6:.2f} ms",
+        f"the longest stand before {' and '.join(name for name, _ in before)}",
+        *(f"in {line}" for line in _frames(case, stretches)),
+    )
+
+
+def _frames(case: Case, stretches: Stretches) -> tuple[str, ...]:
+    """The Python lines outside the libraries that were innermost in the longest stretches, where stacks were recorded."""
+    trace = case.survey.trace
+    frames = np.flatnonzero(trace.is_kind(Kind.PYTHON) & case.survey.host.driving)
+    lines: Counter[str] = Counter()
+    for at in np.argsort(-stretches.own_ns, kind="stable")[:20].tolist() if len(frames) else []:
+        middle = int(stretches.start[at] + stretches.end[at]) // 2
+        around = frames[(trace.start_ns[frames] <= middle) & (trace.end_ns[frames] > middle)]
+        names = (str(trace.names[trace.name[i]]) for i in around[np.argsort(trace.dur_ns[around])].tolist())
+        own = next((n for n in names if ".py(" in n and "torch/" not in n and "site-packages" not in n), None)
+        if own is not None:
+            lines[own] += int(stretches.own_ns[at])
+    return tuple(line for line, _ in lines.most_common(2))

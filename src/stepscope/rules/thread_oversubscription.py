@@ -1,0 +1,103 @@
+"""More threads want to run than there are cores.
+
+What it sees: operators that run on the host itself (no launch in them, milliseconds long), on many threads at once. A trace does
+not say how many cores there are, nor what other processes run: it remarks, and promises no gain.
+
+Why it costs: each rank's OpenMP pool takes as many threads as the machine has cores, and so does each loader worker that asks for
+it. With eight ranks that is eight threads for each core; they take turns, and every operator on the host takes a multiple of its
+time.
+
+Evidence it needs: the number of cores and `OMP_NUM_THREADS` of the run, or the same step recorded with another number of threads;
+of the trace itself only operators that run on the host.
+
+What to do: `OMP_NUM_THREADS` = cores / ranks (torchrun sets 1 unless told), `torch.set_num_threads(1)` in loader workers; compare
+the step time with 1, 4 and 16.
+
+Example: eight ranks on a machine of 64 cores, each with 64 threads: `OMP_NUM_THREADS=8` leaves one thread for each core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.intervals import contains, join, union
+from stepscope.analyses.nesting import ancestor_with
+from stepscope.core.trace import NONE, Int64, Kind, Trace
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Abstention, Remark
+
+CODE = "thread-oversubscription"
+BOUND = "host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_ns: int = 1_000_000
+    """An operator that takes the host this long computes there."""
+    many_threads: int = 4
+    """Threads computing at once from which it is worth a word: a training process drives with two, its own and autograd's."""
+    least_share: float = 0.1
+    """Of the measured time in which that many do, or in which a driving thread computes."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Remark | Abstention | None:
+    """Say where the number of threads matters; a trace cannot say whether it is wrong."""
+    trace = case.survey.trace
+    low, high = case.survey.window
+    ops = _computing(case)
+    ops = ops[(trace.end_ns[ops] > low) & (trace.start_ns[ops] < high)]
+    if len(ops) == 0 or high <= low:
+        return None
+    most, crowded_ns = _at_once(trace, ops)
+    if crowded_ns >= POLICY.least_share * (high - low):
+        return Remark(
+            code=CODE,
+            text=f"Up to {most} threads compute on the host at once, {POLICY.many_threads} or more of them for"
+            f" {crowded_ns / (high - low):.0%} of the time: OMP_NUM_THREADS times that must not exceed the cores this rank has.",
+        )
+    driving = ops[case.survey.host.driving[ops]]
+    spent = union(trace.start_ns[driving], trace.end_ns[driving]).total
+    if spent < POLICY.least_share * (high - low):
+        return None
+    return Abstention(
+        code=CODE,
+        needs=f"the number of cores and OMP_NUM_THREADS (the host itself computes for {spent / (high - low):.0%} of the time)",
+    )
+
+
+def _computing(case: Case) -> Int64:
+    """Long operators with no call into the device's runtime in them, none inside another, not of the loader or the compiler."""
+    trace, parent = case.survey.trace, case.survey.links.parent
+    long = trace.is_kind(Kind.OP) & (trace.dur_ns >= POLICY.least_ns)
+    touching = np.zeros(len(trace), np.bool_)
+    at = np.flatnonzero(trace.is_kind(Kind.RUNTIME))
+    while len(at):
+        above = np.unique(parent[at])
+        above = above[above != NONE]
+        at = above[~touching[above]]
+        touching[at] = True
+    candidates = np.flatnonzero(long & ~touching)
+    outer = ancestor_with(parent, parent[candidates], long & ~touching)
+    host = case.survey.host
+    elsewhere = join(host.input, host.io, host.compile, host.collective)
+    chosen: Int64 = candidates[(outer == NONE) & ~contains(elsewhere, trace.start_ns[candidates])]
+    return chosen
+
+
+def _at_once(trace: Trace, ops: Int64) -> tuple[int, int]:
+    """The most threads that compute at once, and for how long at least `many_threads` do."""
+    times: list[Int64] = []
+    for thread in np.unique(trace.thread[ops]).tolist():
+        mine = ops[trace.thread[ops] == thread]
+        busy = union(trace.start_ns[mine], trace.end_ns[mine])
+        times += [np.stack([busy.start, np.ones_like(busy.start)]), np.stack([busy.end, -np.ones_like(busy.end)])]
+    moments = np.concatenate(times, axis=1)
+    moments = moments[:, np.lexsort((moments[1], moments[0]))]
+    running = np.cumsum(moments[1])
+    lengths = np.append(np.diff(moments[0]), 0)
+    return int(running.max()), int(lengths[running >= POLICY.many_threads].sum())
