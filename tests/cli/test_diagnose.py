@@ -159,6 +159,7 @@ def test_gloo_on_a_gpu_run_is_communication_not_launching(capsys: pytest.Capture
     found = diagnosed(capsys, str(SHARED / "lab" / "formats" / "ddp_even_rank0.pt.trace.json.gz"))
     parts = found["ranks"][0]["partition_ms"]
     assert parts["comms_transfer"] > 5 * parts["idle_launch"]
+    assert found["verdict"]["bound"] == "comms"
 
 
 def test_no_events_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

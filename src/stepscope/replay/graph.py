@@ -23,9 +23,10 @@ from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
 
 Float64 = NDArray[np.float64]
 
-HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "work")
+HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "comms", "work")
 """What the host's time between two calls is spent on: its loader, the allocator, the compiler, saving or loading, feeding a
-copy from memory that is not pinned; `work` is all the rest: operators, Python, the calls themselves."""
+copy from memory that is not pinned, a collective it carries out itself (gloo); `work` is all the rest: operators, Python, the
+calls themselves."""
 
 TO_HOST = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)", re.IGNORECASE)
 """A copy the host waits for because it wants what is in it; a copy to the device only keeps it busy (part `transfer`)."""
@@ -203,8 +204,9 @@ def _host_parts(trace: Trace, links: Links, host: HostActivity, calls: _Calls, t
     waited = lengths_in(calls.start, calls.end, taken)
     feeding = _feeding_time(trace, links, calls, full, tasks)
     parts: dict[str, Float64] = {}
-    for part in ("compile", "allocator", "input", "io", "transfer"):
-        mine = subtract(feeding if part == "transfer" else getattr(host, part), taken)
+    own = {"transfer": feeding, "comms": subtract(host.collective, host.at_work)}
+    for part in ("compile", "allocator", "input", "io", "transfer", "comms"):
+        mine = subtract(own[part] if part in own else getattr(host, part), taken)
         parts[part] = lengths_in(calls.start, calls.end, mine).astype(np.float64)
         taken = join(taken, mine)
     tail = np.where(calls.wait != NONE, calls.tail, 0.0)

@@ -37,7 +37,7 @@ def shares(graph: Graph, kinds: TaskKinds) -> dict[str, float]:
         "data": without_host_parts(graph, "input"),
         "host": without_host(graph),
         "transfer": without_host_parts(without_tasks(graph, kinds.transfer), "transfer"),
-        "comms": without_tasks(graph, kinds.comms),
+        "comms": without_host_parts(without_tasks(graph, kinds.comms), "comms"),
         "compute": without_tasks(graph, kinds.arithmetic),
         "memory": without_tasks(graph, kinds.memory),
     }

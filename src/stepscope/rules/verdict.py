@@ -46,6 +46,9 @@ HOST_WORDS = {
     "idle_io": "it is saving or loading",
     "idle_other": "what it does meanwhile was not recorded",
 }
+PART_WORDS = {"compute": "kernels computing"}
+ON_HOST_WORDS = {"compute": "operators running", "host": "time in which nothing was recorded"}
+"""What the parts of a step are called where they are only measured, with a device and without one."""
 LEAST_SHARE = 0.01
 """When no resource alone shortens the step by this, the replay tells none apart and the largest part of the step is named."""
 
@@ -90,7 +93,7 @@ def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
     for part, share in parts.items():
         shares[BOUND_OF_PART[part]] = shares.get(BOUND_OF_PART[part], 0.0) + share
     bound = BOUND_OF_PART[max(parts, key=lambda part: parts[part])]
-    words = "operators running on the host" if rank.steps.where == "host" and bound == "compute" else WORDS[bound]
+    words = (PART_WORDS if rank.steps.where == "device" else PART_WORDS | ON_HOST_WORDS).get(bound, WORDS[bound])
     return Verdict(
         bound=bound,
         summary=f"{NAMES[bound]}: {shares[bound]:.0%} of the step is {words}{_more(rank, bound, parts, findings)}.",
