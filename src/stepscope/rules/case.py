@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.survey import Survey
@@ -12,6 +12,7 @@ from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import fit
 from stepscope.replay.resources import TaskKinds, shares
 from stepscope.replay.simulate import play
+from stepscope.rules.task_table import TaskTable, task_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,15 @@ class Case:
     pitch_ns: float | None
     """The step that gains are measured against: the replayed one, or the real one where the replay comes out above it, so that
     what the replay has too much is not promised as a gain."""
+    _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def table(self) -> TaskTable:
+        """What each task of the graph is; made when first asked for."""
+        assert self.graph is not None
+        if not self._tables:
+            self._tables.append(task_table(self.survey, self.graph))
+        return self._tables[0]
 
     def speedup(self, changed: Graph) -> float:
         """How much faster the step is with a changed graph: time before / time after."""

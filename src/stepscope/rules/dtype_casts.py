@@ -32,7 +32,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.host_ranges import ranges_of, spared
 from stepscope.rules.proposal import Abstention, Proposal
-from stepscope.rules.task_table import TaskTable, per_step_ms, task_table
+from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.work.inputs import Shape
 from stepscope.work.operands import is_shape, operand
 
@@ -88,7 +88,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph = case.graph
     if graph is None or case.pitch_ns is None:
         return None
-    table = task_table(case.survey, graph)
+    table = case.table
     if not case.survey.trace.meta.has_shapes:
         much = per_step_ms(graph, table.of_category("copy")) * 1e6 >= POLICY.unknown_share * case.pitch_ns
         return Abstention(code=CODE, needs="copies whose types are not known: record_shapes=True") if much else None

@@ -28,7 +28,7 @@ from stepscope.replay.graph import Float64, Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import attention_ns, half_precision, matrix_ns, stream_ns
-from stepscope.rules.task_table import TaskTable, per_step_ms, task_table
+from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.work.operands import operand, operands
 
 CODE = "fp32-matmul"
@@ -57,7 +57,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph, roofs = case.graph, case.survey.roofs
     if graph is None or case.pitch_ns is None:
         return None
-    table = task_table(case.survey, graph)
+    table = case.table
     slow = _vector_matrix_tasks(table)
     known = slow & table.is_matrix & ~np.isnan(table.flops)
     half = None if roofs is None else half_precision(roofs)

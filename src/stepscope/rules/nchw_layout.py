@@ -25,7 +25,7 @@ from stepscope.replay.changes import Change
 from stepscope.replay.graph import Float64, Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
-from stepscope.rules.task_table import TaskTable, per_step_ms, task_table
+from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.work.dtypes import ITEM_BYTES
 from stepscope.work.operands import is_shape, operand
 
@@ -68,7 +68,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph, roofs = case.graph, case.survey.roofs
     if graph is None or case.pitch_ns is None:
         return None
-    table = task_table(case.survey, graph)
+    table = case.table
     around = np.array([_is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
     turning = table.of_category("layout") & around
     if not turning.any():

@@ -29,7 +29,7 @@ from stepscope.replay.changes import Change, without_host_ranges, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
-from stepscope.rules.task_table import TaskTable, per_step_ms, task_table
+from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.work.operands import operands, read_bytes
 
 CODE = "needless-recompute"
@@ -60,7 +60,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     """Drop the second run of as many stretches as fit in memory."""
     if case.graph is None or case.pitch_ns is None:
         return None
-    table = task_table(case.survey, case.graph)
+    table = case.table
     again_ms = per_step_ms(case.graph, table.recomputed)
     if not table.recomputed.any() or again_ms * 1e6 < POLICY.least_share * case.pitch_ns:
         return None

@@ -34,7 +34,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import ATTENTION_BACKWARD, attention_ns
-from stepscope.rules.task_table import TaskTable, per_step_ms, task_table
+from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.work.operands import operand, operands
 
 CODE = "unfused-attention"
@@ -89,7 +89,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph, roofs = case.graph, case.survey.roofs
     if graph is None or case.pitch_ns is None:
         return None
-    table = task_table(case.survey, graph)
+    table = case.table
     if not case.survey.trace.meta.has_shapes:
         softmax = per_step_ms(graph, table.of_category("softmax")) * 1e6 > 0.02 * case.pitch_ns
         return Abstention(code=CODE, needs="what its softmax kernels are of: record_shapes=True") if softmax else None

@@ -32,7 +32,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import STREAM_FIXED_NS, STREAM_SHARE
-from stepscope.rules.task_table import TaskTable, per_step_ms, task_table
+from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.work.inputs import integer_at
 from stepscope.work.operands import Operand, operands, read_bytes, size_bytes
 
@@ -93,7 +93,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph, roofs = case.graph, case.survey.roofs
     if graph is None or case.pitch_ns is None:
         return None
-    table = task_table(case.survey, graph)
+    table = case.table
     fusible = table.of_category(*FUSIBLE)
     if not case.survey.trace.meta.has_shapes or roofs is None:
         large = per_step_ms(graph, fusible) * 1e6 > 0.1 * case.pitch_ns

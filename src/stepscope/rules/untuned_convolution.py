@@ -28,7 +28,7 @@ from stepscope.replay.graph import Float64, Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import matrix_ns
-from stepscope.rules.task_table import TaskTable, per_step_ms, task_table
+from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.work.inputs import flag_at
 
 CODE = "untuned-convolution"
@@ -58,7 +58,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph, roofs = case.graph, case.survey.roofs
     if graph is None or case.pitch_ns is None:
         return None
-    table = task_table(case.survey, graph)
+    table = case.table
     convolutions = table.of_category("convolution")
     if roofs is None or not case.survey.trace.meta.has_shapes:
         much = per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.pitch_ns

@@ -30,7 +30,7 @@ from stepscope.replay.graph import Float64, Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import stream_ns
-from stepscope.rules.task_table import TaskTable, per_step_ms, task_table
+from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.work.inputs import Shape
 from stepscope.work.operands import operand, operands
 
@@ -75,7 +75,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph, roofs = case.graph, case.survey.roofs
     if graph is None or case.pitch_ns is None or roofs is None:
         return None
-    table = task_table(case.survey, graph)
+    table = case.table
     if not case.survey.trace.meta.has_shapes:
         much = per_step_ms(graph, table.of_category("softmax")) * 1e6 >= POLICY.unknown_share * case.pitch_ns
         return Abstention(code=CODE, needs="softmax kernels of unknown size: record_shapes=True") if much else None
@@ -138,12 +138,13 @@ def _rows_and_width(dims: Shape) -> tuple[int, int] | None:
 def _over_logits(table: TaskTable, found: dict[int, Vocabulary]) -> Bool:
     """Kernels that stream over tensors of the logits' size."""
     mask: Bool = table.of_category(*STREAMING) & ~table.is_matrix & ~table.optimizer
-    verdict: dict[int, bool] = {NONE: False}
+    verdict: dict[tuple[int, int], bool] = {}
     for task in np.flatnonzero(mask).tolist():
         op = int(table.op[task])
-        if op not in verdict:
-            verdict[op] = _is_over_logits(table, op, found)
-        mask[task] = verdict[op]
+        key = (NONE, NONE) if op == NONE else table.key(op)
+        if key not in verdict:
+            verdict[key] = op != NONE and _is_over_logits(table, op, found)
+        mask[task] = verdict[key]
     return mask
 
 
