@@ -32,7 +32,7 @@ class Recorder:
         self.free = begin + int(kernel_us * US)
         self.events += [
             op(name, self.now, end, **more),
-            call("cudaLaunchKernel", at, min(at + 2 * US, end), self.number),
+            call("cudaLaunchKernel", at, min(at + 5 * US, end), self.number),
             kernel(kernel_name or f"{name}_kernel", begin, self.free, self.number),
         ]
         self.now = end

@@ -29,6 +29,10 @@ def test_a_device_that_is_always_busy_gains_nothing() -> None:
     assert gain(case, launch_overhead.propose(case)) < 1.02
 
 
+def test_a_host_that_lags_behind_longer_kernels_is_not_blamed_on_launching() -> None:
+    assert launch_overhead.propose(launching(kernel_us=14, host_us=30).case()) is None
+
+
 def test_shapes_that_change_are_promised_less() -> None:
     steady, changing = (
         launching(kernel_us=3, host_us=30).case(1_500_000),

@@ -35,3 +35,9 @@ def test_more_workers_do_not_take_away_all_of_a_long_wait() -> None:
 def test_ready_batches_and_one_slow_fetch_are_not() -> None:
     assert fetching(60, 60, 60, 60).gain("starved-loader") == 1.0
     assert fetching(60, 20_000, 60, 60).gain("starved-loader") == 1.0
+
+
+def test_batches_that_come_in_bursts_too_far_apart_are() -> None:
+    finding = fetching(60, 60, 200_000).finding("starved-loader")
+    assert finding is not None
+    assert finding.predicted_speedup > 2

@@ -152,7 +152,8 @@ def _draw_findings(sheet: Sheet, diagnosis: Diagnosis) -> None:
     if left > 0:
         sheet.prose(f"and {plural(left, 'finding')} more", indent=2, style="dim")
     if diagnosis.together is not None:
-        sheet.prose(f"All of them together: {diagnosis.together:.2f}x; they do not multiply.", indent=2)
+        left = f", which leaves {ms(diagnosis.replay.ms * 1e6 / diagnosis.together)} a step" if diagnosis.replay else ""
+        sheet.prose(f"All of them together: {diagnosis.together:.2f}x{left}; they do not multiply.", indent=2)
     if diagnosis.replay is not None:
         error = diagnosis.replay.error
         side = "above" if error > 0 else "below"

@@ -1,7 +1,7 @@
 """The device waits for the host to launch its next kernel.
 
-What it sees: kernels that end sooner than the host can launch the next one, so that the replay of the step gets shorter when
-launching is made cheap.
+What it sees: kernels that are over before the call that launches one is, so that the host cannot keep the device fed, and a
+replayed step that gets shorter when launching is made cheap.
 
 Why it costs: each eager operator takes the host some 10 to 30 us (Python, dispatch, autograd, the driver), whatever it computes.
 A kernel of 3 us then leaves the device idle most of the time.
@@ -56,7 +56,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if graph is None or case.pitch_ns is None:
         return None
     mask = _capturable(case, graph)
-    if not mask.any():
+    if not mask.any() or not _are_short(case):
         return None
     steady, waits = _holds_still(case, graph), int((graph.call_wait != NONE).sum())
     capture = lambda g: _captured(g, mask)  # noqa: E731
@@ -71,6 +71,17 @@ def propose(case: Case) -> Proposal | Abstention | None:
         cautious=launching,
         hopeful=capture,
     )
+
+
+def _are_short(case: Case) -> bool:
+    """Whether the usual kernel is over before the call that launches one is: however well the host ran, it could not keep up.
+
+    A host that lags behind longer kernels is slow at something else (Python, its input), and capturing is not the first remedy.
+    """
+    launches = case.facts.launches
+    if launches is None or launches.median_kernel_ns is None or launches.median_call_ns is None:
+        return False
+    return launches.median_kernel_ns <= launches.median_call_ns
 
 
 def _captured(graph: Graph, mask: Bool) -> Graph:

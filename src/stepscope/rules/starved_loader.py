@@ -32,7 +32,10 @@ BOUND = "data"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     most_steps: float = 0.5
-    """Share of the fetches that must wait: fewer are bursts, or the start of an epoch."""
+    """Share of the fetches that must wait, unless all waits together are long."""
+    long_wait: float = 0.2
+    """Of a step, waited on average: several workers that take long each hand their batches over in a burst, so that one fetch
+    waits for all; a burst that a deeper queue would smooth costs less."""
     more_workers: int = 4
     """Times the workers there are, as the mend tries: from the usual 2 to 4 up to the cores of a rank's share of a machine."""
     cautious_left: float = 0.5
@@ -48,10 +51,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     fetches = case.survey.trace.dur_ns[next_calls(case, WORKERS)]
     waiting = fetches > READY_NS
-    if len(fetches) == 0 or float(waiting.mean()) <= POLICY.most_steps:
+    if len(fetches) == 0:
+        return None
+    if float(waiting.mean()) <= POLICY.most_steps and float(fetches.mean()) < POLICY.long_wait * case.pitch_ns:
         return None
     per_step = input_per_step(case.graph)
-    waited_ms = float(np.median(per_step)) / 1e6 if len(per_step) else 0.0
+    waited_ms = float(np.mean(per_step)) / 1e6 if len(per_step) else 0.0
     batch_ns = case.pitch_ns / POLICY.more_workers
     return Proposal(
         code=CODE,
@@ -59,7 +64,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} ms a step for its batch.",
         action="raise num_workers to the cores per rank if some are idle (see top); else cheaper transforms, faster storage",
         evidence=(
-            f"{int(waiting.sum())} of {len(fetches)} fetches waited, {float(np.median(fetches)) / 1e6:.1f} ms in the middle",
+            f"{int(waiting.sum())} of {len(fetches)} fetches waited, {float(np.mean(fetches)) / 1e6:.1f} ms on average",
             "the number of workers and idle cores is not in the trace",
         ),
         change=lambda graph: loaded_every(graph, batch_ns),
