@@ -148,9 +148,9 @@ def _draw_findings(sheet: Sheet, diagnosis: Diagnosis) -> None:
     sheet.heading("What to do", "predicted gain, with its range")
     for number, finding in enumerate(diagnosis.findings[:MAX_FINDINGS], start=1):
         _draw_finding(sheet, number, finding, many_ranks=len(diagnosis.facts.ranks) > 1)
-    left = len(diagnosis.findings) - MAX_FINDINGS
-    if left > 0:
-        sheet.prose(f"and {plural(left, 'finding')} more", indent=2, style="dim")
+    more = len(diagnosis.findings) - MAX_FINDINGS
+    if more > 0:
+        sheet.prose(f"and {plural(more, 'finding')} more", indent=2, style="dim")
     if diagnosis.together is not None:
         left = f", which leaves {ms(diagnosis.replay.ms * 1e6 / diagnosis.together)} a step" if diagnosis.replay else ""
         sheet.prose(f"All of them together: {diagnosis.together:.2f}x{left}; they do not multiply.", indent=2)
