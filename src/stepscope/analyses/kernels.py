@@ -13,7 +13,7 @@ from stepscope.analyses.projection import Charges
 from stepscope.analyses.roofs import Roofs
 from stepscope.core.facts import CategoryRow, KernelRow
 from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
-from stepscope.work.model import Work, parse_inputs, work_of
+from stepscope.workload.model import Work, parse_inputs, work_of
 
 Float64 = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ import numpy as np
 from stepscope.analyses.intervals import Intervals, union
 from stepscope.core.trace import NONE, Int64, Kind, OpInputs, Trace
 from stepscope.rules.case import Case
-from stepscope.work.model import parse_inputs
+from stepscope.workload.model import parse_inputs
 
 TO_SCALAR = re.compile(
     r"^aten::(max|min|mean|sum|norm|linalg_vector_norm|std|var|any|all|prod|amax|amin|median|logsumexp|count_nonzero|nansum|nanmean)$"

@@ -33,8 +33,8 @@ from stepscope.rules.case import Case
 from stepscope.rules.host_ranges import ranges_of, spared
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.work.inputs import Shape
-from stepscope.work.operands import is_shape, operand
+from stepscope.workload.inputs import Shape
+from stepscope.workload.operands import is_shape, operand
 
 CODE = "dtype-casts"
 BOUND = "memory"

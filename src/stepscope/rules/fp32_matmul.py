@@ -29,7 +29,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import attention_ns, half_precision, matrix_ns, stream_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.work.operands import operand, operands
+from stepscope.workload.operands import operand, operands
 
 CODE = "fp32-matmul"
 BOUND = "compute"

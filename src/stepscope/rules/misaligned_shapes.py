@@ -31,8 +31,8 @@ from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import matrix_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.work.inputs import ParsedInputs
-from stepscope.work.operands import is_shape, operand
+from stepscope.workload.inputs import ParsedInputs
+from stepscope.workload.operands import is_shape, operand
 
 CODE = "misaligned-shapes"
 BOUND = "compute"

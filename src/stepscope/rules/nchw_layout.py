@@ -26,8 +26,8 @@ from stepscope.replay.graph import Float64, Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.work.dtypes import ITEM_BYTES
-from stepscope.work.operands import is_shape, operand
+from stepscope.workload.dtypes import ITEM_BYTES
+from stepscope.workload.operands import is_shape, operand
 
 CODE = "nchw-layout"
 BOUND = "memory"

@@ -30,7 +30,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.work.operands import operands, read_bytes
+from stepscope.workload.operands import operands, read_bytes
 
 CODE = "needless-recompute"
 BOUND = "compute"

@@ -9,8 +9,8 @@ import numpy as np
 from stepscope.analyses.survey import Survey
 from stepscope.core.trace import NONE, Bool, Int64, OpInputs, Trace
 from stepscope.replay.graph import Float64, Graph
-from stepscope.work.model import ParsedInputs, Work, parse_inputs, work_of
-from stepscope.work.operands import Operand
+from stepscope.workload.model import ParsedInputs, Work, parse_inputs, work_of
+from stepscope.workload.operands import Operand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

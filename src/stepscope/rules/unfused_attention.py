@@ -35,7 +35,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import ATTENTION_BACKWARD, attention_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.work.operands import operand, operands
+from stepscope.workload.operands import operand, operands
 
 CODE = "unfused-attention"
 BOUND = "memory"

@@ -33,8 +33,8 @@ from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import STREAM_FIXED_NS, STREAM_SHARE
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.work.inputs import integer_at
-from stepscope.work.operands import Operand, operands, read_bytes, size_bytes
+from stepscope.workload.inputs import integer_at
+from stepscope.workload.operands import Operand, operands, read_bytes, size_bytes
 
 CODE = "unfused-pointwise"
 BOUND = "memory"

@@ -29,7 +29,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import matrix_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.work.inputs import flag_at
+from stepscope.workload.inputs import flag_at
 
 CODE = "untuned-convolution"
 BOUND = "compute"

@@ -31,8 +31,8 @@ from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import stream_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.work.inputs import Shape
-from stepscope.work.operands import operand, operands
+from stepscope.workload.inputs import Shape
+from stepscope.workload.operands import operand, operands
 
 CODE = "wide-logits"
 BOUND = "memory"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from math import prod
 
-from stepscope.work.conv import window_dims
-from stepscope.work.inputs import ParsedInputs, Shape, flag_at, integers_at
-from stepscope.work.operands import Model, Work, make_work, operand, read_bytes, size_bytes, total, written_bytes
+from stepscope.workload.conv import window_dims
+from stepscope.workload.inputs import ParsedInputs, Shape, flag_at, integers_at
+from stepscope.workload.operands import Model, Work, make_work, operand, read_bytes, size_bytes, total, written_bytes
 
 
 def pool_work(inputs: ParsedInputs, *, rank: int, dilation: int | None, ceil: int, has_indices: bool) -> Work | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from stepscope.work.inputs import ParsedInputs, Shape, flag_at, flags_at, integer_at, integers_at
-from stepscope.work.operands import (
+from stepscope.workload.inputs import ParsedInputs, Shape, flag_at, flags_at, integer_at, integers_at
+from stepscope.workload.operands import (
     Model,
     Operand,
     Work,

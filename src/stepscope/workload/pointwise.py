@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from stepscope.work.dtypes import FLOAT, category, promote
-from stepscope.work.inputs import ParsedInputs, integer_at, is_scalar, number_at
-from stepscope.work.operands import (
+from stepscope.workload.dtypes import FLOAT, category, promote
+from stepscope.workload.inputs import ParsedInputs, integer_at, is_scalar, number_at
+from stepscope.workload.operands import (
     Model,
     Operand,
     Work,

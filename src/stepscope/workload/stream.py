@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from stepscope.work.inputs import ParsedInputs, flag_at, flags_at, integer_at, integers_at
-from stepscope.work.operands import (
+from stepscope.workload.inputs import ParsedInputs, flag_at, flags_at, integer_at, integers_at
+from stepscope.workload.operands import (
     Model,
     Operand,
     Work,

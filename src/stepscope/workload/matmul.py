@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from stepscope.work.inputs import ParsedInputs, Shape, is_scalar, number_at
-from stepscope.work.operands import (
+from stepscope.workload.inputs import ParsedInputs, Shape, is_scalar, number_at
+from stepscope.workload.operands import (
     Model,
     Operand,
     Work,

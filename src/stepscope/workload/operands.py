@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import TypeGuard
 
-from stepscope.work.dtypes import DTYPES, ITEM_BYTES, SCALAR_TYPES
-from stepscope.work.inputs import ParsedInputs, Shape, Shapes, integer_at
+from stepscope.workload.dtypes import DTYPES, ITEM_BYTES, SCALAR_TYPES
+from stepscope.workload.inputs import ParsedInputs, Shape, Shapes, integer_at
 
 MATRIX_KINDS = ("gemm", "batched-gemm", "grouped-gemm", "attention", "convolution", "rnn")
 """What MFU counts."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 from math import ceil, prod
 
-from stepscope.work.inputs import ParsedInputs, integer_at, is_scalar, number_at
-from stepscope.work.operands import (
+from stepscope.workload.inputs import ParsedInputs, integer_at, is_scalar, number_at
+from stepscope.workload.operands import (
     Model,
     Operand,
     Work,

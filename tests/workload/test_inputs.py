@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.core.trace import OpInputs
-from stepscope.work.inputs import Shape, Shapes, flag_at, flags_at, integer_at, integers_at, number_at
-from stepscope.work.model import MODELS, ParsedInputs, parse_inputs, work_of
+from stepscope.workload.inputs import Shape, Shapes, flag_at, flags_at, integer_at, integers_at, number_at
+from stepscope.workload.model import MODELS, ParsedInputs, parse_inputs, work_of
 
 
 class Arg(NamedTuple):

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from stepscope.work.attention_schemas import ATTENTIONS, HEADS_FIRST, Attention
-from stepscope.work.inputs import ParsedInputs, flag_at, integer_at, text_at
-from stepscope.work.operands import (
+from stepscope.workload.attention_schemas import ATTENTIONS, HEADS_FIRST, Attention
+from stepscope.workload.inputs import ParsedInputs, flag_at, integer_at, text_at
+from stepscope.workload.operands import (
     Model,
     Operand,
     Work,

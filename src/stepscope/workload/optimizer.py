@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from functools import partial
 from math import prod
 
-from stepscope.work.inputs import ParsedInputs
-from stepscope.work.operands import Model, Work, make_work, shapes_at
-from stepscope.work.pointwise import POINTWISE
+from stepscope.workload.inputs import ParsedInputs
+from stepscope.workload.operands import Model, Work, make_work, shapes_at
+from stepscope.workload.pointwise import POINTWISE
 
 FUSED = {
     # Kingma and Ba 2015, algorithm 1: first moment (3), second moment (4), two bias corrections (2), root and epsilon (2),

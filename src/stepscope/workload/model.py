@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 
-from stepscope.work import (
+from stepscope.workload import (
     attention,
     conv,
     matmul,
@@ -20,8 +20,8 @@ from stepscope.work import (
     rnn,
     stream,
 )
-from stepscope.work.inputs import ParsedInputs, parse_inputs
-from stepscope.work.operands import MATRIX_KINDS, Model, Work
+from stepscope.workload.inputs import ParsedInputs, parse_inputs
+from stepscope.workload.operands import MATRIX_KINDS, Model, Work
 
 __all__ = ["MATRIX_KINDS", "ParsedInputs", "Work", "parse_inputs", "work_of"]
 

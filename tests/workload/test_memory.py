@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.work.model import MODELS, Work, work_of
-from stepscope.work.reduction import kept_elements
-from tests.work.test_inputs import NONE, Arg, bf16, recorded, scalar, scalars, tensor, tensors
+from stepscope.workload.model import MODELS, Work, work_of
+from stepscope.workload.reduction import kept_elements
+from tests.workload.test_inputs import NONE, Arg, bf16, recorded, scalar, scalars, tensor, tensors
 
 A, B = tensor(8, 16), tensor(16)
 H, I64, I32, MASK = bf16(8, 16), tensor(8, 16, dtype="long int"), tensor(8, 16, dtype="int"), tensor(8, 16, dtype="bool")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from stepscope.work.dtypes import FLOAT, category
-from stepscope.work.inputs import ParsedInputs, flag_at, integer_at, integers_at, is_scalar, text_at
-from stepscope.work.operands import (
+from stepscope.workload.dtypes import FLOAT, category
+from stepscope.workload.inputs import ParsedInputs, flag_at, integer_at, integers_at, is_scalar, text_at
+from stepscope.workload.operands import (
     Model,
     Operand,
     Work,
@@ -26,7 +26,7 @@ from stepscope.work.operands import (
     size_bytes,
     total,
 )
-from stepscope.work.pointwise import Pointwise, pointwise_work
+from stepscope.workload.pointwise import Pointwise, pointwise_work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from stepscope.work.inputs import ParsedInputs, flag_at, integer_at, integers_at
-from stepscope.work.operands import Model, Work, make_work, operand, size_bytes
+from stepscope.workload.inputs import ParsedInputs, flag_at, integer_at, integers_at
+from stepscope.workload.operands import Model, Work, make_work, operand, size_bytes
 
 # at::native's cudnn_rnn_mode and miopen_rnn_mode.
 GATES: Mapping[int | None, int] = {0: 1, 1: 1, 2: 4, 3: 3}

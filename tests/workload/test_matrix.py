@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.work.attention import Band, attended_pairs
-from stepscope.work.model import Work, work_of
-from tests.work.test_inputs import NONE, Arg, bf16, recorded, scalar, scalars, tensor, tensors
+from stepscope.workload.attention import Band, attended_pairs
+from stepscope.workload.model import Work, work_of
+from tests.workload.test_inputs import NONE, Arg, bf16, recorded, scalar, scalars, tensor, tensors
 
 SIZES = st.integers(1, 64)
 
