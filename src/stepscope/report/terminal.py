@@ -152,8 +152,10 @@ def _draw_findings(sheet: Sheet, diagnosis: Diagnosis) -> None:
     if more > 0:
         sheet.prose(f"and {plural(more, 'finding')} more", indent=2, style="dim")
     if diagnosis.together is not None:
-        left = f", which leaves {ms(diagnosis.replay.ms * 1e6 / diagnosis.together)} a step" if diagnosis.replay else ""
-        sheet.prose(f"All of them together: {diagnosis.together:.2f}x{left}; they do not multiply.", indent=2)
+        first = diagnosis.findings[0]
+        left = ms(first.predicted_step_ms * first.predicted_speedup / diagnosis.together * 1e6)
+        words = f"All of them together: {diagnosis.together:.2f}x, which leaves {left} a step; they do not multiply."
+        sheet.prose(words, indent=2)
     if diagnosis.replay is not None:
         error = diagnosis.replay.error
         side = "above" if error > 0 else "below"
@@ -170,7 +172,7 @@ def _draw_finding(sheet: Sheet, number: int, finding: Finding, *, many_ranks: bo
     sheet.prose(finding.summary, indent=5)
     sheet.prose(finding.action, indent=8, lead="     ->", style="green")
     if finding.changes_numerics:
-        sheet.prose("It can change the numbers: check them with `stepscope verify --check`.", indent=8, style="yellow")
+        sheet.prose("It can change the numbers: compare the loss before and after.", indent=8, style="yellow")
 
 
 def _draw_notes(sheet: Sheet, diagnosis: Diagnosis) -> None:
