@@ -113,3 +113,15 @@ def test_a_zstd_window_beyond_reason_is_refused_with_advice(tmp_path: Path) -> N
     path.write_bytes(packer.compress(TEXT) + packer.flush())
     with pytest.raises(InputError, match="without --long"):
         read_kineto(source(path))
+
+
+def test_damage_in_a_small_gzip_file_keeps_what_came_before_it(tmp_path: Path) -> None:
+    text = "".join(f"{number * 7919 % 100_003} " for number in range(20_000)).encode()
+    packed = bytearray(gzip.compress(text, mtime=0))
+    packed[len(packed) // 2 : len(packed) // 2 + 40] = b"\xff" * 40
+    path = tmp_path / "t.gz"
+    path.write_bytes(packed)
+    damaged = stream.Stream(path)
+    read = b"".join(damaged.blocks())
+    assert damaged.problem is not None
+    assert read[: len(text) // 3] == text[: len(text) // 3]

@@ -14,7 +14,7 @@ from stepscope.analyses.survey import Survey, survey
 from stepscope.core.trace import NONE
 from stepscope.readers.kineto import read_kineto
 from stepscope.readers.source import Source
-from stepscope.replay.changes import captured, chained, with_task_ns, without_host_parts, without_tasks, without_waits
+from stepscope.replay.changes import captured_in_pieces, with_task_ns, without_host_parts, without_tasks, without_waits
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import fit, without_cost
@@ -131,12 +131,8 @@ def test_changes_compose_and_leave_the_graph_they_were_given_alone() -> None:
     graph = graph_of(*steps(4, host_us=50, device_us=40))
     before = play(graph).pitch_ns
     everything = np.ones(len(graph.call_event), np.bool_)
-    faster = chained(
-        [
-            lambda g: captured(g, everything, launch_ns=10 * US, per_task_ns=100, gap_ns=500),
-            lambda g: with_task_ns(g, np.ones(len(g), np.bool_), np.full(len(g), 20.0 * US)),
-        ]
-    )(graph)
+    graphed = captured_in_pieces(graph, everything, graph.call_step, launch_ns=10 * US, per_task_ns=100, gap_ns=500)
+    faster = with_task_ns(graphed, np.ones(len(graph), np.bool_), np.full(len(graph), 20.0 * US))
     faster.self_check()
     assert play(faster).pitch_ns == pytest.approx(10 * 20.5 * US, rel=0.05)
     assert play(graph).pitch_ns == before

@@ -84,7 +84,7 @@ def test_ascii_stream_gets_ascii(name: str) -> None:
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
     show(SCENARIOS[name](), Console(file=stream, width=80))
     stream.flush()
-    raw.getvalue().decode("ascii")
+    assert raw.getvalue().decode("ascii").strip()
 
 
 @each_scenario

@@ -137,7 +137,8 @@ JSON = st.recursive(
 
 @given(st.lists(st.text(max_size=40) | JSON.map(json.dumps), min_size=4, max_size=4))
 def test_parse_never_raises(texts: list[str]) -> None:
-    parse_inputs(OpInputs(dims=texts[0], types=texts[1], strides=texts[2], concrete=texts[3]))
+    parsed = parse_inputs(OpInputs(dims=texts[0], types=texts[1], strides=texts[2], concrete=texts[3]))
+    assert parsed is None or len(parsed.dims) <= len(parsed.types)
 
 
 HUGE = st.integers(0, 2**63 - 1) | st.integers(0, 4)

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import zstandard
 from zlib_ng import zlib_ng
@@ -29,6 +29,8 @@ MAX_WINDOW_BYTES = 128 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 GZIP_WINDOW = 31
+SALVAGE_BYTES = 64
+"""Fed at a time where the data is damaged: what is lost is at most what these expand to."""
 GZIP_ERRORS = (zlib.error, cast("type[Exception]", zlib_ng.error))
 
 
@@ -98,10 +100,12 @@ class Stream:
                     self.problem = "bytes after the end of the gzip data were left out"
                     return
                 engine, between = zlib_ng.decompressobj(GZIP_WINDOW), False
+            before = cast("Any", engine).copy()  # its stub does not list it
             try:
                 text = engine.decompress(pending, BLOCK_BYTES)
             except GZIP_ERRORS as problem:
                 self.problem = f"the gzip data is damaged ({problem})"
+                yield from _until_damage(before, pending)
                 return
             if text:
                 yield text
@@ -165,3 +169,14 @@ def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
         while block := following.result():
             following = pool.submit(next, blocks, b"")
             yield block
+
+
+def _until_damage(engine: zlib_ng._Decompress, packed: bytes) -> Iterator[bytes]:
+    """What a call that failed would have given: the engine keeps nothing of it, so the bytes are fed again, a few at a time."""
+    for at in range(0, len(packed), SALVAGE_BYTES):
+        try:
+            text = engine.decompress(packed[at : at + SALVAGE_BYTES])
+        except GZIP_ERRORS:
+            return
+        if text:
+            yield text

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.analyses.intervals import Intervals, lengths_in
 from stepscope.core.trace import NONE, Bool, Int64
-from stepscope.replay.graph import HOST_PARTS, Float64, Graph
+from stepscope.replay.graph import Float64, Graph
 
 Change = Callable[[Graph], Graph]
 
@@ -72,48 +72,6 @@ def without_host_ranges(graph: Graph, gone: Intervals, share: float = 1.0) -> Gr
     inside = lengths_in(graph.call_start_ns, graph.call_end_ns, gone)
     left = np.clip(1.0 - share * inside / length, 0.0, 1.0)
     return replace(graph, call_parts=graph.call_parts | {"work": graph.call_parts["work"] * left})
-
-
-def scaled_host(graph: Graph, mask: Bool, factor: float) -> Graph:
-    """The host's work in the masked calls takes `factor` of its time."""
-    work = graph.call_parts["work"]
-    return replace(graph, call_parts=graph.call_parts | {"work": np.where(mask, work * factor, work)})
-
-
-def captured(graph: Graph, mask: Bool, *, launch_ns: float, per_task_ns: float, gap_ns: float) -> Graph:
-    """The masked calls of each step become one graph launch: `launch_ns` once and `per_task_ns` for each of their tasks.
-
-    Inside a graph the host is not asked again, so tasks follow one another after `gap_ns` at most.
-    """
-    calls = np.flatnonzero(mask)
-    if len(calls) == 0:
-        return graph
-    work = np.where(mask, 0.0, graph.call_parts["work"])
-    tasks_of = np.diff(graph.call_first)
-    first_of_step = calls[np.unique(graph.call_step[calls], return_index=True)[1]]
-    for call in first_of_step.tolist():
-        mine = mask & (graph.call_step == graph.call_step[call])
-        work[call] += launch_ns + per_task_ns * float(tasks_of[mine].sum())
-    inside = np.repeat(mask, tasks_of)
-    gap = np.where(inside, np.minimum(graph.task_gap_ns, gap_ns), graph.task_gap_ns)
-    waits = without_waits(graph, mask)
-    return replace(waits, call_parts=graph.call_parts | {"work": work}, task_gap_ns=gap)
-
-
-def chained(changes: list[Change]) -> Change:
-    """All of them, one after the other."""
-
-    def change(graph: Graph) -> Graph:
-        for one in changes:
-            graph = one(graph)
-        return graph
-
-    return change
-
-
-def host_total_ns(graph: Graph) -> float:
-    """The host's time over the whole graph, waits left out."""
-    return float(sum(float(graph.call_parts[part].sum()) for part in HOST_PARTS))
 
 
 def captured_in_pieces(graph: Graph, mask: Bool, piece: Int64, *, launch_ns: float, per_task_ns: float, gap_ns: float) -> Graph:

@@ -7,7 +7,7 @@ Change, and the replay says what the step becomes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stepscope.core.diagnosis import Finding
 from stepscope.replay.changes import Change
@@ -85,7 +85,3 @@ def together(case: Case, proposals: list[Proposal]) -> float:
         if gain > best:
             graph, best = changed, gain
     return best
-
-
-def for_rank(finding: Finding, rank: int) -> Finding:
-    return replace(finding, ranks=(rank,))
