@@ -1,31 +1,50 @@
 """Scores diagnoses against runs whose answer is known.
 
-    python -m benchmarks.truth FOLDER [--without-step-ms] [--multi] [--held-out | --seen]
+    python -m benchmarks.truth FOLDER [--without-step-ms] [--multi] [--held-out | --seen] [--degrade NAME|all]
 
 FOLDER has a truth.json as the lab writes it and the traces beside it (in single/, traces/ or itself; NAME.slow and NAME.fixed).
 A case is *named* when the verdict's bound is one of its bounds, *found* when one of its causes is among the first three findings,
 *first* when it is the first, *predicted* when that finding's gain is within 15 % of the real one. A finding that promises over
 1.10 for the mended cause in a fixed trace, or for a suspect known to be innocent (`no_gain_from`), is *false blame*.
+
+With --degrade the same traces are judged with something taken from them (benchmarks/degrade.py), with and without the step time.
+A *wrong claim* is a bound that is neither one of the case's nor unknown, false blame, or a promise over 1.10 that is no cause and
+that the whole trace's diagnosis does not make.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from benchmarks.degrade import DEGRADATIONS, TraceJson
+from stepscope.analyses.survey import device_of, survey
 from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.facts import Facts
 from stepscope.errors import StepscopeError
+from stepscope.hardware.lookup import find_spec
 from stepscope.readers.inputs import find_sources
-from stepscope.rules.job import measure_job
+from stepscope.readers.sniff import read_trace
+from stepscope.readers.source import Source
+from stepscope.rules.case import case_of
+from stepscope.rules.job import Job, measure_job
+from stepscope.rules.rulebook import judge
 from stepscope.rules.verdict import diagnose
 
 CLOSE = 0.15
 BLAME = 1.10
 FIRST = 3
+TIE = 0.1
+"""Two bounds whose shares of the step differ by less are not told apart."""
 MIN_GAIN = 1.02
 """A mend that gave less has no gain to predict."""
 
@@ -82,7 +101,8 @@ def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool) ->
     mended = traces(folder, name, "fixed")
     if mended:
         fixed = diagnosed(mended, truth.get("fixed_ms") if with_step_ms else None)
-        accused = [*causes, *truth.get("no_gain_from", [])]
+        # Where the fix mends the innocent suspect, the true cause is still there.
+        accused = [*([] if "cause_speedup" in truth else causes), *truth.get("no_gain_from", [])]
         blamed += [
             f"fixed: {f.code} {f.predicted_speedup:.2f}"
             for f in fixed.findings
@@ -99,6 +119,97 @@ def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool) ->
         replay_error=None if slow.replay is None else slow.replay.error,
         has_cause=bool(causes),
     )
+
+
+def read_json(path: str) -> TraceJson:
+    content = Path(path).read_bytes()
+    decoded: TraceJson = msgspec.json.decode(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    return decoded
+
+
+def diagnosed_degraded(trace: TraceJson, name: str, steps_ms: list[float | None]) -> list[Diagnosis]:
+    """The diagnosis of the trace with something taken from it ("" takes nothing), for each step time it is told."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        path.write_bytes(msgspec.json.encode(DEGRADATIONS[name](trace) if name else trace))
+        read = read_trace(Source(path=path, label=path.name), use_cache=False)
+    device = device_of(read)
+    found = survey(read, None if device is None else find_spec(device))
+    diagnoses = []
+    for step_ms in steps_ms:
+        step_ns = None if step_ms is None else round(step_ms * 1e6)
+        case = case_of(found, 0, step_ns)
+        facts = Facts(ranks=(case.facts,), given_step_ns=step_ns)
+        diagnoses.append(diagnose(Job(facts=facts, judgements=(judge(case),), notes=())))
+    return diagnoses
+
+
+def wrong_claims(degraded: Diagnosis, whole: Diagnosis, truth: dict[str, Any], *, fixed: bool) -> list[str]:
+    """What the degraded trace's diagnosis says that is not so, as far as is known. A fixed run's bound is not known: it may be
+    what the whole trace says, a near tie of it, or any of the slow one's."""
+    bounds = {*truth["bounds"], "unknown"}
+    if fixed:
+        most = max(whole.verdict.shares.values(), default=0.0)
+        bounds |= {whole.verdict.bound, *(b for b, share in whole.verdict.shares.items() if share >= most - TIE)}
+    wrong = [] if degraded.verdict.bound in bounds else [f"bound {degraded.verdict.bound}"]
+    innocent = {*truth.get("no_gain_from", [])} | ({*truth.get("causes", [])} if fixed else set())
+    expected = {finding.code for finding in whole.findings} | ({*truth.get("causes", [])} - innocent)
+    return wrong + [
+        f"{finding.code} {finding.predicted_speedup:.2f}"
+        for finding in degraded.findings
+        if finding.predicted_speedup > BLAME and (finding.code in innocent or finding.code not in expected)
+    ]
+
+
+@dataclass(kw_only=True)
+class Degraded:
+    """One case under one degradation."""
+
+    name: str
+    degradation: str
+    given: bool
+    """The step time was."""
+    bounds: list[str]
+    wrong: list[str]
+
+
+def score_degraded(folder: Path, name: str, truth: dict[str, Any], names: list[str], given: list[bool]) -> list[Degraded]:
+    """The slow and the fixed run of a case under each degradation."""
+    scores = {(d, g): Degraded(name=name, degradation=d, given=g, bounds=[], wrong=[]) for d in names for g in given}
+    for variant in ("slow", "fixed"):
+        for path in traces(folder, name, variant)[:1]:
+            trace = read_json(path)
+            steps_ms = [truth.get(f"{variant}_ms") if with_step_ms else None for with_step_ms in given]
+            whole = diagnosed_degraded(trace, "", steps_ms)
+            for degradation in names:
+                try:
+                    found = diagnosed_degraded(trace, degradation, steps_ms)
+                except StepscopeError as problem:
+                    sys.stderr.write(f"{name} {degradation}: {problem}\n")
+                    continue
+                for place, with_step_ms in enumerate(given):
+                    result = scores[degradation, with_step_ms]
+                    result.bounds.append(found[place].verdict.bound)
+                    claims = wrong_claims(found[place], whole[place], truth, fixed=variant == "fixed")
+                    result.wrong += [f"{variant}: {claim}" for claim in claims]
+    return list(scores.values())
+
+
+def report_degraded(scores: list[Degraded]) -> str:
+    """Each wrong claim, then how many there are under each degradation."""
+    lines = ["| degradation | case | step time | bounds (slow, fixed) | wrong claims |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {s.degradation} | {s.name} | {'given' if s.given else '-'} | {', '.join(s.bounds)} | {'; '.join(s.wrong)} |"
+        for s in sorted(scores, key=lambda s: s.degradation)
+        if s.wrong
+    ]
+    lines += ["", "| degradation | cases | no bound | wrong, step time given | wrong, without |", "|---|---|---|---|---|"]
+    for name in dict.fromkeys(s.degradation for s in scores):
+        mine = [s for s in scores if s.degradation == name]
+        wrong = [sum(len(s.wrong) for s in mine if s.given == given) for given in (True, False)]
+        silent = sum(s.bounds[:1] == ["unknown"] for s in mine)
+        lines.append(f"| {name} | {len({s.name for s in mine})} | {silent} of {len(mine)} | {wrong[0]} | {wrong[1]} |")
+    return "\n".join([*lines, "", f"wrong claims {sum(len(s.wrong) for s in scores)}"])
 
 
 def report(scores: list[Score]) -> str:
@@ -126,19 +237,32 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--without-step-ms", action="store_true", help="do not tell it the unprofiled step time")
     parser.add_argument("--multi", action="store_true", help="also cases of several ranks")
+    parser.add_argument("--degrade", choices=[*DEGRADATIONS, "all"], help="judge the traces with this taken from them")
+    parser.add_argument("--only", help="only cases with this in their name")
+    parser.add_argument("--jobs", type=int, default=1, help="processes for --degrade")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--held-out", action="store_true", help="only the cases marked held_out")
     which.add_argument("--seen", action="store_true", help="only the others")
     arguments = parser.parse_args()
     cases = json.loads((arguments.folder / "truth.json").read_text())["cases"]
+    chosen = {
+        name: truth
+        for name, truth in cases.items()
+        if ("/" not in name or arguments.multi)
+        and (not arguments.held_out or truth.get("held_out"))
+        and (not arguments.seen or not truth.get("held_out"))
+        and (arguments.only or "") in name
+    }
+    if arguments.degrade:
+        names = list(DEGRADATIONS) if arguments.degrade == "all" else [arguments.degrade]
+        given = [False] if arguments.without_step_ms else [True, False]
+        with ProcessPoolExecutor(arguments.jobs) as pool:
+            n = len(chosen)
+            found = pool.map(score_degraded, [arguments.folder] * n, chosen, chosen.values(), [names] * n, [given] * n)
+            sys.stdout.write(report_degraded([score for several in found for score in several]) + "\n")
+        return 0
     scores = []
-    for name, truth in cases.items():
-        if (
-            ("/" in name and not arguments.multi)
-            or (arguments.held_out and not truth.get("held_out"))
-            or (arguments.seen and truth.get("held_out"))
-        ):
-            continue
+    for name, truth in chosen.items():
         try:
             scored = score(arguments.folder, name, truth, not arguments.without_step_ms)
         except StepscopeError as problem:

@@ -1,6 +1,7 @@
 """Times and records the lab: `python -m lab time --out DIR`, then `python -m lab record --out DIR`.
 
-`time` writes DIR/truth.json from runs no profiler ever touched; `record` writes DIR/traces. `--cases a,b` takes some.
+`time` writes DIR/truth.json from runs no profiler ever touched; `record` writes DIR/traces. `--cases a,b` takes some,
+`--set second` one set; `record --stacks` records the slow runs alone, with Python's calls, two steps of each.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 import torch
 
-from lab.cases import CASES, Case
+from lab.case import Case
+from lab.cases import CASES, SETS
 from lab.measure import BIG, clear, record, settle, spread, time_in_turns
 
 log = logging.getLogger("lab")
@@ -79,13 +81,13 @@ def time_cases(names: list[str], out: Path, until: float) -> None:
         log.info("%s %s %s %s took %.1f s", name, ratio, low_high, also, took)
 
 
-def record_cases(names: list[str], out: Path, until: float) -> None:
+def record_cases(names: list[str], out: Path, until: float, *, stacks: bool = False) -> None:
     traces = out / "traces"
     traces.mkdir(parents=True, exist_ok=True)
     for name in names:
         case = CASES[name]
         for tag, make in (("slow", case.slow), ("fixed", case.fixed)):
-            if tag == "fixed" and (case.same_as or not case.record_fixed):
+            if tag == "fixed" and (stacks or case.same_as or not case.record_fixed):
                 continue
             if time.monotonic() > until:
                 log.warning("no time left for %s.%s", name, tag)
@@ -93,7 +95,9 @@ def record_cases(names: list[str], out: Path, until: float) -> None:
             begun = time.monotonic()
             try:
                 torch.manual_seed(0)
-                num_bytes = record(make(), traces / f"{name}.{tag}.pt.trace.json.gz", warm=min(16, case.plan.warm + 3))
+                path = traces / f"{name}.{tag}{'.stacks' if stacks else ''}.pt.trace.json.gz"
+                # Python's calls make a step several times longer to write down.
+                num_bytes = record(make(), path, min(16, case.plan.warm + 3), active=2 if stacks else 3, stacks=stacks)
                 settle()
                 log.info("%s.%s %d kB took %.1f s", name, tag, num_bytes // 1000, time.monotonic() - begun)
             except Exception:
@@ -108,10 +112,12 @@ def main() -> int:
     parser.add_argument("action", choices=("list", "time", "record"))
     parser.add_argument("--out", type=Path, default=Path("lab"))
     parser.add_argument("--cases", default="", help="names, separated by commas; all without it")
+    parser.add_argument("--set", choices=tuple(SETS), help="the cases of this set alone")
+    parser.add_argument("--stacks", action="store_true", help="record with Python's calls, the slow runs alone")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after this")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    names = [name for name in args.cases.split(",") if name] or list(CASES)
+    names = [name for name in args.cases.split(",") if name] or list(SETS.get(args.set, CASES))
     until = time.monotonic() + args.seconds
     args.out.mkdir(parents=True, exist_ok=True)
     if args.action == "list":
@@ -120,7 +126,7 @@ def main() -> int:
     elif args.action == "time":
         time_cases(names, args.out, until)
     else:
-        record_cases(names, args.out, until)
+        record_cases(names, args.out, until, stacks=args.stacks)
     return 0
 
 

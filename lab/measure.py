@@ -105,8 +105,8 @@ def spread(times: list[float]) -> dict[str, float]:
     }
 
 
-def record(run: Run, path: Path, warm: int, active: int = 3) -> int:
-    """Records `active` steps to `path` and returns its size in bytes."""
+def record(run: Run, path: Path, warm: int, *, active: int = 3, stacks: bool = False) -> int:
+    """Records `active` steps to `path`, with Python's calls where `stacks`, and returns its size in bytes."""
     run.enter()
     for _ in range(warm):
         run.step()
@@ -114,7 +114,7 @@ def record(run: Run, path: Path, warm: int, active: int = 3) -> int:
     if BIG:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     schedule = torch.profiler.schedule(wait=1, warmup=1, active=active, repeat=1)
-    with torch.profiler.profile(activities=activities, schedule=schedule, record_shapes=True) as prof:
+    with torch.profiler.profile(activities=activities, schedule=schedule, record_shapes=True, with_stack=stacks) as prof:
         for _ in range(2 + active):
             run.step()
             prof.step()

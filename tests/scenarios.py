@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, StepTime, Verdict
+from stepscope.core.diagnosis import Diagnosis, Finding, Place, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import (
     PARTS,
     CallRow,
@@ -119,6 +119,10 @@ FINDINGS = (
         predicted_high=1.18,
         predicted_step_ms=58.5,
         changes_numerics=True,
+        places=(
+            Place(line="model.py:25 in forward", module="GPT_0 > Block_*", share=0.7),
+            Place(line=None, module="A_0", share=0.1),
+        ),
     ),
 )
 

@@ -51,6 +51,7 @@ from tests.tracing import Event, call, inputs, kernel, mark, op, trace_of
             None,
         ),
         ("SubTensorOpWithCastTensor1d", "pointwise", None),
+        ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt64x128x32_wt32x32x8_ws1x1_wr2x1_ta1x8x1x1", "convolution", True),
         ("bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3", "gemm", None),
         ("something_nobody_has_seen", "other", None),
     ],

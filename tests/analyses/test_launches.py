@@ -15,7 +15,8 @@ from tests.tracing import call, copy, kernel, mark, op, trace_of
 
 def launches_of(trace: Trace) -> Launches:
     busy = device_sets(trace, np.zeros(len(trace), np.bool_)).busy
-    facts = launch_facts(trace, link(trace), busy, np.flatnonzero(trace.device_work))
+    links, work = link(trace), np.flatnonzero(trace.device_work)
+    facts = launch_facts(trace, links, busy, work, host_activity(trace, links), (int(busy.start[0]), int(busy.end[-1])))
     assert facts is not None
     return facts
 

@@ -33,6 +33,11 @@ def test_without_runtime_calls_the_external_id_links() -> None:
     assert links.launch[index_of(trace, "add")] == index_of(trace, "aten::add")
 
 
+def test_an_operator_whose_calls_were_not_recorded_is_no_graph() -> None:
+    trace = trace_of(op("aten::add", 0, 20, external=44), kernel("a", 30, 40, external=44), kernel("b", 50, 60, external=44))
+    assert not link(trace).shared.any()
+
+
 def test_nested_runtime_calls_are_stepped_out_of() -> None:
     trace = trace_of(
         op("aten::mm", 0, 50), call("cudaLaunchKernelExC", 5, 30, 1), call("cuLaunchKernelEx", 10, 20, 2), kernel("g", 30, 40, 2)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from stepscope.analyses.links import link
 from stepscope.analyses.steps import StepCut, cut_steps
 from stepscope.core.trace import NONE, Kind, Trace
-from tests.tracing import Event, call, index_of, kernel, mark, op, python, trace_of
+from tests.tracing import Event, call, copy, index_of, kernel, mark, op, python, trace_of
 
 
 def cut(trace: Trace) -> StepCut:
@@ -92,6 +92,28 @@ def test_a_repeating_launch_pattern_tells_steps_apart() -> None:
     steps = cut(trace_of(*events)).steps
     assert steps.source == "launch pattern"
     assert set(steps.pitches) == {800}
+
+
+def test_a_launch_pattern_is_counted_from_the_recordings_end() -> None:
+    """The batch is copied before the first kernel and belongs to the step it is for; a first step that is cut short is none."""
+    names = ["embed", "mm", "relu", "mm", "relu", "head", "loss", "adam"]
+    events: list[Event] = []
+    for i in range(4):
+        at = i * 2000
+        events += [
+            copy("Memcpy HtoD (Pinned -> Device)", at, at + 50, 100 * i + 9),
+            call("cudaMemcpyAsync", at, at + 1, 100 * i + 9),
+        ]
+        for j, name in enumerate(names):
+            launch = at + 100 + j * 100
+            events += [
+                call("cudaLaunchKernel", launch, launch + 1, 100 * i + j),
+                kernel(name, launch + 5, launch + 95, 100 * i + j),
+            ]
+    steps = cut(trace_of(*events)).steps
+    assert (steps.source, steps.num_seen, set(steps.pitches)) == ("launch pattern", 4, {2000})
+    late = cut(trace_of(*events[12:])).steps
+    assert (late.source, late.num_seen, set(late.pitches)) == ("launch pattern", 3, {2000})
 
 
 def test_repeating_layers_of_one_step_are_not_steps() -> None:

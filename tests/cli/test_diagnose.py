@@ -20,7 +20,7 @@ RANK_KEYS = {"rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
 TOP_KEYS = {"schema", "verdict", "step", "replay", "ranks", "findings", "notes", "unknown_events"}
 FINDING_KEYS = {
     "code", "bound", "summary", "action", "evidence", "ranks", "changes_numerics",
-    "predicted_speedup", "predicted_low", "predicted_high", "predicted_step_ms",
+    "predicted_speedup", "predicted_low", "predicted_high", "predicted_step_ms", "places",
 }  # fmt: skip
 DEVICE_KEYS = {"span", "busy", "compute", "comms", "copy", "comms_under_compute"}
 

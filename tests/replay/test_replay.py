@@ -115,16 +115,58 @@ def test_work_waits_for_the_other_streams_it_waited_for() -> None:
 
 def test_the_profilers_cost_is_fitted_to_the_given_step() -> None:
     graph = graph_of(*steps(5, host_us=50, device_us=10))
-    fitted = fit(graph, 420 * US)
+    fitted = fit(graph, 420 * US, np.zeros(len(graph), np.bool_))
     assert fitted.error == pytest.approx(0.0, abs=0.01)
     assert fitted.pitch_ns == pytest.approx(420 * US, rel=0.01)
-    assert fitted.cost_ns == pytest.approx(80 * US / 20, rel=0.1)
+    assert fitted.cost_ns == pytest.approx(80 * US / 30, rel=0.1)  # ten operators, and ten calls that weigh two each
     assert play(without_cost(graph, fitted.cost_ns)).pitch_ns == fitted.pitch_ns
 
 
 def test_a_run_slower_than_its_recording_is_stretched_to_it() -> None:
-    fitted = fit(graph_of(*steps(5, host_us=50, device_us=10)), 900 * US)
+    graph = graph_of(*steps(5, host_us=50, device_us=10))
+    fitted = fit(graph, 900 * US, np.zeros(len(graph), np.bool_))
     assert fitted.pitch_ns == pytest.approx(900 * US, rel=0.01)
+
+
+def test_what_varies_takes_up_the_difference_to_the_given_step() -> None:
+    """A loader that took 2 ms a step in the recording and 1 ms in the run: the host's own work is left as it is."""
+    events: list[Event] = []
+    now = 0
+    for step in range(5):
+        began = now
+        events.append(mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", now, now + 2 * MS))
+        now += 2 * MS
+        for i in range(10):
+            number = step * 10 + i + 1
+            events += [op("aten::mul", now, now + 49 * US), call("cudaLaunchKernel", now + US, now + 3 * US, number)]
+            events.append(kernel("vectorized_elementwise_kernel", now + 8 * US, now + 18 * US, number))
+            now += 50 * US
+        events.append(mark(f"ProfilerStep#{step}", began, now - 1))
+    graph = graph_of(*events)
+    fitted = fit(graph, 1.4 * MS, np.zeros(len(graph), np.bool_))
+    assert fitted.pitch_ns == pytest.approx(1.4 * MS, rel=0.01)
+    assert fitted.graph.call_parts["work"].sum() == pytest.approx(without_cost(graph, fitted.cost_ns).call_parts["work"].sum())
+    assert fitted.graph.call_parts["input"].sum() == pytest.approx(graph.call_parts["input"].sum() / 2, rel=0.1)
+
+
+def test_a_host_that_waited_for_room_in_the_queue_is_not_slow() -> None:
+    """A device a thousand kernels behind: each launch takes as long as a kernel, and the host could be ten times as fast."""
+    events: list[Event] = []
+    behind = 1000 * 100 * US
+    for step in range(3):
+        for i in range(20):
+            at = (step * 20 + i) * 100 * US
+            number = step * 20 + i + 1
+            events += [
+                op("aten::mul", at, at + 99 * US),
+                call("cudaLaunchKernel", at + 2 * US, at + 95 * US, number),
+                kernel("vectorized_elementwise_kernel", at + behind, at + behind + 99 * US, number),
+            ]
+        events.append(mark(f"ProfilerStep#{step}", step * 2000 * US, (step + 1) * 2000 * US - 1))
+    graph = graph_of(*events)
+    assert play(graph).pitch_ns == pytest.approx(2000 * US, rel=0.02)
+    light = with_task_ns(graph, np.ones(len(graph), np.bool_), np.full(len(graph), 1.0 * US))
+    assert play(light).pitch_ns == pytest.approx(20 * 17 * US, rel=0.1)
 
 
 def test_changes_compose_and_leave_the_graph_they_were_given_alone() -> None:

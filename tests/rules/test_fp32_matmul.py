@@ -33,3 +33,9 @@ def test_fp32_matmul_asks_for_shapes() -> None:
     word = fp32_matmul.propose(case_of_steps(*[launch("aten::mm", SGEMM, 500.0)] * 6, shapes=False))
     assert isinstance(word, Abstention)
     assert "record_shapes" in word.needs
+
+
+def test_fp32_matmul_leaves_depthwise_convolutions_alone() -> None:
+    dims, types = "[[64, 96, 56, 56], [96, 1, 3, 3]]", '["float", "float"]'
+    depthwise = launch("aten::_conv_depthwise2d", "conv_depthwise2d_forward_kernel", 900.0, dims, types)
+    assert fp32_matmul.propose(case_of_steps(*[depthwise] * 6)) is None

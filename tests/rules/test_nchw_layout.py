@@ -4,6 +4,8 @@ from tests.rules.steps import Launch, case_of_steps, launch
 
 IMAGES = "[[64, 64, 112, 112], [64]]"
 TYPES = '["c10::BFloat16", "float"]'
+FULL, FULL_TYPES = "[[64, 64, 112, 112], [64, 64, 3, 3]]", '["float", "float"]'
+FULL_STRIDES = "[[802816, 12544, 112, 1], [576, 9, 3, 1]]"
 NCHW, NHWC = "[[802816, 12544, 112, 1], [1]]", "[[802816, 1, 7168, 64], [1]]"
 
 
@@ -36,3 +38,41 @@ def test_nchw_layout_knows_that_group_norm_gets_slower() -> None:
     proposal = nchw_layout.propose(case)
     assert isinstance(proposal, Proposal)
     assert finding_of(case, proposal).predicted_speedup < 1.0
+
+
+def thin(name: str, us: float, *, side: int, dtype: str = "float") -> Launch:
+    """A depthwise convolution over 64 channels of 112 x 112."""
+    images, weight = "[64, 64, 112, 112]", f"[64, 1, {side}, {side}]"
+    strides = f"[802816, 12544, 112, 1], [{side * side}, {side * side}, {side}, 1]"
+    if "backward" in name:
+        dims, strides = f"[{images}, {images}, {weight}]", f"[[802816, 12544, 112, 1], {strides}]"
+    else:
+        dims, strides = f"[{images}, {weight}]", f"[{strides}]"
+    types = str([dtype] * dims.count("], [") + [dtype]).replace("'", '"')
+    return launch(name, "conv_depthwise2d_kernel", us, dims, types, strides=strides)
+
+
+def test_nchw_layout_sees_depthwise_convolutions_that_nothing_turns() -> None:
+    case = case_of_steps(
+        *[thin("aten::_conv_depthwise2d", 240.0, side=3), thin("aten::convolution_backward", 1000.0, side=3)] * 4
+    )
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert 2.2 < finding_of(case, proposal).predicted_speedup < 3.2
+
+
+def test_nchw_layout_knows_that_wide_depthwise_kernels_in_fp32_get_slower() -> None:
+    case = case_of_steps(
+        *[thin("aten::_conv_depthwise2d", 320.0, side=7), thin("aten::convolution_backward", 1100.0, side=7)] * 4
+    )
+    proposal = nchw_layout.propose(case)
+    assert proposal is None or (isinstance(proposal, Proposal) and finding_of(case, proposal).predicted_speedup < 1.0)
+
+
+def test_nchw_layout_keeps_the_rounding_of_fp32_tensors() -> None:
+    turned = launch("aten::cudnn_convolution", "nchwToNhwcKernel", 100.0, FULL, FULL_TYPES, strides=FULL_STRIDES)
+    kernel = "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_nhwc"
+    case = case_of_steps(*[turned, launch("aten::cudnn_convolution", kernel, 100.0, FULL, FULL_TYPES, strides=FULL_STRIDES)] * 4)
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert 1.15 < finding_of(case, proposal).predicted_speedup < 1.3  # 200 us to 162: the pass stays as a copy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.rules import python_overhead
-from stepscope.rules.proposal import Proposal
+from stepscope.rules.proposal import Proposal, finding_of
 from tests.rules.recorder import Recorder, gain
 from tests.tracing import mark, python
 
@@ -30,7 +30,9 @@ def test_python_between_operators_is_named_with_its_line() -> None:
     said = python_overhead.propose(case)
     assert isinstance(said, Proposal)
     assert gain(case, said) > 3
-    assert any("build_mask" in line for line in said.evidence)
+    finding = finding_of(case, said)
+    assert finding.action.endswith("Most of it at model.py:41 in build_mask")
+    assert "100% of it at model.py:41 in build_mask" in finding.evidence
     assert "launch-overhead" in said.action
 
 

@@ -30,6 +30,8 @@ def test_a_loader_too_slow_for_the_workers_keeps_part_of_the_wait() -> None:
     assert finding.predicted_speedup == pytest.approx(170 / 20, rel=0.05)
     assert finding.predicted_low == pytest.approx(170 / 40, rel=0.05)
     assert finding.predicted_high == pytest.approx(170 / 10.4, rel=0.05)
+    assert "num_workers=8" in finding.action
+    assert "16 keep up" in finding.action
 
 
 def test_a_cheap_loader_is_left_where_it_is() -> None:

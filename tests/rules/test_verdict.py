@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepscope.analyses.survey import survey
 from stepscope.core.diagnosis import BOUNDS, Diagnosis
 from stepscope.core.facts import Facts
+from stepscope.core.trace import DeviceProperties
 from stepscope.rules.case import case_of
 from stepscope.rules.job import Job
 from stepscope.rules.rulebook import judge
@@ -97,13 +100,71 @@ def test_shares_are_what_removing_each_resource_gives() -> None:
     assert shares["host"] == pytest.approx(0.9, abs=0.01)
 
 
-def test_one_step_alone_is_judged_by_its_largest_part() -> None:
-    diagnosis = judged(
-        mark("ProfilerStep#0", 0, 10 * MS), call("cudaLaunchKernel", MS, MS + 5000, 1), kernel("gemm", 2 * MS, 9 * MS, 1)
-    )
+def one_step(kernel_name: str, begin_ms: float, *also: Event) -> Diagnosis:
+    begin = int(begin_ms * MS)
+    launch = call("cudaLaunchKernel", begin - 10_000, begin - 5000, 1)
+    return judged(mark("ProfilerStep#0", 0, 10 * MS), launch, kernel(kernel_name, begin, 9 * MS, 1), *also)
+
+
+@pytest.mark.parametrize(("name", "bound"), [("gemm", "compute"), ("vectorized_elementwise_kernel", "memory")])
+def test_one_step_alone_is_judged_by_its_kernels_when_the_device_hardly_idles(name: str, bound: str) -> None:
+    diagnosis = one_step(name, 0.5)
     assert diagnosis.replay is None
-    assert diagnosis.verdict.bound == "compute"
+    assert diagnosis.verdict.bound == bound
     assert sum(diagnosis.verdict.shares.values()) == pytest.approx(1.0)
+
+
+def test_one_step_alone_with_work_and_idle_time_alike_is_not_judged() -> None:
+    """Whether the next step's host runs ahead of this one's kernels is not in the trace."""
+    diagnosis = one_step("gemm", 4.0)
+    assert diagnosis.verdict.bound == "unknown"
+    assert "two steps in a row" in diagnosis.verdict.summary
+
+
+def test_one_step_alone_that_idles_most_of_its_time_is_bound_by_what_it_waits_for() -> None:
+    loader = mark("enumerate(DataLoader)#x.__next__", 0, 7 * MS)
+    assert one_step("gemm", 7.5, loader).verdict.bound == "data"
+
+
+def test_a_device_that_is_named_and_shows_no_work_leaves_the_bound_open() -> None:
+    ops = [op("aten::add", i * 100_000, i * 100_000 + 90_000) for i in range(100)]
+    trace = trace_of(mark("ProfilerStep#0", 0, 10 * MS), *ops)
+    device = DeviceProperties(
+        index=0, name="NVIDIA H200", memory_bytes=None, num_sms=None, compute_capability=None, warp_size=None
+    )
+    case = case_of(survey(replace(trace, meta=replace(trace.meta, devices=(device,))), None), 0, None)
+    diagnosis = diagnose(Job(facts=Facts(ranks=(case.facts,)), judgements=(judge(case),), notes=()))
+    assert diagnosis.verdict.bound == "unknown"
+    assert any("ProfilerActivity.CUDA" in note for note in diagnosis.notes)
+    assert judged(mark("ProfilerStep#0", 0, 10 * MS), *ops).verdict.bound == "compute"
+
+
+def test_a_loader_without_its_mark_is_not_taken_for_the_program() -> None:
+    """Long stretches without a call, and no mark in the trace that would tell the loader."""
+    launches: list[Event] = []
+    for i in range(40):
+        at = i // 10 * 10 * MS + 8 * MS + i % 10 * 100_000
+        names = "abcdefghij"
+        launches += [
+            call("cudaLaunchKernel", at, at + 5000, i + 1),
+            kernel(f"{names[i % 10]}_gemm", at + 10_000, at + 90_000, i + 1),
+        ]
+    diagnosis = judged(*launches)
+    assert diagnosis.facts.ranks[0].steps.source == "launch pattern"
+    assert diagnosis.verdict.bound == "unknown"
+    assert diagnosis.findings == ()
+    assert "no marks" in diagnosis.verdict.summary
+
+
+def test_lost_events_leave_bounds_that_are_close_open() -> None:
+    """Launches without a kernel: the time it would have taken is not in the replay."""
+    lost = [call("cudaLaunchKernel", (17 + i) * MS, (17 + i) * MS + 2000, 100 + i) for i in range(3)]
+    whole, lossy = judged(*stepping(work_ms=4)), judged(*stepping(work_ms=4), *lost)
+    assert whole.verdict.bound == "host"
+    assert lossy.facts.ranks[0].launches is not None
+    assert lossy.facts.ranks[0].launches.num_lost > 0
+    assert lossy.verdict.bound == "unknown"
+    assert any("lost" in note for note in lossy.notes)
 
 
 def test_a_bare_trace_says_that_its_step_time_is_the_profiled_one() -> None:

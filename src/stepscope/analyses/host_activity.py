@@ -12,6 +12,7 @@ from stepscope.analyses.collectives import host_collectives
 from stepscope.analyses.intervals import Intervals, join, union
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
+from stepscope.analyses.saving import saves
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
 
 SYNC_CALL = re.compile(
@@ -92,11 +93,11 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
         compile=when((ranges & named(COMPILE_RANGE)) | trace.is_kind(Kind.COMPILE)),
         allocator=when(runtime & named(ALLOCATOR_CALL)),
         input=when(ranges & named(LOADER_RANGE)),
-        io=when(ranges & named(IO_RANGE)),
+        io=join(when(ranges & named(IO_RANGE)), saves(trace, links, driving)),
         sync=when((runtime & named(SYNC_CALL)) | blocking_calls),
         collective=union(trace.start_ns[collectives], trace.end_ns[collectives]),
         profiler=when(trace.is_kind(Kind.OVERHEAD) & ~named(PROFILER_SPAN)),
-        at_work=_close_gaps(when(trace.is_kind(Kind.OP, Kind.RUNTIME) & ~collectives), SHORT_GAP_NS),
+        at_work=close_gaps(when(trace.is_kind(Kind.OP, Kind.RUNTIME) & ~collectives), SHORT_GAP_NS),
         sync_call=runtime & named(SYNC_CALL) & driving,
         driving=driving,
         blocking_copy=blocking,
@@ -129,7 +130,7 @@ def blocking_copies(trace: Trace, links: Links) -> Bool:
     return mask
 
 
-def _close_gaps(a: Intervals, longest_ns: int) -> Intervals:
+def close_gaps(a: Intervals, longest_ns: int) -> Intervals:
     """The same set with gaps up to `longest_ns` filled."""
     if len(a) < 2:
         return a

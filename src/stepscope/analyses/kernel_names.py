@@ -39,13 +39,14 @@ CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 TENSOR_CORE = re.compile(
     r"nvjet|wgmma|(cutlass|_)tensorop|hmma|imma|_mma|mma_|[hsdiu](884|1688|16816|16832|161616)|xmma_(?!.*ffma)|flash_fwd|flash_bwd|flash_[fb]prop|fmha_v\d"
-    r"|device_kernel.*sm(90|100)|_MI\d+x\d+|xdl|mfma|tensor_?core|cutlass_(80|90|100)_(?!simt)",
+    r"|device_kernel.*sm(90|100)|_MI\d+x\d+|xdl|mfma|gtcx|tensor_?core|cutlass_(80|90|100)_(?!simt)",
     re.IGNORECASE,
 )
 VECTOR_UNIT = re.compile(
     r"simt|ffma|sgemm|dgemm|scudnn|gemv|_convolve_sgemm|wgrad_alg0_engine|dgrad_engine|dgrad2d|wgrad2d", re.IGNORECASE
 )
-AMD_MATRIX = re.compile(r"_MI\d+x\d+|xdl|mfma", re.IGNORECASE)
+AMD_MATRIX = re.compile(r"_MI\d+x\d+|xdl|mfma|gtcx", re.IGNORECASE)
+"""`gtcx` are MIOpen's implicit GEMMs on the matrix units (generic tensor contraction, xdlops)."""
 TF32 = re.compile(r"tf32|s1688(?!.*(f16|bf16|half))|tensorop_s1688", re.IGNORECASE)
 
 MATRIX_CATEGORIES = ("gemm", "convolution", "attention")

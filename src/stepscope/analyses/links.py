@@ -40,7 +40,9 @@ def link(trace: Trace) -> Links:
         ops = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.external > 0))
         launch[lost] = _match(trace.external[lost], trace.external[ops], ops)
         _drop_effects_before_causes(trace, launch, lost)
-    return Links(parent=parent, launch=launch, op=_launching_range(trace, parent, launch, device), shared=_shared(launch, device))
+    return Links(
+        parent=parent, launch=launch, op=_launching_range(trace, parent, launch, device), shared=_shared(trace, launch, device)
+    )
 
 
 def _match(wanted: Int64, keys: Int64, events: Int64) -> Int64:
@@ -77,8 +79,10 @@ def _launching_range(trace: Trace, parent: Int64, launch: Int64, device: Int64) 
     return op
 
 
-def _shared(launch: Int64, device: Int64) -> Bool:
+def _shared(trace: Trace, launch: Int64, device: Int64) -> Bool:
     shared = np.zeros(len(launch), np.bool_)
     calls, inverse, counts = np.unique(launch[device], return_inverse=True, return_counts=True)
-    shared[device] = (counts[inverse] > 1) & (calls[inverse] != NONE)
+    # An operator launches much; only a call that did is a graph's launch.
+    by_call = (calls != NONE) & (trace.kind[np.maximum(calls, 0)] == Kind.RUNTIME)
+    shared[device] = ((counts > 1) & by_call)[inverse]
     return shared

@@ -75,19 +75,27 @@ def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
 
 def _forward_home(trace: Trace, links: Links, launch: Int64, op: Int64, backward: Bool) -> Int64:
     """For backward work, the forward operator with the sequence number of the node being evaluated."""
-    home: Int64 = op.copy()
-    has_sequence = trace.is_kind(Kind.OP) & (trace.sequence >= 0)
-    forward = np.flatnonzero(has_sequence & (trace.fwd_thread <= 0))
-    if len(forward) == 0 or not backward.any():
-        return home
-    node = ancestor_with(links.parent, np.where(backward, launch, NONE), has_sequence & (trace.fwd_thread > 0))
-    wanted = np.where(node == NONE, NONE, trace.sequence[np.maximum(node, 0)])
+    if not backward.any():
+        return op
+    nodes = trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0)
+    forward = forward_of(trace, ancestor_with(links.parent, np.where(backward, launch, NONE), nodes))
+    home: Int64 = np.where(forward == NONE, op, forward)
+    return home
+
+
+def forward_of(trace: Trace, nodes: Int64) -> Int64:
+    """For each of autograd's nodes, the last forward operator with its sequence number; NONE when there is none."""
+    found = np.full(len(nodes), NONE, np.int64)
+    forward = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0))
+    if len(forward) == 0:
+        return found
+    wanted = np.where(nodes == NONE, NONE, trace.sequence[np.maximum(nodes, 0)])
     order = np.argsort(trace.sequence[forward], kind="stable")
     ids = trace.sequence[forward][order]
     at = np.searchsorted(ids, wanted, side="right") - 1
     hit = (wanted != NONE) & (at >= 0) & (ids[np.maximum(at, 0)] == wanted)
-    home[hit] = forward[order[at[hit]]]
-    return home
+    found[hit] = forward[order[at[hit]]]
+    return found
 
 
 def phases(trace: Trace, charges: Charges) -> Phases | None:

@@ -9,7 +9,7 @@ from stepscope.analyses.collectives import library_collectives
 from stepscope.analyses.device import device_sets, device_totals
 from stepscope.analyses.intervals import Intervals, intersect, lengths_in
 from stepscope.analyses.kernels import category_rows, kernel_rows
-from stepscope.analyses.launches import launch_facts
+from stepscope.analyses.launches import launch_facts, num_lost
 from stepscope.analyses.partition import partition
 from stepscope.analyses.projection import (
     Charges,
@@ -23,7 +23,7 @@ from stepscope.analyses.projection import (
 from stepscope.analyses.roofline import roofline
 from stepscope.analyses.survey import Survey
 from stepscope.core.facts import RangeRow, RankFacts, Steps
-from stepscope.core.trace import NONE, Int64
+from stepscope.core.trace import NONE, Int64, Kind
 
 MAX_ROWS = 200
 """Rows kept of each table: facts travel between processes, and nobody reads further."""
@@ -48,7 +48,7 @@ def measure_rank(found: Survey, rank: int, step_ns: int | None = None) -> RankFa
         device=device_totals(device_sets(trace, library_collectives(trace))),
         steps=steps,
         partition=partition(trace, links, found.sets, found.host, steps),
-        launches=launch_facts(trace, links, found.sets.busy, charges.work),
+        launches=launch_facts(trace, links, found.sets.busy, charges.work, found.host, (low, high)),
         categories=category_rows(trace, kernels),
         kernels=kernel_rows(trace, charges, kernels)[:MAX_ROWS],
         ops=_op_rows(found, charges),
@@ -60,6 +60,7 @@ def measure_rank(found: Survey, rank: int, step_ns: int | None = None) -> RankFa
         roofline=roofline(trace, charges, kernels, found.roofs, len(steps.windows), step),
         busy_ns=_in_windows(steps, found.sets.busy),
         comms_hidden_ns=_in_windows(steps, intersect(found.sets.comms, found.sets.compute)),
+        has_marks=bool(trace.is_kind(Kind.MARK).any()),
         unknown=trace.unknown,
         notes=trace.notes + _notes(found, charges.work) + _doubt(steps, found, step_ns),
     )
@@ -91,6 +92,7 @@ def _notes(found: Survey, work: Int64) -> tuple[str, ...]:
     trace, links, steps, device = found.trace, found.links, found.cut.steps, found.device
     unlinked = int((links.launch[work] == NONE).sum())
     graphs = int(links.shared[work].sum())
+    lost = num_lost(trace, links, work)
     devices = len(np.unique(trace.device[work]))
     name = "the device" if device is None else repr(device.name)
     told = [
@@ -100,12 +102,33 @@ def _notes(found: Survey, work: Int64) -> tuple[str, ...]:
             steps.windows and not steps.is_pitch,
             f"the trace shows {steps.num_seen} step(s) by {steps.source}: its length stands in for the step time ({RECORD_MORE})",
         ),
+        (steps.is_pitch and steps.num_seen == 1, f"one step was recorded: no gain can be predicted ({RECORD_MORE})"),
         (
             0 < steps.num_seen < steps.num_marked,
             f"{steps.num_marked - steps.num_seen} of {steps.num_marked} steps launched no device work; the others were measured",
         ),
         (devices > 1, f"work of {devices} devices in one trace: busy means that any of them was"),
-        (unlinked, f"{unlinked} of {len(work)} device events have no recorded launch (launched before the recording began)"),
+        (
+            len(work) and not trace.is_kind(Kind.RUNTIME).any(),
+            "no runtime calls were recorded: what the device waited for is not known (activities=[CPU, CUDA])",
+        ),
+        (
+            len(work) and not trace.is_kind(Kind.OP).any(),
+            "no operators were recorded: kernels are not charged to them (profile with ProfilerActivity.CPU)",
+        ),
+        (
+            steps.where == "device" and not trace.is_kind(Kind.MARK).any(),
+            "no marks were recorded: loader and optimizer are not told from other work (ProfilerActivity.CPU, profiler.step())",
+        ),
+        (
+            steps.where == "host" and device is not None,
+            f"the trace names a device, {name}, and shows none of its work: profile with ProfilerActivity.CUDA",
+        ),
+        (lost, f"{lost} device events or their launches were lost, of {len(work)}: bounds that are close are not told apart"),
+        (
+            unlinked and trace.is_kind(Kind.RUNTIME).any(),
+            f"{unlinked} of {len(work)} device events have no recorded launch (launched before the recording began)",
+        ),
         (graphs, f"{graphs} device events ran inside CUDA graphs: charged to the graph's launch, not to operators"),
         (found.roofs is None and steps.where == "device", f"{name} is not in our tables: no roofs, no MFU"),
         (

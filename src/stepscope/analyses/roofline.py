@@ -39,7 +39,19 @@ def roofline(
         bandwidth_bound_ns=bandwidth_ns,
         arithmetic_bound_ns=arithmetic_ns,
         tensor_core_share=_tensor_core_share(dur, matrix, work),
+        arithmetic_share=_share(dur, held_by_arithmetic(work, roofs) & compute, int(dur[compute].sum())),
     )
+
+
+def held_by_arithmetic(work: KernelWork, roofs: Roofs | None) -> Bool:
+    """Which kernels the arithmetic units hold up: by the roof they are under; where that is not known, the matrix kernels."""
+    arithmetic = work.of_category(*MATRIX_CATEGORIES)
+    if roofs is None:
+        return arithmetic
+    traffic = work.bytes / roofs.spec.bandwidth_bytes_per_s.value * 1e9
+    known = ~np.isnan(work.floor_ns) & ~np.isnan(traffic)
+    held: Bool = np.where(known, traffic < work.floor_ns * (1 - 1e-9), arithmetic)
+    return held
 
 
 def _coverage(dur: Int64, matrix: Bool, work: KernelWork) -> float:

@@ -177,7 +177,7 @@ def _launch_pattern(trace: Trace, work: Int64, launch_time: Int64) -> Int64 | No
     if int(kernel.sum()) < MIN_PATTERN_KERNELS:
         return None
     order = np.argsort(launch_time[kernel], kind="stable")
-    names, times = trace.name[work[kernel]][order], launch_time[kernel][order]
+    names = trace.name[work[kernel]][order]
     codes, counts = np.unique(names, return_counts=True)
     for repeats in sorted(set(counts[counts >= 2].tolist()))[:MAX_PERIODS_TRIED]:
         if float((counts < repeats).mean()) > MAX_RARE_NAMES:
@@ -187,9 +187,30 @@ def _launch_pattern(trace: Trace, work: Int64, launch_time: Int64) -> Int64 | No
         if period < MIN_PERIOD or period * repeats < MIN_PATTERN_COVERAGE * len(names):
             continue
         if float((names[:-period] == names[period:]).mean()) >= MIN_PATTERN_MATCH:
-            start: Int64 = times[at]
-            return start
+            start = _whole_rounds(trace, work, launch_time, int(codes[counts == repeats][0]))
+            return start if len(start) > 1 else None
     return None
+
+
+def _whole_rounds(trace: Trace, work: Int64, launch_time: Int64, anchor: int) -> Int64:
+    """When each round's first work was launched, copies too; `anchor` is a kernel's name that each round has once.
+
+    A recording ends with a step's last launch, so rounds are counted from its end: back by a period, to where the names of the
+    last few launches stand again. What is left over at the beginning is part of a step that began before.
+    """
+    order = np.argsort(launch_time, kind="stable")
+    names, times = trace.name[work][order], launch_time[order]
+    period = int(np.median(np.diff(np.flatnonzero(names == anchor))))
+    last, slack = len(names), max(period // 20, MIN_PERIOD)
+    tail = names[last - MIN_PERIOD :]
+    begins: list[int] = []
+    while last >= period - slack and last > 0:
+        expected = last - period
+        near = sorted(range(max(expected - slack, MIN_PERIOD), expected + slack + 1), key=lambda i: abs(i - expected))
+        begin = next((i for i in near if bool((names[i - MIN_PERIOD : i] == tail).all())), max(expected, 0))
+        begins.append(0 if expected <= slack and begin <= slack else begin)
+        last = begins[-1]
+    return times[begins[::-1]]
 
 
 def _step_index(times: Int64, edges: Int64) -> Int64:

@@ -64,9 +64,14 @@ def survey(trace: Trace, spec: DeviceSpec | None) -> Survey:
 
 
 def device_of(trace: Trace) -> DeviceProperties | None:
-    """The device this rank's work ran on: the one its kernels name, as the recorder lists it."""
+    """The device this rank's work ran on: the one its kernels name, as the recorder lists it; else what all it lists are.
+
+    ROCm counts a host's processors among its devices, so that its kernels' numbers are not those of the list.
+    """
+    devices = trace.meta.devices
+    alike = devices[0] if len({(d.name, d.memory_bytes, d.num_sms) for d in devices}) == 1 else None
     kernels = trace.device[trace.is_kind(Kind.KERNEL) & (trace.device >= 0)]
     if len(kernels) == 0:
-        return trace.meta.devices[0] if len(trace.meta.devices) == 1 else None
+        return alike
     index = int(np.bincount(kernels).argmax())
-    return next((d for d in trace.meta.devices if d.index == index), None)
+    return next((d for d in devices if d.index == index), alike)

@@ -39,6 +39,24 @@ class ReplayCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in the training code a part of a finding's cost comes from."""
+
+    line: str | None
+    """`model.py:25 in forward`; None when only modules are known."""
+    module: str | None
+    """`GPT_0 > Block_* > Linear_*`, from the outermost in; None when it is in none."""
+    share: float
+    """Of the finding's cost."""
+
+    @property
+    def words(self) -> str:
+        if self.line is None:
+            return f"module {self.module}"
+        return f"{self.line} (module {self.module})" if self.module else self.line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One fault, what it costs and how to mend it."""
 
@@ -53,6 +71,8 @@ class Finding:
     predicted_high: float
     predicted_step_ms: float
     changes_numerics: bool = False
+    places: tuple[Place, ...] = ()
+    """Where most of it comes from, the dearest first; empty when no stacks were recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

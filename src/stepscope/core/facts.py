@@ -178,6 +178,8 @@ class Launches:
     num_unlinked: int
     num_graph_launches: int
     num_in_graphs: int
+    num_lost: int = 0
+    """Device events whose launching call was not recorded, and launching calls whose work was not."""
     median_delay_ns: int | None
     """From the start of the launching call to the start of the work."""
     median_queue_depth: float | None
@@ -186,6 +188,13 @@ class Launches:
     """Share of launches that found the device with nothing left to do."""
     median_call_ns: int | None
     median_kernel_ns: int | None
+    silent_share: float | None = None
+    """Of the device's idle time, how much fell into long stretches of the host with no runtime call; None without idle time."""
+
+    @property
+    def lost_share(self) -> float:
+        """Of the device events there should be, those that are not there or whose launch is not."""
+        return self.num_lost / max(self.num_device_events, self.num_lost, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +239,8 @@ class Roofline:
     """Kernel time under the arithmetic roof, inside the measured windows."""
     tensor_core_share: float | None
     """Share of matrix-kernel time spent in tensor-core kernels."""
+    arithmetic_share: float | None = None
+    """Share of kernel time that the arithmetic units hold up, not device memory: by the roofs, else by the kernels' names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +285,8 @@ class RankFacts:
     comms_hidden_ns: tuple[int, ...]
     replayed: Replayed | None = None
     """None when fewer than two steps in a row were recorded with their launches."""
+    has_marks: bool = True
+    """Whether any named range of the host was recorded: the step's, the loader's, the optimizer's."""
     unknown: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

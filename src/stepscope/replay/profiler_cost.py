@@ -1,7 +1,8 @@
 """Taking the profiler's own cost out of the recorded host time.
 
-Every recorded host event costs the host a little (1 to 5 us on one machine, about 3 in the middle); device times stay true. With
-the unprofiled step time known, that cost is fitted until the replay reproduces it.
+Every recorded operator costs the host a little, a runtime call twice as much (per event 1 to 5 us over the runs of one machine,
+whose host is at times twice as slow as at others); device times stay true. With the unprofiled step time known, that cost is
+fitted until the replay reproduces it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.core.trace import Bool
 from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import play
 
-USUAL_COST_NS = 2_500.0
-"""Per recorded host event, when nothing tells better: the middle of what was measured with torch 2.11 on one host."""
+USUAL_COST_NS = 2_100.0
+"""Per recorded operator, when nothing tells better: the middle of what was measured with torch 2.11 on one host."""
 COST_RANGE_NS = (0.0, 10_000.0)
 LEAST_SHARE = 0.25
 """Of a stretch of host work that is left however many events were recorded in it."""
 EPISODIC = ("input", "compile", "io", "allocator")
 """Parts that vary from step to step, so that a recorded step may have less of them than the run's usual one."""
 EPISODIC_SHARE = 0.2
+EPISODIC_RANGE = (0.05, 1000.0)
+HOST_RANGE = (0.5, 1000.0)
+"""Of all host time, with the profiler's usual cost taken off: a host that seems to be faster than that is not the reason."""
+DEVICE_BOUND = 0.9
+"""Of the step that the device takes with a host that takes no time, from which the device holds it up."""
 CLOSE = 0.005
 
 
@@ -31,7 +38,7 @@ class Fitted:
     graph: Graph
     pitch_ns: float
     cost_ns: float
-    """Taken off per recorded host event."""
+    """Taken off per recorded operator, and twice per runtime call."""
     error: float | None
     """Of its replay against the known step time; None when that is not known."""
 
@@ -45,16 +52,22 @@ def without_cost(graph: Graph, cost_ns: float) -> Graph:
     return replace(graph, call_parts=graph.call_parts | left)
 
 
-def fit(graph: Graph, step_ns: float | None) -> Fitted:
-    """The graph of the unprofiled run: fitted to its step time, or with the usual cost taken off when that is not known."""
+def fit(graph: Graph, step_ns: float | None, copies: Bool) -> Fitted:
+    """The graph of the unprofiled run: fitted to its step time, or with the usual cost taken off when that is not known.
+
+    `copies` are the tasks that cross the bus: the host's memory sets their pace, and one that ran slow is slow there too.
+    """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
         return Fitted(graph=usual, pitch_ns=play(usual).pitch_ns, cost_ns=USUAL_COST_NS, error=None)
     recorded = play(graph).pitch_ns
-    if recorded < step_ns * (1 - CLOSE):
-        return _stretched(graph, step_ns)
+    if recorded < step_ns * (1 - CLOSE) or _episodic(graph):
+        return _stretched(graph, step_ns, copies)
     low, high = COST_RANGE_NS
     if play(without_cost(graph, high)).pitch_ns > step_ns:
+        free = play(_scaled(graph, list(graph.call_parts), 0.0, None)).pitch_ns
+        if free < step_ns * DEVICE_BOUND:
+            return _stretched(graph, step_ns, copies)
         # The device holds the step up: the host's time cannot be told from it.
         return _fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns)
     for _ in range(12):
@@ -63,22 +76,30 @@ def fit(graph: Graph, step_ns: float | None) -> Fitted:
     return _fitted(without_cost(graph, high), high, step_ns)
 
 
-def _stretched(graph: Graph, step_ns: float) -> Fitted:
-    """The run's usual step is longer than the recorded ones: more of what varies, else of all host time, until it is met."""
-    graph = without_cost(graph, USUAL_COST_NS)
+def _episodic(graph: Graph) -> list[str]:
+    """The parts that vary from step to step and take a good share of the host's time."""
     totals = {part: float(graph.call_parts[part].sum()) for part in graph.call_parts}
     host = sum(totals.values()) or 1.0
-    episodic = [part for part in EPISODIC if totals[part] > EPISODIC_SHARE * host]
-    stretched = episodic or list(graph.call_parts)
-    low, high = 1.0, 1000.0
-    for _ in range(16):
+    return [part for part in EPISODIC if totals[part] > EPISODIC_SHARE * host]
+
+
+def _stretched(graph: Graph, step_ns: float, copies: Bool) -> Fitted:
+    """The recorded steps differ from the run's usual one by more than the profiler's cost: more or less of what varies, else of
+    all host time, until it is met."""
+    graph = without_cost(graph, USUAL_COST_NS)
+    episodic = _episodic(graph)
+    parts, (low, high) = (episodic, EPISODIC_RANGE) if episodic else (list(graph.call_parts), HOST_RANGE)
+    also = None if episodic else copies
+    for _ in range(20):
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if play(_scaled(graph, stretched, middle)).pitch_ns > step_ns else (middle, high)
-    return _fitted(_scaled(graph, stretched, low), USUAL_COST_NS, step_ns)
+        low, high = (low, middle) if play(_scaled(graph, parts, middle, also)).pitch_ns > step_ns else (middle, high)
+    return _fitted(_scaled(graph, parts, low, also), USUAL_COST_NS, step_ns)
 
 
-def _scaled(graph: Graph, parts: list[str], factor: float) -> Graph:
-    return replace(graph, call_parts={p: v * factor if p in parts else v for p, v in graph.call_parts.items()})
+def _scaled(graph: Graph, parts: list[str], factor: float, tasks: Bool | None) -> Graph:
+    scaled = {p: v * factor if p in parts else v for p, v in graph.call_parts.items()}
+    lengths = graph.task_ns if tasks is None else np.where(tasks, graph.task_ns * factor, graph.task_ns)
+    return replace(graph, call_parts=scaled, task_ns=lengths)
 
 
 def _fitted(graph: Graph, cost_ns: float, step_ns: float) -> Fitted:

@@ -16,11 +16,13 @@ Example: `empty_cache()` after each step makes every step take its blocks from t
 
 from __future__ import annotations
 
+from stepscope.analyses.host_activity import ALLOCATOR_CALL
 from stepscope.analyses.intervals import contains
-from stepscope.core.trace import NONE
+from stepscope.core.trace import NONE, Kind
 from stepscope.replay.changes import without_host_parts, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
+from stepscope.rules.host_ranges import named_events
 from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "allocator-churn"
@@ -41,6 +43,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         evidence=tuple(
             f"{row.count} x {row.name}, {row.total_ns / 1e6:.2f} ms, the longest {row.longest_ns / 1e6:.2f}" for row in rows[:3]
         ),
+        events=named_events(case, ALLOCATOR_CALL, Kind.RUNTIME),
         change=lambda graph: _kept(case, graph),
         cautious=lambda graph: without_host_parts(graph, "allocator"),
     )

@@ -39,6 +39,11 @@ class Stretches:
         return Stretches(**{name: getattr(self, name)[chosen] for name in self.__slots__})
 
     @property
+    def middle_ns(self) -> Int64:
+        middle: Int64 = (self.start + self.end) // 2
+        return middle
+
+    @property
     def excess_ns(self) -> Int64:
         excess: Int64 = np.maximum(self.own_ns - self.usual_ns, 0)
         return excess

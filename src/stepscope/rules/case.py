@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from stepscope.analyses.places import Stacks, stacks_of
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.survey import Survey
 from stepscope.core.facts import RankFacts, Replayed
@@ -12,6 +13,7 @@ from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import fit
 from stepscope.replay.resources import TaskKinds, shares
 from stepscope.replay.simulate import play
+from stepscope.rules.sure_bound import is_blind
 from stepscope.rules.task_table import TaskTable, task_table
 
 
@@ -28,6 +30,7 @@ class Case:
     """The step that gains are measured against: the replayed one, or the real one where the replay comes out above it, so that
     what the replay has too much is not promised as a gain."""
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
+    _stacks: list[Stacks | None] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def table(self) -> TaskTable:
@@ -36,6 +39,13 @@ class Case:
         if not self._tables:
             self._tables.append(task_table(self.survey, self.graph))
         return self._tables[0]
+
+    @property
+    def stacks(self) -> Stacks | None:
+        """The Python frames, None when none were recorded; looked at when first asked for."""
+        if not self._stacks:
+            self._stacks.append(stacks_of(self.survey.trace, self.survey.links))
+        return self._stacks[0]
 
     def speedup(self, changed: Graph) -> float:
         """How much faster the step is with a changed graph: time before / time after."""
@@ -48,10 +58,10 @@ def case_of(found: Survey, rank: int, step_ns: int | None) -> Case:
     facts = measure_rank(found, rank, step_ns)
     graph = build(found.trace, found.links, found.cut, found.host, found.collective)
     pitch = facts.steps.pitch_ns
-    if graph is None or not pitch:
+    if graph is None or not pitch or is_blind(facts):
         return Case(survey=found, facts=facts, graph=None, kinds=None, pitch_ns=None)
     kinds = task_kinds(found, graph)
-    fitted = fit(graph, step_ns)
+    fitted = fit(graph, step_ns, kinds.transfer)
     replayed = Replayed(
         recorded_error=play(graph).pitch_ns / pitch - 1,
         pitch_ns=fitted.pitch_ns,
@@ -59,5 +69,5 @@ def case_of(found: Survey, rank: int, step_ns: int | None) -> Case:
         cost_ns=fitted.cost_ns,
         shares=shares(fitted.graph, kinds),
     )
-    against = fitted.pitch_ns if step_ns is None else min(fitted.pitch_ns, float(step_ns))
+    against = fitted.pitch_ns
     return Case(survey=found, facts=replace(facts, replayed=replayed), graph=fitted.graph, kinds=kinds, pitch_ns=against)

@@ -14,14 +14,28 @@ Example: saving 1.5 GB every step costs about a second of each.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
+from stepscope.analyses.host_activity import IO_RANGE
+from stepscope.core.trace import Kind
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.host_ranges import spared
+from stepscope.rules.host_ranges import named_events, spared
 from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "checkpoint-stall"
 BOUND = "host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    bearable_share: float = 0.01
+    """Of the run's time that saving may take."""
+
+
+POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -29,17 +43,28 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if case.graph is None:
         return None
     saving_ns = float(case.graph.call_parts["io"].sum()) / max(case.graph.num_steps, 1)
-    if saving_ns == 0:
+    if saving_ns == 0 or case.pitch_ns is None:
         return None
+    once_ns = saving_ns * case.graph.num_steps / max(len(case.survey.host.io), 1)
+    between_ns = case.pitch_ns / case.speedup(_elsewhere(case, case.graph))
+    seldom = math.ceil(once_ns / (POLICY.bearable_share * between_ns))
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"The step stops to save or load files: {saving_ns / 1e6:.1f} ms a step in the recording.",
-        action="Save less often, or asynchronously (torch.distributed.checkpoint.async_save)",
+        action=f"Save every {_rounded(seldom)} steps or more seldom, for {POLICY.bearable_share:.0%} of the time at most; or"
+        " asynchronously (torch.distributed.checkpoint.async_save)",
         evidence=(f"{len(case.survey.host.io)} stretches of saving or loading while {case.graph.num_steps} steps were recorded",),
+        events=named_events(case, IO_RANGE, Kind.OP, Kind.MARK, Kind.PYTHON),
         change=lambda graph: _elsewhere(case, graph),
     )
 
 
 def _elsewhere(case: Case, graph: Graph) -> Graph:
     return without_host_parts(spared(case, graph, case.survey.host.io), "io")
+
+
+def _rounded(steps: int) -> int:
+    """The next number with one digit that counts: 137 becomes 200."""
+    unit = int("1".ljust(len(str(max(steps, 1))), "0"))
+    return math.ceil(max(steps, 1) / unit) * unit

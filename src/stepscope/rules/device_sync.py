@@ -89,8 +89,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"The host stops {num:.3g} times a step to read from the device, and launches nothing meanwhile.",
-        action="Read numbers every n-th step (.item(), float(), print), or keep them on the device; fetch with non_blocking=True",
+        action="Read numbers every 50th step (.item(), float(), print); sum them on the device between (total += loss.detach()),"
+        ' or fetch with .to("cpu", non_blocking=True) and look a step later',
         evidence=_evidence(case, case.graph, waits),
+        events=case.graph.call_event[waits.all],
         change=lambda graph: _dropped(case, graph, waits.all, whole),
         cautious=lambda graph: without_waits(graph, waits.scalar | waits.explicit),
         hopeful=lambda graph: _dropped(case, graph, waits.all, whole),
@@ -140,21 +142,4 @@ def _evidence(case: Case, graph: Graph, waits: _Waits) -> tuple[str, ...]:
     names = Counter("an explicit synchronize" if i == NONE else trace.names[trace.name[i]] for i in op.tolist())
     held = float(trace.dur_ns[graph.call_event[calls]].sum()) / graph.num_steps / 1e6
     counted = [f"{count / graph.num_steps:.3g} waits a step in {name}" for name, count in names.most_common(3)]
-    lines = Counter(line for line in (_line(case, int(graph.call_event[i])) for i in calls.tolist()) if line)
-    return (
-        *counted,
-        f"the host stood in them for {held:.2f} ms a step",
-        *(f"called from {line}" for line, _ in lines.most_common(2)),
-    )
-
-
-def _line(case: Case, event: int) -> str | None:
-    """The Python frame outside the libraries that made the call, where stacks were recorded."""
-    trace, parent = case.survey.trace, case.survey.links.parent
-    at = event
-    while at != NONE:
-        name: str = trace.names[trace.name[at]]
-        if trace.kind[at] == Kind.PYTHON and ".py(" in name and "torch/" not in name and "site-packages" not in name:
-            return name
-        at = int(parent[at])
-    return None
+    return (*counted, f"the host stood in them for {held:.2f} ms a step")

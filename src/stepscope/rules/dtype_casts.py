@@ -108,6 +108,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"{int(needless.sum()) // steps} casts a step of weights, or of their gradients, that one cast would spare",
             f"{int(casts.once.sum()) // steps} casts a step that only weights kept in 16 bits would spare",
         ),
+        events=graph.task_event[needless],
         change=_spared(case, table, needless, casts.sums, with_host=True),
         cautious=_spared(case, table, needless, np.zeros_like(needless), with_host=False),
         hopeful=_spared(case, table, needless | casts.once, casts.sums, with_host=True),

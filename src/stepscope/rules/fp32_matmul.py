@@ -22,10 +22,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.analyses.roofs import Roofs
-from stepscope.core.trace import NONE, Bool, Int64
+from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Float64, Graph
 from stepscope.rules.case import Case
+from stepscope.rules.convolutions import is_thin
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import attention_ns, half_precision, matrix_ns, stream_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -68,7 +69,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     in_half = _at_precision(table, roofs, slow, known, half)
     choices = [(f"torch.autocast with {half}", in_half)]
-    if "tf32" in roofs.spec.peak_flops:
+    if roofs.spec.vendor == "nvidia" and "tf32" in roofs.spec.peak_flops:  # elsewhere PyTorch's "high" may change nothing
         choices.append(('torch.set_float32_matmul_precision("high")', _at_precision(table, roofs, slow, known, "tf32")))
     best = max(choices, key=lambda choice: case.speedup(choice[1](graph)))
     rate = float(table.flops[known].sum() / graph.task_ns[known].sum() / 1e3)
@@ -81,6 +82,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"{int(known.sum()) // max(graph.num_steps, 1)} products a step reach {rate:.0f} TFLOP/s",
             f"the device's {half} peak is {roofs.spec.peak_flops[half].value / 1e12:.0f} TFLOP/s",
         ),
+        events=graph.task_event[slow],
         change=best[1],
         cautious=choices[-1][1],
         hopeful=in_half,
@@ -93,8 +95,8 @@ def _vector_matrix_tasks(table: TaskTable) -> Bool:
     fp32 = np.array([precision == "fp32" for precision in table.precision], np.bool_)
     matrix = table.of_category("gemm", "convolution", "attention") & fp32
     sure = matrix & table.is_matrix & ((table.tensor_core == 0) | table.of_category("attention") | (table.tensor_core == NONE))
-    ops: Int64 = np.unique(table.op[sure])
-    mine: Bool = matrix & np.isin(table.op, ops[ops != NONE])
+    ops = [op for op in np.unique(table.op[sure]).tolist() if op != NONE and not is_thin(table, op)]
+    mine: Bool = matrix & np.isin(table.op, np.array(ops, np.int64))
     return mine
 
 

@@ -29,6 +29,7 @@ from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.between_operators import long_stretches, ranges_of, without_work_in
 from stepscope.rules.case import Case
+from stepscope.rules.host_ranges import named_events
 from stepscope.rules.proposal import Abstention, Proposal, Remark
 
 CODE = "gc-pause"
@@ -64,9 +65,10 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         code=CODE,
         bound=BOUND,
         summary=f"Python's garbage collector holds the host for {pauses.total / graph.num_steps / 1e6:.1f} ms a step.",
-        action="No gc.collect() in the step; gc.freeze() after setup, or gc.disable() and collect every some hundred steps,"
+        action="No gc.collect() in the step; gc.freeze() after setup; or gc.disable() and gc.collect() every 500th step,"
         " on all ranks at once",
         evidence=(f"{len(pauses)} collections in {graph.num_steps} steps, the longest {longest:.1f} ms",),
+        events=named_events(case, COLLECTOR, Kind.PYTHON, Kind.MARK, Kind.OP),
         change=lambda g: without_work_in(case, g, pauses),
         cautious=lambda g: without_work_in(case, g, pauses, POLICY.collected_share),
     )

@@ -73,6 +73,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         summary=f"{len(resumed) / steps:.3g} times a step a compiled region goes on in another: torch.compile broke off there.",
         action="TORCH_LOGS=graph_breaks names the breaks; remove them (.item(), branches, print) until fullgraph=True holds",
         evidence=_evidence(case, graph, len(regions), eager),
+        events=resumed,
         change=lambda g: _joined(case, g, eager, 1.0),
         cautious=lambda g: _joined(case, g, eager, POLICY.cautious_share),
     )

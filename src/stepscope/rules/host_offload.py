@@ -67,11 +67,13 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"{moved / 1e6:.0f} MB a step go to the host and come back: {copied_ms:.1f} ms of copies, and the work there.",
-        action="keep optimizer and parameters on the device if they fit (no cpu_offload, offload_optimizer); else overlap",
+        action="turn the offload off if its state fits on the device (FSDP: no CPUOffloadPolicy / CPUOffload; DeepSpeed:"
+        " offload_optimizer and offload_param device none); else from pinned memory (pin_memory=True) with non_blocking=True",
         evidence=(
             f"{per_step(case.graph, float(out.sum())):.0f} copies out and as large ones back in a step",
             "whether they fit on the device is not in the trace",
         ),
+        events=case.graph.task_event[out | back],
         change=_on_device(case, out, back),
         cautious=lambda graph: without_tasks(graph, out | back),
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 
 from stepscope.analyses.intervals import Intervals, contains, lengths_in, subtract, union
-from stepscope.core.trace import NONE, Bool, Int64
+from stepscope.analyses.naming import matching
+from stepscope.analyses.nesting import ancestor_with
+from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Float64, Graph
 from stepscope.rules.case import Case
@@ -17,6 +20,16 @@ def ranges_of(case: Case, events: Int64) -> Intervals:
     """When the host was in any of these events."""
     trace = case.survey.trace
     return union(trace.start_ns[events], trace.end_ns[events])
+
+
+def named_events(case: Case, pattern: re.Pattern[str], *kinds: Kind) -> Int64:
+    """The host events of these kinds that the pattern names, in the replayed steps, none inside another of them."""
+    assert case.graph is not None
+    trace, parent = case.survey.trace, case.survey.links.parent
+    named = trace.is_kind(*kinds) & matching(trace, pattern) & case.survey.host.driving
+    events = np.flatnonzero(named & (trace.end_ns > case.graph.call_start_ns[0]) & (trace.start_ns < case.graph.call_end_ns[-1]))
+    outer: Int64 = events[ancestor_with(parent, parent[events], named) == NONE]
+    return outer
 
 
 def waiting_of(case: Case, graph: Graph) -> Intervals:

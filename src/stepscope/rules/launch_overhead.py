@@ -67,6 +67,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=_summary(case, graph),
         action=_action(steady=steady, waits=waits > 0),
         evidence=_evidence(graph, steady=steady, waits=waits),
+        events=graph.call_event[mask],
+        events_ns=graph.call_parts["work"][mask],
         change=capture if steady else launching,
         cautious=launching,
         hopeful=capture,

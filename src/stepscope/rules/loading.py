@@ -7,13 +7,15 @@ import re
 import numpy as np
 
 from stepscope.analyses.naming import matching
-from stepscope.core.trace import Int64, Kind
+from stepscope.analyses.nesting import ancestor_with
+from stepscope.core.trace import NONE, Int64, Kind
 from stepscope.replay.changes import with_part_ns
 from stepscope.replay.graph import Float64, Graph
 from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
 
 WORKERS = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
+SERIAL = re.compile(r"_SingleProcessDataLoaderIter\.__next__")
 READY_NS = 300_000.0
 """Fetching a batch that a worker has ready: 0.05 ms for one small tensor (lab), here six times that:
 batches of many tensors were not measured."""
@@ -24,6 +26,23 @@ def next_calls(case: Case, pattern: re.Pattern[str]) -> Int64:
     """The loader's `__next__` calls of this kind, in order, on the threads that drive the device."""
     found = case.survey
     return np.flatnonzero(found.trace.is_kind(Kind.MARK, Kind.OP) & found.host.driving & matching(found.trace, pattern))
+
+
+def loading_frames(case: Case, pattern: re.Pattern[str]) -> tuple[Int64, Float64]:
+    """What the user's code does in the loader's calls: its outermost frames there, and the calls with what time is left."""
+    trace, parent, stacks, calls = case.survey.trace, case.survey.links.parent, case.stacks, next_calls(case, pattern)
+    own = trace.dur_ns.astype(np.float64)
+    if stacks is None or len(calls) == 0:
+        return calls, own[calls]
+    called = np.zeros(len(trace), np.bool_)
+    called[calls] = True
+    frames = np.flatnonzero(stacks.user)
+    inside = ancestor_with(parent, frames, called)
+    outermost = ancestor_with(parent, parent[frames], stacks.user | called) == inside
+    frames, inside = frames[(inside != NONE) & outermost], inside[(inside != NONE) & outermost]
+    np.subtract.at(own, inside, trace.dur_ns[frames])
+    events = np.concatenate([frames, calls])
+    return events, np.maximum(own[events], 0.0)
 
 
 def input_per_step(graph: Graph) -> Float64:

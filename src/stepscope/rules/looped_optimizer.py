@@ -39,8 +39,8 @@ TOGETHER = re.compile(r"multi_tensor_apply|^aten::_(foreach|fused)_|triton_|Fuse
 ROOT = re.compile(r"^aten::(sqrt|rsqrt|addcdiv)_?$")
 MOMENTUM = re.compile(r"^aten::(lerp|mul)_$")
 
-DEAR_COST_NS = 4_000.0
-"""Of the profiler per recorded host event, at the upper end of what was measured (1 to 5 us on one host)."""
+DEAR_COST_NS = 3_000.0
+"""Of the profiler per recorded operator, at the upper end of what was measured on one host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"{num:.0f} kernels a step inside Optimizer.step, {now_ns / 1e6:.2f} ms on the device",
             f"done at once their traffic needs {loop.left_ns / 1e6:.2f} ms",
         ),
+        events=case.graph.task_event[loop.tasks],
         change=lambda graph: _at_once(case, graph, loop, POLICY.parameter_ns, 1.0),
         cautious=lambda graph: _at_once(case, graph, loop, 2 * POLICY.parameter_ns, 1.5, _untold_ns(case)),
         hopeful=lambda graph: _at_once(case, graph, loop, 0.0, 1.0),

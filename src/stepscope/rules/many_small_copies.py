@@ -65,11 +65,13 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"{each:.0f} small copies to the device a step, each of which costs its start and hardly any bytes.",
-        action="gather the values into one host tensor and copy once; keep constants on the device, or make them there (device=)",
+        action="make constants once, on the device (device=x.device); gather the rest into one pinned host tensor, copied once"
+        " with non_blocking=True",
         evidence=(
             f"{each:.0f} copies a step, {mean}",
             f"{float(np.median(graph.task_ns[tasks])) / 1e3:.1f} us each in the middle",
         ),
+        events=graph.task_event[tasks],
         change=_merged(case, tasks, graph.task_step[tasks]),
         cautious=_merged(case, tasks, _runs(case, tasks)),
     )

@@ -78,12 +78,13 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"{spent_ms:.1f} ms a step are products whose rows are no multiple of 16 bytes.",
-        action=f"pad {_odd_words(sizes, table.precision[longest])} to a multiple of {POLICY.pad_to}",
+        action=f"pad {_odd_words(sizes, table.precision[longest])} (a multiple of {POLICY.pad_to})",
         evidence=(
             f"{int(slow.sum()) // steps} products a step, the longest {' x '.join(map(str, sizes))} (m x n x k)",
             f"that one takes {float(graph.task_ns[longest]) / 1e3:.0f} us; padded about {padded[longest] * plain / 1e3:.0f}",
             f"{named // steps} of their kernels are named align1 or align2",
         ),
+        events=graph.task_event[slow],
         change=_padded(slow, padded * plain),
         cautious=_padded(slow, padded * plain * (1 + POLICY.uncertainty)),
         hopeful=_padded(slow, padded * plain * (1 - POLICY.uncertainty)),
@@ -156,7 +157,7 @@ def _is_aligned(inputs: ParsedInputs, places: tuple[int, int], row: int) -> bool
 
 def _odd_words(sizes: tuple[int, int, int], precision: str) -> str:
     odd = sorted({size for size in sizes if size % ROW_OF.get(precision, 8)}, reverse=True)
-    return " and ".join(map(str, odd)) if odd else "the rows"
+    return " and ".join(f"{size} to {math.ceil(size / POLICY.pad_to) * POLICY.pad_to}" for size in odd) or "the rows"
 
 
 def _padded(slow: Bool, times: Float64) -> Change:

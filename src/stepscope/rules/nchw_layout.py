@@ -15,15 +15,18 @@ Example: a small ConvNet in bf16 took 62 ms a step in NCHW, 25 ms in channels_la
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.analyses.naming import matching
 from stepscope.analyses.roofs import Roofs
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Float64, Graph
 from stepscope.rules.case import Case
+from stepscope.rules.convolutions import image_and_weight, is_convolution, is_thin
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.dtypes import ITEM_BYTES
@@ -31,6 +34,8 @@ from stepscope.workload.operands import is_shape, operand
 
 CODE = "nchw-layout"
 BOUND = "memory"
+
+TO_NHWC = re.compile("nchwToNhwc", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +59,21 @@ class Policy:
     """Of a batch norm, for its two or three kernels."""
     group_norm_factor: float = 2.2
     """Group norm forward in NHWC: 2.0 to 2.3 times its time in NCHW; backward alike in both."""
-    depthwise_factor: float = 0.4
-    """Depthwise convolutions in 16 bits in NHWC: 0.19 to 0.45 of their time in NCHW."""
+    half_thin_factor: float = 0.3
+    """Depthwise convolutions in 16 bits in NHWC: 0.20 to 0.48 of their time in NCHW (kernels of 3 to 7, both passes)."""
+    thin_factor: float = 0.36
+    """The same in fp32, kernels of 3 and 5: 0.22 to 0.63, both passes."""
+    wide_kernel: int = 7
+    wide_thin_factor: float = 0.6
+    """The same in fp32 with such a kernel, forward."""
+    wide_thin_backward_factor: float = 2.8
+    """Backward there is slower in NHWC: 2.3 to 3.5."""
+    full_factor: float = 1.2
+    """Other convolutions in fp32 without TF32, forward: 1.02 to 1.34 (seven shapes)."""
+    full_backward_factor: float = 1.06
+    """Backward: 0.96 to 1.14."""
+    rounding_factor: float = 0.62
+    """Of a turn to NHWC over fp32 tensors: it rounds them to TF32 as well, and in NHWC that pass stays, as a plain copy."""
     uncertainty: float = 0.3
     """Of the norms' new time, either way."""
 
@@ -69,34 +87,35 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if graph is None or case.pitch_ns is None:
         return None
     table = case.table
-    around = np.array([_is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
+    around = np.array([is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
     turning = table.of_category("layout") & around
-    if not turning.any():
-        return None
     norms = _norms(table)
     times = _new_times(graph, table, norms, roofs)
+    times[turning] = _left_of_turns(graph, table, turning)
+    thin = around & ~turning & ~np.isnan(times) & (times < graph.task_ns)
+    if not around.any() or not (turning | thin | norms).any():
+        return None
     steps = max(graph.num_steps, 1)
     turning_ms, norms_ms = per_step_ms(graph, turning), per_step_ms(graph, norms)
-    if (turning_ms + norms_ms) * 1e6 < POLICY.least_share * case.pitch_ns:
+    thin_ms = per_step_ms(graph, thin)
+    if (turning_ms + norms_ms + thin_ms) * 1e6 < POLICY.least_share * case.pitch_ns:
         return None
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{turning_ms:.1f} ms a step turn tensors for the convolutions, {norms_ms:.1f} ms are norms over NCHW.",
+        summary=f"{turning_ms:.1f} ms a step turn tensors for the convolutions, "
+        f"{norms_ms + thin_ms:.1f} ms are norms and depthwise convolutions over NCHW.",
         action="model.to(memory_format=torch.channels_last), and the input batch too",
         evidence=(
             f"{int(turning.sum()) // steps} transposes a step around {len(np.unique(table.op[turning])) // steps} convolutions",
             f"{len(np.unique(table.op[norms])) // steps} norms a step over tensors in NCHW",
         ),
+        events=graph.task_event[turning],
         change=_turned(turning, times, 1.0),
         cautious=_turned(turning, times, 1.0 + POLICY.uncertainty),
         hopeful=_turned(turning, times, 1.0 - POLICY.uncertainty),
         changes_numerics=True,
     )
-
-
-def _is_convolution(table: TaskTable, op: int) -> bool:
-    return "conv" in table.op_name(op)
 
 
 def _norms(table: TaskTable) -> Bool:
@@ -130,11 +149,35 @@ def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: Roofs | None)
         whole = _norm_ns(table, int(op), float(graph.task_ns[mine].sum()), roofs)
         times[mine] = 0.0
         times[mine[np.argmax(graph.task_ns[mine])]] = whole
-    for task in np.flatnonzero(table.of_category("convolution") & table.leads).tolist():
-        name = table.op_name(int(table.op[task]))
-        if "depthwise" in name and table.precision[task] in ("bf16", "fp16") and _is_nchw(table, int(table.op[task])):
-            times[task] = graph.task_ns[task] * POLICY.depthwise_factor
+    for task in np.flatnonzero(table.of_category("convolution")).tolist():
+        op = int(table.op[task])
+        if op != NONE and _is_nchw(table, op):
+            times[task] = graph.task_ns[task] * _convolution_factor(table, task, op)
     return times
+
+
+def _left_of_turns(graph: Graph, table: TaskTable, turning: Bool) -> Float64:
+    """What stays of each turn in NHWC."""
+    tasks = np.flatnonzero(turning)
+    to_nhwc = matching(table.trace, TO_NHWC)[graph.task_event[tasks]]
+    images = {int(op): image_and_weight(table, int(op)) for op in np.unique(table.op[tasks])}
+    full = np.array([(found := images[int(op)]) is not None and found[0].dtype == "fp32" for op in table.op[tasks]], np.bool_)
+    left: Float64 = np.where(to_nhwc & full, graph.task_ns[tasks] * POLICY.rounding_factor, 0.0)
+    return left
+
+
+def _convolution_factor(table: TaskTable, task: int, op: int) -> float:
+    """How much longer a kernel of the convolution takes in NHWC; 1 where the turning around it is all that goes."""
+    half, backward = table.precision[task] in ("bf16", "fp16"), "backward" in table.op_name(op)
+    if is_thin(table, op):
+        found = image_and_weight(table, op)
+        wide = found is not None and max(found[1].dims[2:]) >= POLICY.wide_kernel
+        if half or not wide:
+            return POLICY.half_thin_factor if half else POLICY.thin_factor
+        return POLICY.wide_thin_backward_factor if backward else POLICY.wide_thin_factor
+    if not half and table.tensor_core[task] == 0:
+        return POLICY.full_backward_factor if backward else POLICY.full_factor
+    return 1.0
 
 
 def _norm_ns(table: TaskTable, op: int, now: float, roofs: Roofs | None) -> float:
@@ -155,7 +198,7 @@ def _norm_ns(table: TaskTable, op: int, now: float, roofs: Roofs | None) -> floa
 def _turned(turning: Bool, times: Float64, factor: float) -> Change:
     def change(graph: Graph) -> Graph:
         scaled = np.where(times < graph.task_ns, np.minimum(times * factor, graph.task_ns), times)
-        lengths = np.where(turning, 0.0, np.where(np.isnan(times), graph.task_ns, scaled))
+        lengths = np.where(np.isnan(times), graph.task_ns, np.where(turning & (times == 0), 0.0, scaled))
         return replace(graph, task_ns=lengths, task_gap_ns=np.where(turning, 0.0, graph.task_gap_ns))
 
     return change

@@ -16,6 +16,7 @@ Example: a 12-layer GPT checkpointed every block: 41.4 ms; without, on a card it
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,14 +74,21 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"{again_ms:.1f} ms of kernels a step are forward work done again in backward.",
-        action="checkpoint fewer blocks or none, and watch the peak of memory",
+        action=_action(fits),
         evidence=(
             f"{len(np.unique(table.op[table.recomputed])) // max(case.graph.num_steps, 1)} operators a step run again",
             words,
         ),
+        events=case.graph.task_event[table.recomputed],
         change=_dropping(found, fits),
         cautious=_dropping(found, fits / 2),
     )
+
+
+def _action(fits: float) -> str:
+    if fits >= 1:
+        return "no activation checkpointing (gradient_checkpointing_disable(), no checkpoint() around blocks); watch the peak"
+    return f"checkpoint {math.ceil((1 - fits) * 10)} blocks of 10, and watch memory's peak"
 
 
 def _stretches(case: Case, graph: Graph) -> Stretches:

@@ -66,6 +66,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"{per_step(graph, float(tasks.sum())):.0f} pageable copies a step, {moved}",
             f"from their calls to the next the host spends {held_ms:.1f} ms a step",
         ),
+        events=graph.task_event[tasks],
         change=likely,
         cautious=pinned_each_step(case, tasks, pinned_bytes_per_s(case, POLICY.cautious_share)),
         hopeful=lambda graph: on_own_stream(likely(graph), tasks, early=True),

@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.diagnosis import Finding
+import numpy as np
+
+from stepscope.analyses.places import places_of
+from stepscope.core.diagnosis import Finding, Place
+from stepscope.core.trace import Int64
 from stepscope.replay.changes import Change
+from stepscope.replay.graph import Float64
 from stepscope.rules.case import Case
+
+MOST_PLACES = 3
+LEAST_SHARE = 0.05
+"""Of a finding's cost, below which a place is not worth a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +41,10 @@ class Proposal:
     hopeful: Change | None = None
     """The same mend giving more."""
     changes_numerics: bool = False
+    events: Int64 | None = None
+    """The kernels, calls or ranges it is about: stacks name the lines they come from. None when no line could mend it."""
+    events_ns: Float64 | None = None
+    """What each of them costs; how long it was recorded to take when None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +72,34 @@ def finding_of(case: Case, proposal: Proposal) -> Finding:
         for change in (proposal.change, proposal.cautious or proposal.change, proposal.hopeful or proposal.change)
     )
     likely = case.speedup(proposal.change(case.graph))
+    places = places_in(case, proposal)
     return Finding(
         code=proposal.code,
         bound=proposal.bound,
         summary=proposal.summary,
-        action=proposal.action,
-        evidence=proposal.evidence,
+        action=f"{proposal.action}. {_most_at(places[0])}" if places else proposal.action,
+        evidence=(*proposal.evidence, *(f"{place.share:.0%} of it at {place.words}" for place in places)),
         ranks=(case.facts.rank,),
         predicted_speedup=likely,
         predicted_low=gains[0],
         predicted_high=gains[-1],
         predicted_step_ms=case.pitch_ns / likely / 1e6,
         changes_numerics=proposal.changes_numerics,
+        places=places,
     )
+
+
+def places_in(case: Case, proposal: Proposal) -> tuple[Place, ...]:
+    """Where most of what the proposal is about comes from; nothing without stacks."""
+    if proposal.events is None or case.stacks is None:
+        return ()
+    cost = case.survey.trace.dur_ns[proposal.events] if proposal.events_ns is None else proposal.events_ns
+    found = places_of(case.stacks, proposal.events, np.asarray(cost, np.float64), MOST_PLACES)
+    return tuple(place for place in found if place.share >= LEAST_SHARE)
+
+
+def _most_at(place: Place) -> str:
+    return f"{'Most' if place.share > 0.5 else f'The largest part ({place.share:.0%})'} of it at {place.words}"
 
 
 def together(case: Case, proposals: list[Proposal]) -> float:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.intervals import subtract
+from stepscope.analyses.places import frames_at
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.between_operators import Stretches, long_stretches, ranges_of, without_work_in, work_ns_in
@@ -52,6 +53,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph = case.graph
     if graph is None or case.pitch_ns is None:
         return None
+    if not case.survey.trace.is_kind(Kind.OP).any():
+        return Abstention(code=CODE, needs="operators were not recorded: profile with ProfilerActivity.CPU")
     stretches = long_stretches(case, graph)
     if len(stretches) == 0:
         return None
@@ -65,24 +68,26 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"The host spends {spent / 1e6:.2f} of its {work / 1e6:.2f} ms a step outside operators, launching nothing.",
-        action=_action(case, stretches),
+        action=_action(case),
         evidence=_evidence(case, graph, stretches),
+        events=None if case.stacks is None else frames_at(case.stacks, stretches.middle_ns, case.survey.host.driving),
+        events_ns=stretches.own_ns.astype(np.float64),
         change=lambda g: without_work_in(case, g, excess),
         cautious=lambda g: without_work_in(case, g, excess, POLICY.cautious_share),
         hopeful=lambda g: without_work_in(case, g, whole),
     )
 
 
-def _action(case: Case, stretches: Stretches) -> str:
-    mend = "move this work off the step (loader workers, before the loop, every n-th step) or compile it, written with tensors"
+def _action(case: Case) -> str:
+    mend = "do this work every 50th step, before the loop or in loader workers; or write it with tensors and compile it"
     also = "launch-overhead's mend does not add to this one for code inside the compiled region"
-    if _frames(case, stretches):
+    if case.stacks is not None:
         return f"{mend[0].upper()}{mend[1:]}; {also}"
     return f"Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), then {mend}; {also}"
 
 
 def _evidence(case: Case, graph: Graph, stretches: Stretches) -> tuple[str, ...]:
-    """How many and how long, after which operator, and from which line."""
+    """How many and how long, and before which operator."""
     trace = case.survey.trace
     longest = np.argsort(-stretches.own_ns, kind="stable")[:20]
     recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & case.survey.host.driving)
@@ -91,20 +96,4 @@ def _evidence(case: Case, graph: Graph, stretches: Stretches) -> tuple[str, ...]
     return (
         f"{len(stretches) / graph.num_steps:.3g} stretches a step, the longest {int(stretches.own_ns.max()) / 1e6:.2f} ms",
         f"the longest stand before {' and '.join(name for name, _ in before)}",
-        *(f"in {line}" for line in _frames(case, stretches)),
     )
-
-
-def _frames(case: Case, stretches: Stretches) -> tuple[str, ...]:
-    """The Python lines outside the libraries that were innermost in the longest stretches, where stacks were recorded."""
-    trace = case.survey.trace
-    frames = np.flatnonzero(trace.is_kind(Kind.PYTHON) & case.survey.host.driving)
-    lines: Counter[str] = Counter()
-    for at in np.argsort(-stretches.own_ns, kind="stable")[:20].tolist() if len(frames) else []:
-        middle = int(stretches.start[at] + stretches.end[at]) // 2
-        around = frames[(trace.start_ns[frames] <= middle) & (trace.end_ns[frames] > middle)]
-        names = (str(trace.names[trace.name[i]]) for i in around[np.argsort(trace.dur_ns[around])].tolist())
-        own = next((n for n in names if ".py(" in n and "torch/" not in n and "site-packages" not in n), None)
-        if own is not None:
-            lines[own] += int(stretches.own_ns[at])
-    return tuple(line for line, _ in lines.most_common(2))

@@ -15,10 +15,13 @@ Example: fourteen sequence lengths under `dynamic=False` took 3.3 s a step; with
 
 from __future__ import annotations
 
+from stepscope.analyses.host_activity import COMPILE_RANGE
+from stepscope.core.trace import Kind
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import USUAL_COST_NS, without_cost
 from stepscope.rules.case import Case
+from stepscope.rules.host_ranges import named_events
 from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "recompilation"
@@ -39,6 +42,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"The model is compiled again while it trains: {compiling_ns / 1e6:.1f} ms a step.",
         action="torch.compile(dynamic=True) or mark_dynamic for the size that changes; TORCH_LOGS=recompiles names the guard",
         evidence=tuple(f"{row.count} x {row.name}, the longest {row.longest_ns / 1e6:.1f} ms" for row in rows[:3]),
+        events=named_events(case, COMPILE_RANGE, Kind.OP, Kind.MARK, Kind.PYTHON),
         change=lambda graph: _compiled_once(case, graph),
         cautious=lambda graph: without_host_parts(graph, "compile"),
         hopeful=lambda graph: _compiled_once(case, graph),

@@ -92,6 +92,8 @@ class Judgement:
     """The speedup of all mends worth naming at once; None when there are fewer than two."""
     abstentions: tuple[Abstention, ...] = ()
     remarks: tuple[Remark, ...] = ()
+    lacks_stacks: bool = False
+    """Stacks would name the lines of what is worth mending, and none were recorded."""
 
 
 def judge(case: Case) -> Judgement:
@@ -106,4 +108,5 @@ def judge(case: Case) -> Judgement:
         together=together(case, worth) if len(worth) > 1 else None,
         abstentions=tuple(word for word in said if isinstance(word, Abstention)),
         remarks=tuple(word for word in said if isinstance(word, Remark)),
+        lacks_stacks=any(proposal.events is not None for proposal in worth) and case.stacks is None,
     )

@@ -18,12 +18,14 @@ Example: 40 random-sort transforms per sample in the main process took 34 of a 6
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
-from stepscope.rules.loading import input_per_step, loaded_every
+from stepscope.rules.loading import READY_NS, SERIAL, input_per_step, loaded_every, loading_frames, with_input
 from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "serial-loader"
@@ -55,13 +57,25 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     calls = sum(row.count for row in serial)
     longest = max(row.longest_ns for row in serial)
+    events, events_ns = loading_frames(case, SERIAL)
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in which it launches nothing.",
-        action="DataLoader(num_workers=8 or the cores per rank, persistent_workers=True, pin_memory=True)",
+        action=f"DataLoader(num_workers={POLICY.workers}, persistent_workers=True, pin_memory=True); {_least(case, loading_ns)}",
         evidence=(f"{calls} calls of {serial[0].name}", f"the longest took {longest / 1e6:.1f} ms"),
+        events=events,
+        events_ns=events_ns,
         change=lambda graph: loaded_every(graph, loading_ns / POLICY.workers),
         cautious=lambda graph: loaded_every(graph, loading_ns / POLICY.cautious_workers),
         hopeful=lambda graph: loaded_every(graph, loading_ns / POLICY.hopeful_workers),
     )
+
+
+def _least(case: Case, loading_ns: float) -> str:
+    """How many workers bring a batch as often as the step without its loading needs one."""
+    assert case.graph is not None
+    least = math.ceil(loading_ns / max(play(with_input(case.graph, 0.0, READY_NS)).pitch_ns, 1.0))
+    if least > POLICY.workers:
+        return f"{least} keep up, if the rank has the cores"
+    return f"at least {least}, at most the cores per rank"

@@ -65,7 +65,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         code=CODE,
         bound=BOUND,
         summary=f"Batches come in bursts: every {every}. step waits {wait_ms:.1f} ms for the loader.",
-        action="DataLoader(prefetch_factor=4 or 8)",
+        action="DataLoader(prefetch_factor=4), then 8 (2 unless set)",
         evidence=(f"{len(bursts)} of {len(fetches)} fetches waited, each {every} steps after the last",),
         change=_smoothed,
         cautious=lambda graph: graph,

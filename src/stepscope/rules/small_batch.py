@@ -62,7 +62,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"Each step runs {folds} micro-batches one after another, none of which fills the device.",
-        action=f"A micro-batch up to {folds} times as large with as many fewer accumulation steps, as far as memory goes",
+        action=f"Micro-batches {folds} times as large and no accumulation; where memory does not allow it, 2 times as large and"
+        " half as many accumulation steps",
         evidence=(
             f"{folds} rounds of forward and backward for each optimizer step",
             f"{float((micro >= 0).sum()) / graph.num_steps / folds:.0f} launches in each",

@@ -17,6 +17,7 @@ Example: (for illustration, not measured) two workers at 60 ms a batch feed a 12
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +63,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} ms a step for its batch.",
-        action="raise num_workers to the cores per rank if some are idle (see top); else cheaper transforms, faster storage",
+        action=f"DataLoader(num_workers={_times(case.pitch_ns, waited_ms * 1e6)} times as many, at most the cores per rank,"
+        " prefetch_factor=4); if the cores are busy already (top), cheaper transforms or faster storage",
         evidence=(
             f"{int(waiting.sum())} of {len(fetches)} fetches waited, {float(np.mean(fetches)) / 1e6:.1f} ms on average",
             "the number of workers and idle cores is not in the trace",
@@ -71,3 +73,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         cautious=lambda graph: with_input(graph, POLICY.cautious_left, READY_NS),
         hopeful=lambda graph: with_input(graph, 0.0, READY_NS),
     )
+
+
+def _times(pitch_ns: float, waited_ns: float) -> int:
+    """How many times the workers there are it takes to bring a batch in the step without its wait; they are busy all the time."""
+    return min(max(math.ceil(pitch_ns / max(pitch_ns - waited_ns, 1.0)), 2), POLICY.more_workers)

@@ -53,8 +53,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"Pinned copies stand in the computation's way: {copied_ns / 1e6:.1f} ms a step on its own stream.",
-        action="copy the next batch on a side stream during the step (wait_stream, record_stream); send uint8, not float32",
+        action="send uint8, not float32, and convert on the device; copy the next batch on a side stream during the step"
+        " (wait_stream, record_stream)",
         evidence=(f"{per_step(graph, float(tasks.sum())):.0f} pinned copies a step on a stream that runs kernels",),
+        events=graph.task_event[tasks],
         change=lambda graph: on_own_stream(graph, tasks, early=True),
         cautious=lambda graph: on_own_stream(graph, tasks, early=False),
     )

@@ -62,7 +62,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     convolutions = table.of_category("convolution")
     if roofs is None or not case.survey.trace.meta.has_shapes:
         much = per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.pitch_ns
-        return Abstention(code=CODE, needs="convolutions of unknown size: record_shapes=True") if much else None
+        lacks = "convolutions of unknown size: record_shapes=True" if roofs is not None else "the peaks of this device"
+        return Abstention(code=CODE, needs=lacks) if much else None
     reach = _reach_ns(table, roofs, convolutions)
     slow = graph.task_ns > reach
     spent_ms = per_step_ms(graph, slow)

@@ -8,6 +8,7 @@ from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, StepTime, 
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.rules.job import Job
 from stepscope.rules.rulebook import LEAST_SPEEDUP, Judgement
+from stepscope.rules.sure_bound import MOST_IDLE, is_blind, sure_bound
 
 BOUND_OF_PART = {
     "compute": "compute",
@@ -86,19 +87,60 @@ def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
         return Verdict(bound="unknown", summary="Nothing to judge: the trace shows no step with work in it.", shares={})
     removed = dict(rank.replayed.shares) if rank.replayed is not None else {}
     if max(removed.values(), default=0.0) >= LEAST_SHARE:
-        bound = max(removed, key=lambda b: removed[b])
+        bound, second = sorted(removed, key=lambda b: -removed[b])[:2]
+        doubt = _doubt(rank, bound, removed[bound] - removed[second], parts)
+        if doubt is not None:
+            words = f"Not sure: without {WORDS[bound]} the replayed step would be {removed[bound]:.0%} shorter, but {doubt}"
+            return Verdict(bound="unknown", summary=f"{words}.", shares=removed)
         words = f"{NAMES[bound]}: without {WORDS[bound]} the step would be {removed[bound]:.0%} shorter"
         return Verdict(bound=bound, summary=f"{words}{_more(rank, bound, parts, findings)}.", shares=removed)
     shares: dict[str, float] = {}
     for part, share in parts.items():
         shares[BOUND_OF_PART[part]] = shares.get(BOUND_OF_PART[part], 0.0) + share
-    bound = BOUND_OF_PART[max(parts, key=lambda part: parts[part])]
+    largest = BOUND_OF_PART[max(parts, key=lambda part: parts[part])]
+    sure = _without_replay(rank, parts, largest) if rank.replayed is None else largest
+    if sure is None:
+        words = (PART_WORDS if rank.steps.where == "device" else PART_WORDS | ON_HOST_WORDS).get(largest, WORDS[largest])
+        summary = f"What limits the run is not in this trace: {shares[largest]:.0%} of the step is {words}, but {_lacking(rank)}."
+        return Verdict(bound="unknown", summary=summary, shares=shares)
+    bound = sure
+    if bound == "memory":
+        arithmetic = rank.roofline.arithmetic_share or 0.0
+        shares |= {"compute": shares["compute"] * arithmetic, "memory": shares["compute"] * (1 - arithmetic)}
     words = (PART_WORDS if rank.steps.where == "device" else PART_WORDS | ON_HOST_WORDS).get(bound, WORDS[bound])
     return Verdict(
         bound=bound,
         summary=f"{NAMES[bound]}: {shares[bound]:.0%} of the step is {words}{_more(rank, bound, parts, findings)}.",
         shares=shares,
     )
+
+
+def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) -> str | None:
+    """Why the replay's answer may not be the run's; None when it is."""
+    lost = 0.0 if rank.launches is None else rank.launches.lost_share
+    if lost and lead <= lost:
+        return f"{lost:.0%} of the device's events were lost, and the next bound is no further off"
+    if bound in ("compute", "memory") and parts["idle_other"] > max(MOST_IDLE, lead):
+        return f"the device idles for {parts['idle_other']:.0%} of the step with no cause recorded"
+    return None
+
+
+def _without_replay(rank: RankFacts, parts: dict[str, float], largest: str) -> str | None:
+    """The bound by the parts alone, where they are enough. A run without a device is its operators."""
+    if rank.steps.where == "host":
+        return None if rank.device_name is not None else largest
+    return sure_bound(rank, parts)
+
+
+def _lacking(rank: RankFacts) -> str:
+    """What would have let the replay judge."""
+    if rank.steps.where == "host":
+        return "the device's work was not recorded"
+    if not rank.steps.is_pitch or rank.steps.num_seen < 2:
+        return "two steps in a row are needed to tell what they wait for"
+    if is_blind(rank):
+        return "no marks tell the host's loader from its other work"
+    return "the launches were not recorded"
 
 
 def _part_shares(rank: RankFacts) -> dict[str, float] | None:
@@ -114,10 +156,10 @@ def _more(rank: RankFacts, bound: str, parts: dict[str, float], findings: tuple[
     if bound == "host" and rank.steps.where == "device":
         most = max(HOST_WORDS, key=lambda part: parts[part])
         return f"; {HOST_WORDS[most]} ({parts[most]:.0%} of the recorded step)"
-    if bound in ("compute", "memory") and not findings and rank.replayed is not None:
-        reached = f"; {rank.roofline.mfu:.0%} of the device's dense peak" if rank.roofline.mfu is not None else ""
-        return f"{reached}; nothing found worth more than 2 %"
-    return ""
+    if bound not in ("compute", "memory") or rank.replayed is None:
+        return ""
+    reached = f"; {rank.roofline.mfu:.0%} of the device's dense peak" if rank.roofline.mfu is not None else ""
+    return reached if findings else f"{reached}; nothing found worth more than 2 %"
 
 
 def _replay(rank: RankFacts) -> ReplayCheck | None:
@@ -133,6 +175,8 @@ def _not_judged(judgement: Judgement) -> tuple[str, ...]:
     for abstention in judgement.abstentions:
         needs.setdefault(abstention.needs, []).append(abstention.code)
     lacking = [f"not judged: {', '.join(codes)}: {need}" for need, codes in needs.items()]
+    if judgement.lacks_stacks:
+        lacking.append("lines and modules are not named: with_stack=True in the profiler records them, and slows the host more")
     return (*(f"{remark.code}: {remark.text}" for remark in judgement.remarks), *lacking)
 
 

@@ -90,11 +90,13 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"{spent_ms:.1f} ms a step move logits over a vocabulary of {widest.size} through memory.",
-        action="torch.compile the head and the loss together, or a fused linear cross entropy",
+        action="torch.compile the head and the loss together, in one function; or a fused linear cross entropy (liger-kernel's"
+        " LigerFusedLinearCrossEntropyLoss)",
         evidence=(
             f"{int(mask.sum()) // max(graph.num_steps, 1)} kernels a step over {max(widest.rows)} x {widest.size} logits",
             f"in fp32 these logits are {gigabytes:.1f} GB",
         ),
+        events=graph.task_event[mask],
         change=_fused(case, table, found, mask, roofs),
         cautious=_fused(case, table, found, mask, roofs, item_bytes=4),
         hopeful=_fused(case, table, found, mask, roofs, ideal=True),

@@ -1,0 +1,1 @@
+"""Training runs of several ranks with a known answer: real NCCL, all ranks on one GPU."""

@@ -1,0 +1,34 @@
+"""What a recorded convolution is, for the rules that judge one."""
+
+from __future__ import annotations
+
+from stepscope.rules.task_table import TaskTable
+from stepscope.workload.operands import Operand, operand
+
+TENSOR_CORE_CHANNELS = 8
+"""Channels of a group that a tensor core's tile needs in 16 bits (4 in TF32); kernels for fewer use none."""
+
+
+def is_convolution(table: TaskTable, op: int) -> bool:
+    return "conv" in table.op_name(op)
+
+
+def image_and_weight(table: TaskTable, op: int) -> tuple[Operand, Operand] | None:
+    """The image that goes in and the weight; None when they are not recorded."""
+    inputs = table.inputs(op)
+    if inputs is None or not is_convolution(table, op):
+        return None
+    at = 1 if "backward" in table.op_name(op) else 0
+    image, weight = operand(inputs, at), operand(inputs, at + 1)
+    if image is None or weight is None or len(image.dims) != len(weight.dims) or len(image.dims) < 3:
+        return None
+    return image, weight
+
+
+def is_thin(table: TaskTable, op: int) -> bool:
+    """A depthwise convolution, or one whose groups have too few channels for tensor cores: it moves bytes and little else."""
+    found = image_and_weight(table, op)
+    if found is None:
+        return "depthwise" in table.op_name(op)
+    image, weight = found
+    return weight.dims[1] < min(image.dims[1], TENSOR_CORE_CHANNELS)

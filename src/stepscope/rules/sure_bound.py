@@ -1,0 +1,67 @@
+"""The bound of steps that no replay can judge: named only where it holds whatever was not recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stepscope.analyses.steps import WHOLE_TRACE
+from stepscope.core.facts import RankFacts
+
+PROFILER_STRETCH = 2.0
+"""The profiler at most doubles the host's time (lab/launch_tiny: 17 ms a step, 35 while profiled)."""
+MOST_IDLE = 0.1
+"""Of the step. A device that idles less is the limit: the host could give no more than that."""
+MOST_SILENT = 0.5
+"""Of the idle time, from which it is the host's stretches without a call that hold the device up."""
+
+DEVICE_PARTS = {"compute": "compute", "comms_wait": "comms", "comms_transfer": "comms", "transfer": "transfer"}
+IDLE_PARTS = {
+    "idle_input": "data",
+    "idle_sync": "host",
+    "idle_launch": "host",
+    "idle_allocator": "host",
+    "idle_compile": "host",
+    "idle_io": "host",
+}
+"""Idle time whose cause was seen."""
+
+
+def is_blind(rank: RankFacts) -> bool:
+    """Whether the device waits for host time that may be the loader's or the program's.
+
+    The loader is known by its mark, which PyTorch writes whenever it records the host's operators. A trace without any mark hides
+    it, and long stretches of the host without a call into the runtime can be either.
+    """
+    launches = rank.launches
+    return not rank.has_marks and launches is not None and (launches.silent_share or 0.0) > MOST_SILENT
+
+
+def sure_bound(rank: RankFacts, parts: Mapping[str, float]) -> str | None:
+    """What limits the step, from its parts alone; None where that depends on what was not recorded.
+
+    The device is busy for b of the step and idle for i. With little idle time only the device's work can be the limit. Idle time
+    is time that the host needed: where even half of it, the profiler's cost taken off, is more than b, no host that runs ahead
+    could hide it behind the device's work, and the cause of most of it is the limit. In between, how far the host runs ahead
+    decides, which needs two steps and their launches.
+    """
+    if rank.steps.where != "device" or _is_fragment(rank):
+        return None
+    idle = sum(share for part, share in parts.items() if part.startswith("idle_"))
+    if idle <= MOST_IDLE:
+        part = max(DEVICE_PARTS, key=lambda p: parts.get(p, 0.0))
+        return _of_kernels(rank) if part == "compute" else DEVICE_PARTS[part]
+    seen = max(IDLE_PARTS, key=lambda p: parts.get(p, 0.0))
+    if idle / PROFILER_STRETCH <= 1 - idle or parts.get(seen, 0.0) <= idle / 2 or is_blind(rank):
+        return None
+    return IDLE_PARTS[seen]
+
+
+def _is_fragment(rank: RankFacts) -> bool:
+    """Whether no steps were told apart and work ran that was launched before the recording: it began inside a step, and how much
+    of one it holds is not known."""
+    return rank.steps.source == WHOLE_TRACE and sum(rank.busy_ns) < rank.device.busy
+
+
+def _of_kernels(rank: RankFacts) -> str | None:
+    share = rank.roofline.arithmetic_share
+    return None if share is None else "compute" if share >= 0.5 else "memory"

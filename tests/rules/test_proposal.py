@@ -1,0 +1,114 @@
+"""A finding names the lines and modules it comes from where stacks were recorded, and asks for them once where they were not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepscope.core.diagnosis import Finding, Place
+from stepscope.rules import checkpoint_stall, device_sync, serial_loader
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Proposal, finding_of
+from stepscope.rules.rulebook import judge
+from tests.rules.recorded import SERIAL
+from tests.rules.recorder import Recorder
+from tests.tracing import mark, python
+
+
+def reading(*lines: str) -> Recorder:
+    """Three steps of reads, one from each of the lines in turn; no frames when there are none."""
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for line in lines or ("", ""):
+            for _ in range(8):
+                run.launch("aten::mm", kernel_us=8, host_us=8)
+            began = run.now
+            run.item()
+            if line:
+                run.span(line, began, kind=python)
+        if lines:
+            run.span("train.py(90): train", start, kind=python)
+        run.step(number, start)
+    return run
+
+
+def found(case: Case, said: object) -> Finding:
+    assert isinstance(said, Proposal)
+    return finding_of(case, said)
+
+
+def test_the_line_with_most_of_the_cost_ends_the_action() -> None:
+    case = reading("train.py(42): log", "train.py(42): log", "data.py(7): check").case()
+    finding = found(case, device_sync.propose(case))
+    assert finding.action.endswith(". Most of it at train.py:42 in log")
+    assert finding.evidence[-2:] == ("67% of it at train.py:42 in log", "33% of it at data.py:7 in check")
+    assert [place.line for place in finding.places] == ["train.py:42 in log", "data.py:7 in check"]
+
+
+def test_no_line_with_half_of_it_is_the_largest_part() -> None:
+    case = reading(*(f"f.py({i}): f{i}" for i in range(3))).case()
+    finding = found(case, device_sync.propose(case))
+    assert "The largest part (33%) of it at f.py:" in finding.action
+    assert len(finding.places) == 3
+
+
+def test_without_stacks_nothing_is_added_and_they_are_asked_for_once() -> None:
+    case = reading().case()
+    said = device_sync.propose(case)
+    assert isinstance(said, Proposal)
+    finding = finding_of(case, said)
+    assert (finding.action, finding.evidence, finding.places) == (said.action, said.evidence, ())
+    assert judge(case).lacks_stacks
+    assert not judge(reading("train.py(42): log").case()).lacks_stacks
+
+
+def test_words_of_a_place() -> None:
+    whole = Place(line="a.py:1 in f", module="Block_3", share=0.5)
+    assert whole.words == "a.py:1 in f (module Block_3)"
+    assert replace(whole, module=None).words == "a.py:1 in f"
+    assert replace(whole, line=None).words == "module Block_3"
+
+
+def test_a_serial_loader_is_charged_to_what_it_calls() -> None:
+    run = Recorder()
+    for number in range(4):
+        start = run.now
+        run.work(100)
+        for name, us in (("data.py(12): __getitem__", 6000), ("data.py(30): collate", 1000)):
+            began = run.now
+            run.work(us)
+            run.span(name, began, kind=python)
+        run.work(800)
+        run.span(SERIAL, start, kind=mark)
+        run.launch("aten::mm", kernel_us=2000)
+        run.item()
+        run.span("train.py(90): train", start, kind=python)
+        run.step(number, start)
+    case = run.case()
+    finding = found(case, serial_loader.propose(case))
+    assert [place.line for place in finding.places] == [
+        "data.py:12 in __getitem__",
+        "data.py:30 in collate",
+        "train.py:90 in train",
+    ]
+    assert [place.share for place in finding.places] == pytest.approx([6 / 7.9, 1 / 7.9, 0.9 / 7.9], rel=0.01)
+    assert "num_workers=8" in finding.action
+    assert "at least 4," in finding.action
+
+
+def test_saving_is_told_how_seldom_to_save() -> None:
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for _ in range(10):
+            run.launch("aten::mm", kernel_us=50)
+        began = run.now
+        run.work(3000)
+        run.span("train.py(77): save_checkpoint", began, kind=python)
+        run.step(number, start)
+    case = run.case()
+    finding = found(case, checkpoint_stall.propose(case))
+    assert "every 600 steps" in finding.action
+    assert finding.action.endswith("Most of it at train.py:77 in save_checkpoint")

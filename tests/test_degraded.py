@@ -1,0 +1,163 @@
+"""A trace that lacks something makes fewer claims, and no wrong ones; and says what to record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.degrade import DEGRADATIONS, TraceJson
+from benchmarks.truth import BLAME, diagnosed, diagnosed_degraded, read_json, wrong_claims
+from stepscope.core.diagnosis import Diagnosis
+from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
+
+NOTES = {
+    "no-shapes": "record_shapes=True",
+    "no-stacks": "with_stack=True",
+    "no-marks": "no marks were recorded",
+    "no-host-operators": "no operators were recorded",
+    "kernels-only": "no runtime calls were recorded",
+    "cpu-only": "ProfilerActivity.CUDA",
+    "late-start": "record two steps or more",
+    "lost-kernels": "were lost",
+    "lost-launches": "were lost",
+    "no-device": "the device is not in our tables",
+    "one-step": "record two steps or more",
+    "graphs": "ran inside CUDA graphs",
+}
+"""What the notes say of each degradation; ROCm lacks nothing."""
+
+NVIDIA_ONLY = ("tf32", "set_float32_matmul_precision", "cudnn", "cublas", "nvidia")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A recorded run whose answer is known."""
+
+    path: Path
+    truth: dict[str, Any]
+
+
+def lab_case(name: str) -> Sample:
+    path = ROOT / "lab" / "traces" / f"{name}.slow.pt.trace.json.gz"
+    truth = json.loads((ROOT / "lab" / "truth.json").read_text())["cases"].get(name) if path.is_file() else None
+    if truth is None:
+        pytest.skip(f"the lab has no case {name}")
+    return Sample(path=path, truth=truth)
+
+
+DEMO_TRUTH = {"bounds": ["data"], "causes": ["serial-loader"], "slow_ms": 65.48}
+SAMPLES = ("demo", "cnn_pointwise", "upscaler_nchw_fp32")
+
+
+@cache
+def sample(name: str) -> Sample:
+    return Sample(path=DEMO, truth=DEMO_TRUTH) if name == "demo" else lab_case(name)
+
+
+@cache
+def recorded(path: Path) -> TraceJson:
+    return read_json(str(path))
+
+
+@cache
+def whole(path: Path, slow_ms: float) -> list[Diagnosis]:
+    return diagnosed_degraded(recorded(path), "", [slow_ms, None])
+
+
+def check(diagnosis: Diagnosis) -> None:
+    """Times add up, whatever was recorded."""
+    diagnosis.facts.self_check()
+    for rank in diagnosis.facts.ranks:
+        if rank.partition is not None:
+            assert [sum(parts) for parts in zip(*rank.partition.parts.values(), strict=True)] == list(rank.partition.totals)
+    assert all(0 <= share <= 1 for share in diagnosis.verdict.shares.values())
+    assert diagnosis.verdict.summary
+
+
+@pytest.mark.parametrize("degradation", DEGRADATIONS)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_degraded_trace_makes_no_wrong_claims(name: str, degradation: str) -> None:
+    case = sample(name)
+    slow_ms = case.truth["slow_ms"]
+    found = diagnosed_degraded(recorded(case.path), degradation, [slow_ms, None])
+    for degraded, complete in zip(found, whole(case.path, slow_ms), strict=True):
+        check(degraded)
+        assert wrong_claims(degraded, complete, case.truth, fixed=False) == []
+
+
+@pytest.mark.parametrize("degradation", NOTES)
+def test_the_notes_say_what_is_missing(degradation: str) -> None:
+    notes = diagnosed_degraded(recorded(DEMO), degradation, [None])[0].notes
+    assert any(NOTES[degradation] in note for note in notes), notes
+
+
+def test_a_degradation_leaves_the_original_as_it_was() -> None:
+    trace = recorded(DEMO)
+    before = json.dumps(trace)
+    for degrade in DEGRADATIONS.values():
+        degrade(trace)
+    assert json.dumps(trace) == before
+
+
+def shared_cases() -> list[tuple[str, str]]:
+    """Each shared run with two of the degradations, in turn, so that every one is tried on two; a long one with what is quick."""
+    path, names = SHARED / "lab" / "truth.json", list(DEGRADATIONS)
+    cases = [name for name in json.loads(path.read_text())["cases"] if "/" not in name] if path.is_file() else []
+    turns = [(name, names[(2 * i + k) % len(names)]) for i, name in enumerate(cases) for k in range(2)]
+    return list(dict.fromkeys((name, "kernels-only" if name == "small_batch" else turn) for name, turn in turns))
+
+
+@needs_shared
+@pytest.mark.parametrize(("name", "degradation"), shared_cases())
+def test_a_degraded_shared_trace_names_no_wrong_bound_and_blames_nothing_innocent(name: str, degradation: str) -> None:
+    truth = json.loads((SHARED / "lab" / "truth.json").read_text())["cases"][name]
+    path = SHARED / "lab" / "single" / f"{name}.slow.pt.trace.json.gz"
+    if not path.is_file():
+        pytest.skip(f"no trace of {name}")
+    for degraded in diagnosed_degraded(recorded(path), degradation, [truth["slow_ms"], None]):
+        check(degraded)
+        assert degraded.verdict.bound in (*truth["bounds"], "unknown")
+        blamed = [f.code for f in degraded.findings if f.predicted_speedup > BLAME]
+        assert not set(blamed) & set(truth.get("no_gain_from", []))
+
+
+ROCM = ("hta/amd_trace.*.json.gz", "tracelens/mi300.*.json.gz", "tracelens/inference.vllm*.json.gz")
+
+
+@needs_shared
+@pytest.mark.parametrize("pattern", ROCM)
+def test_a_rocm_trace_gets_no_advice_that_is_nvidias_alone(pattern: str) -> None:
+    paths = sorted((SHARED / "public").glob(pattern))
+    if not paths:
+        pytest.skip(f"no {pattern} among the public traces")
+    for path in paths:
+        diagnosis = diagnosed([str(path)], None)
+        check(diagnosis)
+        for finding in diagnosis.findings:
+            assert not any(word in finding.action.lower() for word in NVIDIA_ONLY), finding.action
+
+
+@needs_shared
+def test_a_graph_of_one_step_is_not_judged_by_how_it_looks() -> None:
+    """vLLM's decode step in a graph: one step, with gaps whose cause was not recorded."""
+    paths = sorted((SHARED / "public").glob("tracelens/inference.vllm_decode_full*.json.gz"))
+    if not paths:
+        pytest.skip("no such public trace")
+    diagnosis = diagnosed([str(paths[0])], None)
+    assert diagnosis.verdict.bound == "unknown"
+    assert diagnosis.findings == ()
+    assert any("ran inside CUDA graphs" in note for note in diagnosis.notes)
+
+
+@pytest.mark.parametrize("name", ["upscaler_nchw_fp32"])
+def test_fp32_products_on_an_amd_device_are_not_told_to_use_tf32(name: str) -> None:
+    case = lab_case(name)
+    for diagnosis in diagnosed_degraded(recorded(case.path), "rocm", [case.truth["slow_ms"], None]):
+        assert diagnosis.facts.ranks[0].device_name == "AMD Instinct MI300X"
+        for finding in diagnosis.findings:
+            assert not any(word in finding.action.lower() for word in NVIDIA_ONLY), finding.action
