@@ -27,7 +27,6 @@ FAULTS: dict[str, Case] = {
         slow=lambda: images.unet(workers=3, read_ms=6),
         fixed=lambda: images.unet(workers=24, read_ms=6),
         plan=LOADER,
-        held_out=True,
     ),
     "resnet18_pageable": Case(
         model="torchvision resnet18",
@@ -53,7 +52,6 @@ FAULTS: dict[str, Case] = {
         fix="fixed-capacity top-k routing in place of nonzero; no loss.item()",
         slow=lambda: language.mixture(synced=True),
         fixed=lambda: language.mixture(synced=False),
-        held_out=True,
     ),
     "lstm_cell_loop": Case(
         model="LSTM language model",
@@ -79,7 +77,6 @@ FAULTS: dict[str, Case] = {
         slow=lambda: language.bert_run(layers=3, amp=False),
         fixed=lambda: language.bert_run(layers=3, amp=False, matmul="high"),
         also={"bf16 autocast": lambda: language.bert_run(layers=3)},
-        held_out=True,
     ),
     "gpt2_eager_attention": Case(
         model="transformers GPT-2, 4 layers",
@@ -130,7 +127,6 @@ FAULTS: dict[str, Case] = {
         fix="lists padded on the host, one pinned copy",
         slow=lambda: clicks.histories(pad_on_host=False),
         fixed=lambda: clicks.histories(pad_on_host=True),
-        held_out=True,
     ),
     "albert_casts": Case(
         model="one wide layer applied 8 times (ALBERT-like)",
@@ -247,7 +243,6 @@ LOOK_ALIKES: dict[str, Case] = {
         fixed=images.gan,
         also={"whole step as a CUDA graph": lambda: images.gan(graph=True)},
         cause="whole step as a CUDA graph",
-        held_out=True,
         same_as="gan_looped_adam.fixed",
     ),
     "dlrm_fp32": Case(
@@ -257,7 +252,6 @@ LOOK_ALIKES: dict[str, Case] = {
         fix='set_float32_matmul_precision("high")',
         slow=clicks.recommender,
         fixed=lambda: clicks.recommender(matmul="high"),
-        held_out=True,
     ),
     "mlp_looped_adam_big": Case(
         model="MLP, ten 4096 x 4096 matrices",
@@ -294,7 +288,6 @@ LOOK_ALIKES: dict[str, Case] = {
         fix="moving average and norms as multi-tensor kernels",
         slow=lambda: images.vit_average(multi_tensor=False),
         fixed=lambda: images.vit_average(multi_tensor=True),
-        held_out=True,
     ),
     "bert_short_eager_attention": Case(
         model="transformers BERT, 3 layers, sequence 16",

@@ -26,7 +26,7 @@ EPISODIC_SHARE = 0.2
 EPISODIC_RANGE = (0.05, 1000.0)
 HOST_RANGE = (0.5, 1000.0)
 """Of all host time, with the profiler's usual cost taken off: a host that seems to be faster than that is not the reason."""
-DEVICE_BOUND = 0.9
+DEVICE_BOUND = 0.96
 """Of the step that the device takes with a host that takes no time, from which the device holds it up."""
 CLOSE = 0.005
 
@@ -60,16 +60,14 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool) -> Fitted:
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
         return Fitted(graph=usual, pitch_ns=play(usual).pitch_ns, cost_ns=USUAL_COST_NS, error=None)
-    recorded = play(graph).pitch_ns
-    if recorded < step_ns * (1 - CLOSE) or _episodic(graph):
-        return _stretched(graph, step_ns, copies)
-    low, high = COST_RANGE_NS
-    if play(without_cost(graph, high)).pitch_ns > step_ns:
-        free = play(_scaled(graph, list(graph.call_parts), 0.0, None)).pitch_ns
-        if free < step_ns * DEVICE_BOUND:
-            return _stretched(graph, step_ns, copies)
+    episodic = _episodic(graph)
+    if not episodic and play(_scaled(graph, list(graph.call_parts), 0.0, None)).pitch_ns >= step_ns * DEVICE_BOUND:
         # The device holds the step up: the host's time cannot be told from it.
         return _fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns)
+    low, high = COST_RANGE_NS
+    recorded, least = play(graph).pitch_ns, play(without_cost(graph, high)).pitch_ns
+    if episodic or recorded < step_ns * (1 - CLOSE) or least > step_ns:
+        return _stretched(graph, step_ns, copies)
     for _ in range(12):
         middle = (low + high) / 2
         low, high = (middle, high) if play(without_cost(graph, middle)).pitch_ns > step_ns else (low, middle)

@@ -86,18 +86,21 @@ def _folded(case: Case, graph: Graph, micro: Int64, folds: int, roof_share: floa
 
 
 def _at_size(case: Case, graph: Graph, folds: int, roof_share: float) -> Float64:
-    """How long each task takes on `folds` times the data: by its roof where that is known, else by how it fills the device."""
+    """How long each task takes on `folds` times the data: no less than its roof allows, where that is known, and as much longer as
+    it fills the device already: a kernel that does, and is far from its roof all the same, gains nothing by being larger. Products
+    do: theirs is another kernel then, with larger tiles."""
     floor = np.full(len(case.survey.trace), np.nan)
     floor[case.survey.kernels.kernels] = case.survey.kernels.floor_ns
     by_roof = folds * floor[graph.task_event] / roof_share
     by_fill = folds * graph.task_ns * np.minimum(_filled(case, graph), 1.0)
-    needed = np.where(np.isnan(by_roof), by_fill, by_roof)
+    needed = np.where(case.table.of_category("gemm") & ~np.isnan(by_roof), by_roof, np.fmax(by_roof, by_fill))
     result: Float64 = np.clip(needed, graph.task_ns, folds * graph.task_ns)
     return result
 
 
 def _filled(case: Case, graph: Graph) -> Float64:
-    """The share of the device's threads that each task's grid fills; 1 where that is not known."""
+    """The share of the device that each task's grid fills: one block of a matrix kernel takes a multiprocessor's shared memory,
+    other kernels fill its threads. 1 where that is not known."""
     trace, device = case.survey.trace, case.survey.device
     filled = np.ones(len(graph.task_event))
     if device is None or not device.num_sms:
@@ -107,7 +110,9 @@ def _filled(case: Case, graph: Graph) -> Float64:
     for code in np.unique(codes[codes != NONE]).tolist():
         detail = trace.details[code]
         if isinstance(detail, Launch) and detail.grid and detail.block:
-            filled[codes == code] = float(np.prod(detail.grid)) * float(np.prod(detail.block)) / room
+            blocks, mine = float(np.prod(detail.grid)), codes == code
+            by_threads = blocks * float(np.prod(detail.block)) / room
+            filled[mine] = np.where(case.table.is_matrix[mine], blocks / device.num_sms, by_threads)
     return filled
 
 
