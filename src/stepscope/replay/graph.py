@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.analyses.host_activity import HostActivity
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
@@ -20,8 +19,7 @@ from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.analyses.steps import StepCut
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
-
-Float64 = NDArray[np.float64]
+from stepscope.replay.constraints import QUEUED_NS, Float64, read_constraints
 
 HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "comms", "work")
 """What the host's time between two calls is spent on: its loader, the allocator, the compiler, saving or loading, feeding a
@@ -34,10 +32,6 @@ TO_HOST = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)", re.IGNORECASE)
 MAX_TASKS = 24_000
 """Steps are left off the end until no more tasks than this are replayed; two are always kept."""
 
-QUEUED_NS = 2_000
-"""Work launched at least this long before its stream came free had been waiting there."""
-USUAL_GAP_NS = 20_000
-"""A longer gap between two queued tasks of a stream has a cause on another stream, if one ended just then."""
 SLOW_COPY_NS = 100_000
 """A copy's call takes microseconds; one that takes longer moves the bytes itself."""
 FULL_QUEUE = 500
@@ -83,6 +77,10 @@ class Graph:
     """From the end of the one before on its stream to its start."""
     task_after: Int64
     """A task of another stream it waits for; NONE: none."""
+    task_lag_ns: Float64
+    """How long after that one's end it begins, at the earliest."""
+    backlog_ns: float
+    """How long the device was busy at first with work from before the recording."""
 
     num_streams: int
     num_steps: int
@@ -127,9 +125,7 @@ def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collecti
     wait, tail = _wait_targets(trace, tasks, first, calls, waits)
     start = trace.start_ns[calls]
     end = np.append(start[1:], max(host_window[1], int(start[-1])))
-    latency, gap, after = _constraints(
-        trace, links, tasks, stream.ravel(), (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks]
-    )
+    held = read_constraints(trace, links, tasks, stream.ravel(), (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks])
     return Graph(
         call_event=calls,
         call_step=np.searchsorted(cut.host_start, start, side="right") - 1,
@@ -144,9 +140,11 @@ def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collecti
         task_step=cut.step_of[tasks],
         task_stream=stream.ravel(),
         task_ns=trace.dur_ns[tasks].astype(np.float64),
-        task_latency_ns=latency,
-        task_gap_ns=gap,
-        task_after=after,
+        task_latency_ns=held.latency_ns,
+        task_gap_ns=held.gap_ns,
+        task_after=held.after,
+        task_lag_ns=held.lag_ns,
+        backlog_ns=held.backlog_ns,
         num_streams=streams.shape[1],
         num_steps=last + 1,
     )
@@ -279,68 +277,3 @@ def _feeding_time(trace: Trace, links: Links, calls: _Calls, full: Bool, tasks: 
     copies = np.isin(calls.calls, links.launch[tasks[trace.kind[tasks] == Kind.MEMCPY]])
     slow = calls.calls[copies & ~full & (calls.wait == NONE) & (trace.dur_ns[calls.calls] > SLOW_COPY_NS)]
     return union(trace.start_ns[slow], trace.end_ns[slow])
-
-
-def _constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64, compute: Bool) -> tuple[Float64, Float64, Int64]:
-    """Latency, gap and cross-stream dependency of each task, read off the recording."""
-    start, end, launched = trace.start_ns[tasks], trace.end_ns[tasks], trace.start_ns[links.launch[tasks]]
-    order = np.lexsort((start, stream))
-    before = np.full(len(tasks), np.iinfo(np.int64).min // 2, np.int64)
-    same = np.concatenate([[False], stream[order][1:] == stream[order][:-1]])
-    previous_end = np.concatenate([[0], end[order][:-1]])
-    before[order] = np.where(same, previous_end, before[order])
-    queued = launched + QUEUED_NS <= before
-    delay = (start - launched).astype(np.float64)
-    gap = np.maximum(start - before, 0).astype(np.float64)
-    after = _dependencies(start, end, stream, np.where(queued, before, launched), USUAL_GAP_NS)
-    in_order = _recorded_order(start, end, stream, compute)
-    idle = ~queued & (after == NONE)
-    usual_latency = float(np.median(delay[idle])) if idle.any() else 8_000.0
-    short = queued & (gap < USUAL_GAP_NS)
-    usual_gap = float(np.median(gap[short])) if short.any() else 1_000.0
-    waited = after != NONE
-    after = np.where(waited, after, in_order)
-    latency = np.where(queued | waited, np.minimum(delay, usual_latency), delay)
-    gap = np.where(queued & ~waited, gap, np.minimum(gap, usual_gap))
-    return latency, gap, after
-
-
-def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: int) -> Int64:
-    """For tasks that began long after they were ready: the task of another stream that ended last before they began."""
-    after = np.full(len(start), NONE, np.int64)
-    late = np.flatnonzero(start - ready > usual)
-    if len(late) == 0 or len(np.unique(stream)) < 2:
-        return after
-    by_end = np.argsort(end, kind="stable")
-    ends = end[by_end]
-    at = np.searchsorted(ends, start[late] + 1, side="right") - 1
-    for task, position in zip(late.tolist(), at.tolist(), strict=True):
-        for back in range(position, max(position - 8, -1), -1):
-            other = int(by_end[back])
-            if stream[other] != stream[task] and other < task and end[other] > ready[task]:
-                if start[task] - end[other] <= usual:
-                    after[task] = other
-                break
-    return after
-
-
-def _recorded_order(start: Int64, end: Int64, stream: Int64, compute: Bool) -> Int64:
-    """For compute kernels on several streams: the kernel of another stream that ended last before each began.
-
-    Whether it had to wait for that one is not recorded (a library that forks its streams waits by events). The replay keeps the
-    order it saw, so that it never promises more kernels side by side than there were.
-    """
-    after = np.full(len(start), NONE, np.int64)
-    kernels = np.flatnonzero(compute)
-    if len(np.unique(stream[kernels])) < 2:
-        return after
-    by_end = kernels[np.argsort(end[kernels], kind="stable")]
-    at = np.searchsorted(end[by_end], start[kernels], side="right") - 1
-    order, lanes = by_end.tolist(), stream.tolist()
-    for task, position in zip(kernels.tolist(), at.tolist(), strict=True):
-        for back in range(position, max(position - 16, -1), -1):
-            other = order[back]
-            if other < task and lanes[other] != lanes[task]:
-                after[task] = other
-                break
-    return after

@@ -26,13 +26,18 @@ class Played:
         return float(np.median(np.diff(ends))) if len(ends) > 1 else float("nan")
 
 
-def play(graph: Graph) -> Played:
-    """Simulate: the host goes from call to call; tasks begin when launched, their stream free and what they wait for done."""
+def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
+    """Simulate: the host goes from call to call; tasks begin when launched, their stream free and what they wait for done.
+
+    The device is idle at first, or busy for `backlog_ns`: a backlog can hide a slow host for the few steps of a recording, and
+    in no run that goes on.
+    """
     host_ns = graph.call_ns.tolist()
     wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()
     stream, length = graph.task_stream.tolist(), graph.task_ns.tolist()
     latency, gap, after = graph.task_latency_ns.tolist(), graph.task_gap_ns.tolist(), graph.task_after.tolist()
-    free = [-1e18] * graph.num_streams
+    lag = graph.task_lag_ns.tolist()
+    free = [backlog_ns or -1e18] * graph.num_streams
     ends = [0.0] * len(length)
     now = 0.0
     for call, spent in enumerate(host_ns):
@@ -42,8 +47,8 @@ def play(graph: Graph) -> Played:
             other = free[lane] + gap[task]
             if other > begin:
                 begin = other
-            if after[task] != NONE and ends[after[task]] > begin:
-                begin = ends[after[task]]
+            if after[task] != NONE and ends[after[task]] + lag[task] > begin:
+                begin = ends[after[task]] + lag[task]
             free[lane] = ends[task] = begin + length[task]
         if wait[call] != NONE:
             done = ends[wait[call]]

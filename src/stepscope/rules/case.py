@@ -63,7 +63,7 @@ def case_of(found: Survey, rank: int, step_ns: int | None) -> Case:
     kinds = task_kinds(found, graph)
     fitted = fit(graph, step_ns, kinds.transfer)
     replayed = Replayed(
-        recorded_error=play(graph).pitch_ns / pitch - 1,
+        recorded_error=play(graph, backlog_ns=graph.backlog_ns).pitch_ns / pitch - 1,
         pitch_ns=fitted.pitch_ns,
         error=fitted.error,
         cost_ns=fitted.cost_ns,

@@ -1,0 +1,113 @@
+"""What held each task up, read off the recording: its launch, its stream, or work of another stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.analyses.links import Links
+from stepscope.core.trace import NONE, Bool, Int64, Trace
+
+Float64 = NDArray[np.float64]
+
+LONGEST_LATENCY_NS = 1_000_000
+"""From a launch to its work on an idle device. Work that began later waited for something, be it work queued before the
+recording began."""
+USUAL_LATENCY_NS = 8_000.0
+QUEUED_NS = 2_000
+"""Work launched at least this long before its stream came free had been waiting there."""
+USUAL_GAP_NS = 20_000
+"""A longer gap between two queued tasks of a stream has a cause on another stream, if one ended just then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """Per task: it begins this long after its launch, after the one before on its stream, after one of another stream."""
+
+    latency_ns: Float64
+    gap_ns: Float64
+    after: Int64
+    """A task of another stream; NONE: none."""
+    lag_ns: Float64
+    """How long after that one's end."""
+    backlog_ns: float
+    """From the first launch to the first task: the device was busy with work from before the recording."""
+
+
+def read_constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64, compute: Bool) -> Constraints:
+    """Tell by the recorded times what each task waited for last."""
+    start, end, launched = trace.start_ns[tasks], trace.end_ns[tasks], trace.start_ns[links.launch[tasks]]
+    before = _previous_end(start, end, stream)
+    queued = launched + QUEUED_NS <= before
+    delay = (start - launched).astype(np.float64)
+    gap = np.maximum(start - before, 0).astype(np.float64)
+    after = _dependencies(start, end, stream, np.where(queued, before, launched), USUAL_GAP_NS)
+    waited = after != NONE
+    prompt = ~queued & ~waited & (delay < LONGEST_LATENCY_NS)
+    usual_latency = float(np.median(delay[prompt])) if prompt.any() else USUAL_LATENCY_NS
+    short = queued & (gap < USUAL_GAP_NS)
+    usual_gap = float(np.median(gap[short])) if short.any() else 1_000.0
+    after = np.where(waited, after, _recorded_order(start, end, stream, compute))
+    ended = np.where(after != NONE, end[np.maximum(after, 0)], np.iinfo(np.int64).min // 2)
+    # A stream that stood still for long while another was at work waited for it, though not for the end of that task alone.
+    stood = queued & ~waited & (gap > USUAL_GAP_NS) & (ended > before) & (start - ended < LONGEST_LATENCY_NS)
+    return Constraints(
+        latency_ns=np.where(prompt & (ended <= launched), delay, np.minimum(delay, usual_latency)),
+        gap_ns=np.where(queued & ~waited & ~stood, gap, np.minimum(gap, usual_gap)),
+        after=after,
+        lag_ns=np.where(stood, np.maximum(start - ended, 0), 0).astype(np.float64),
+        backlog_ns=float(start.min() - launched.min()) if len(tasks) else 0.0,
+    )
+
+
+def _previous_end(start: Int64, end: Int64, stream: Int64) -> Int64:
+    """When the task before each one on its stream ended; long ago for the first."""
+    order = np.lexsort((start, stream))
+    before = np.full(len(start), np.iinfo(np.int64).min // 2, np.int64)
+    same = np.concatenate([[False], stream[order][1:] == stream[order][:-1]])
+    previous = np.concatenate([[0], end[order][:-1]])
+    before[order] = np.where(same, previous, before[order])
+    return before
+
+
+def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: int) -> Int64:
+    """For tasks that began long after they were ready: the task of another stream that ended last before they began, or as they did."""
+    after = np.full(len(start), NONE, np.int64)
+    late = np.flatnonzero(start - ready > usual)
+    if len(late) == 0 or len(np.unique(stream)) < 2:
+        return after
+    by_end = np.argsort(end, kind="stable")
+    ends = end[by_end]
+    at = np.searchsorted(ends, start[late] + QUEUED_NS, side="right") - 1
+    for task, position in zip(late.tolist(), at.tolist(), strict=True):
+        for back in range(position, max(position - 8, -1), -1):
+            other = int(by_end[back])
+            if stream[other] != stream[task] and other < task and end[other] > ready[task]:
+                if start[task] - end[other] <= usual:
+                    after[task] = other
+                break
+    return after
+
+
+def _recorded_order(start: Int64, end: Int64, stream: Int64, compute: Bool) -> Int64:
+    """For compute kernels on several streams: the kernel of another stream that ended last before each began.
+
+    Whether it had to wait for that one is not recorded (a library that forks its streams waits by events). The replay keeps the
+    order it saw, so that it never promises more kernels side by side than there were.
+    """
+    after = np.full(len(start), NONE, np.int64)
+    kernels = np.flatnonzero(compute)
+    if len(np.unique(stream[kernels])) < 2:
+        return after
+    by_end = kernels[np.argsort(end[kernels], kind="stable")]
+    at = np.searchsorted(end[by_end], start[kernels], side="right") - 1
+    order, lanes = by_end.tolist(), stream.tolist()
+    for task, position in zip(kernels.tolist(), at.tolist(), strict=True):
+        for back in range(position, max(position - 16, -1), -1):
+            other = order[back]
+            if other < task and lanes[other] != lanes[task]:
+                after[task] = other
+                break
+    return after
