@@ -95,7 +95,7 @@ def test_a_serial_loader_is_charged_to_what_it_calls() -> None:
     ]
     assert [place.share for place in finding.places] == pytest.approx([6 / 7.9, 1 / 7.9, 0.9 / 7.9], rel=0.01)
     assert "num_workers=8" in finding.action
-    assert "at least 4," in finding.action
+    assert "at least 3," in finding.action
 
 
 def test_saving_is_told_how_seldom_to_save() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from stepscope.replay.changes import without_tasks
+from stepscope.replay.simulate import play
 from tests.rules.recorded import Run
 
 
@@ -20,7 +23,7 @@ def fetching(*waits_us: int) -> Run:
 def test_waits_in_most_steps_are_a_starved_loader() -> None:
     finding = fetching(20_000, 20_000, 20_000, 20_000, 20_000).finding("starved-loader")
     assert finding is not None
-    assert finding.predicted_speedup == pytest.approx(30 / 10.3, rel=0.03)
+    assert finding.predicted_speedup == pytest.approx(30 / 11, rel=0.03)
     assert finding.predicted_low == pytest.approx(30 / 20, rel=0.03)
 
 
@@ -29,7 +32,7 @@ def test_more_workers_do_not_take_away_all_of_a_long_wait() -> None:
     finding = fetching(*[90_000] * 5).finding("starved-loader")
     assert finding is not None
     assert finding.predicted_speedup == pytest.approx(4, rel=0.03)
-    assert finding.predicted_high == pytest.approx(100 / 10.3, rel=0.03)
+    assert finding.predicted_high == pytest.approx(100 / 11, rel=0.03)
 
 
 def test_ready_batches_and_one_slow_fetch_are_not() -> None:
@@ -41,3 +44,16 @@ def test_batches_that_come_in_bursts_too_far_apart_are() -> None:
     finding = fetching(60, 60, 200_000).finding("starved-loader")
     assert finding is not None
     assert finding.predicted_speedup > 2
+
+
+def test_a_run_that_waits_for_its_workers_gains_nothing_from_the_rest() -> None:
+    case = fetching(*[20_000] * 5).case()
+    assert case.paced_by_loader
+    assert case.graph is not None
+    assert case.pitch_ns is not None
+    free = without_tasks(case.graph, np.ones(len(case.graph), np.bool_))
+    assert play(free).pitch_ns < 0.8 * case.pitch_ns
+    assert case.speedup(free) == 1.0
+    assert case.facts.replayed is not None
+    assert case.facts.replayed.shares["memory"] == 0.0
+    assert case.facts.replayed.shares["data"] > 0.5

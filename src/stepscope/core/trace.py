@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Int16 = NDArray[np.int16]
 UInt8 = NDArray[np.uint8]

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.analyses.intervals import Intervals, lengths_in
-from stepscope.core.trace import NONE, Bool, Int64
-from stepscope.replay.graph import Float64, Graph
+from stepscope.core.trace import NONE, Bool, Float64, Int64
+from stepscope.replay.graph import Graph
 
 Change = Callable[[Graph], Graph]
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.analyses.links import Links
-from stepscope.core.trace import NONE, Bool, Int64, Trace
-
-Float64 = NDArray[np.float64]
+from stepscope.core.trace import NONE, Bool, Float64, Int64, Trace
 
 LONGEST_LATENCY_NS = 1_000_000
 """From a launch to its work on an idle device. Work that began later waited for something, be it work queued before the
@@ -73,7 +70,7 @@ def _previous_end(start: Int64, end: Int64, stream: Int64) -> Int64:
 
 
 def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: int) -> Int64:
-    """For tasks that began long after they were ready: the task of another stream that ended last before they began, or as they did."""
+    """For tasks that began long after they were ready: the task of another stream that ended last before, or as, they began."""
     after = np.full(len(start), NONE, np.int64)
     late = np.flatnonzero(start - ready > usual)
     if len(late) == 0 or len(np.unique(stream)) < 2:

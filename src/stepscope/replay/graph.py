@@ -18,8 +18,8 @@ from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, 
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.analyses.steps import StepCut
-from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
-from stepscope.replay.constraints import QUEUED_NS, Float64, read_constraints
+from stepscope.core.trace import HOST_RANGES, NONE, Bool, Float64, Int64, Kind, Trace
+from stepscope.replay.constraints import QUEUED_NS, read_constraints
 
 HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "comms", "work")
 """What the host's time between two calls is spent on: its loader, the allocator, the compiler, saving or loading, feeding a

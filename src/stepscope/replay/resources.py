@@ -30,8 +30,8 @@ def without_host(graph: Graph) -> Graph:
     return replace(free, task_latency_ns=np.zeros_like(graph.task_latency_ns))
 
 
-def shares(graph: Graph, kinds: TaskKinds) -> dict[str, float]:
-    """For each resource, how much shorter the step is without it."""
+def shares(graph: Graph, kinds: TaskKinds, *, paced_by_loader: bool = False) -> dict[str, float]:
+    """For each resource, how much shorter the step is without it. With `paced_by_loader` only input can make it shorter."""
     whole = play(graph).pitch_ns
     free = {
         "data": without_host_parts(graph, "input"),
@@ -43,4 +43,6 @@ def shares(graph: Graph, kinds: TaskKinds) -> dict[str, float]:
     }
     if not whole > 0:
         return dict.fromkeys(free, 0.0)
+    if paced_by_loader:
+        free = {name: changed if name == "data" else graph for name, changed in free.items()}
     return {name: max(0.0, 1.0 - play(changed).pitch_ns / whole) for name, changed in free.items()}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.core.trace import NONE
-from stepscope.replay.graph import Float64, Graph
+from stepscope.core.trace import NONE, Float64
+from stepscope.replay.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

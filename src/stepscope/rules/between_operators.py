@@ -10,8 +10,8 @@ from stepscope.analyses.host_activity import SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
 from stepscope.analyses.projection import OPTIMIZER_RANGE
-from stepscope.core.trace import Bool, Int64, Kind
-from stepscope.replay.graph import Float64, Graph
+from stepscope.core.trace import Bool, Float64, Int64, Kind
+from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.host_ranges import waiting_of
 

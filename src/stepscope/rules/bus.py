@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.analyses.naming import matching
-from stepscope.core.trace import NONE, Bool, Int64, Kind
+from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import with_part_ns, without_waits
-from stepscope.replay.graph import Float64, Graph
+from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 
 PAGEABLE_TO_DEVICE = re.compile(r"^Memcpy HtoD \(Pageable")

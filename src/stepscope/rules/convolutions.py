@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.rules.task_table import TaskTable
-from stepscope.workload.operands import Operand, operand
+from stepscope.workload.operands import Operand, is_shape, operand
 
 TENSOR_CORE_CHANNELS = 8
 """Channels of a group that a tensor core's tile needs in 16 bits (4 in TF32); kernels for fewer use none."""
@@ -32,3 +32,14 @@ def is_thin(table: TaskTable, op: int) -> bool:
         return "depthwise" in table.op_name(op)
     image, weight = found
     return weight.dims[1] < min(image.dims[1], TENSOR_CORE_CHANNELS)
+
+
+def is_nchw(table: TaskTable, op: int) -> bool:
+    """Whether the first image among the inputs has its channels outside; not so when strides do not tell."""
+    inputs = table.inputs(op)
+    if inputs is None or not inputs.strides:
+        return False
+    for dims, strides in zip(inputs.dims, inputs.strides, strict=True):
+        if is_shape(dims) and is_shape(strides) and len(dims) in (4, 5) and len(strides) == len(dims):
+            return dims[1] > 1 and strides[1] != 1
+    return False

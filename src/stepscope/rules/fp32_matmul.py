@@ -22,13 +22,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.analyses.roofs import Roofs
-from stepscope.core.trace import NONE, Bool
+from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
-from stepscope.replay.graph import Float64, Graph
+from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.convolutions import is_thin
+from stepscope.rules.convolutions import is_nchw, is_thin
 from stepscope.rules.proposal import Abstention, Proposal
-from stepscope.rules.rates import attention_ns, half_precision, matrix_ns, stream_ns
+from stepscope.rules.rates import attention_ns, convolution_ns, half_precision, matrix_ns, stream_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand, operands
 
@@ -70,14 +70,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
     in_half = _at_precision(table, roofs, slow, known, half)
     choices = [(f"torch.autocast with {half}", in_half)]
     if roofs.spec.vendor == "nvidia" and "tf32" in roofs.spec.peak_flops:  # elsewhere PyTorch's "high" may change nothing
-        choices.append(('torch.set_float32_matmul_precision("high")', _at_precision(table, roofs, slow, known, "tf32")))
+        choices.append((_tf32_knobs(table, known), _at_precision(table, roofs, slow, known, "tf32")))
     best = max(choices, key=lambda choice: case.speedup(choice[1](graph)))
     rate = float(table.flops[known].sum() / graph.task_ns[known].sum() / 1e3)
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"{spent_ms:.1f} ms of fp32 matrix products a step run without tensor cores.",
-        action=best[0] + (f"; or first {choices[1][0]}, one line" if best is choices[0] and len(choices) > 1 else ""),
+        action=best[0] + (f"; or first {choices[1][0]}" if best is choices[0] and len(choices) > 1 else ""),
         evidence=(
             f"{int(known.sum()) // max(graph.num_steps, 1)} products a step reach {rate:.0f} TFLOP/s",
             f"the device's {half} peak is {roofs.spec.peak_flops[half].value / 1e12:.0f} TFLOP/s",
@@ -88,6 +88,13 @@ def propose(case: Case) -> Proposal | Abstention | None:
         hopeful=in_half,
         changes_numerics=True,
     )
+
+
+def _tf32_knobs(table: TaskTable, known: Bool) -> str:
+    """Products and convolutions have a switch each."""
+    convolution = table.of_category("convolution")[known]
+    knobs = [] if convolution.all() else ['torch.set_float32_matmul_precision("high")']
+    return " and ".join(knobs + (["torch.backends.cudnn.allow_tf32 = True"] if convolution.any() else []))
 
 
 def _vector_matrix_tasks(table: TaskTable) -> Bool:
@@ -147,6 +154,10 @@ def _times(table: TaskTable, roofs: Roofs, slow: Bool, known: Bool, precision: s
         op = int(table.op[task])
         if table.category[task] == "attention":
             times[task] = _attention(table, roofs, op, float(table.flops[task]), precision)
+        elif table.category[task] == "convolution":
+            backward, size = "backward" in table.op_name(op), float(table.bytes[task]) * traffic
+            flops, turned = float(table.flops[task]), is_nchw(table, op)
+            times[task] = convolution_ns(roofs, flops, size, precision, backward=backward, turned=turned)
         else:
             size = float(table.bytes[task]) * traffic
             times[task] = matrix_ns(roofs, float(table.flops[task]), size, precision, aligned=_is_aligned(table, op, precision))

@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.analyses.naming import matching
-from stepscope.core.trace import NONE, Bool
+from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change, without_tasks
-from stepscope.replay.graph import Float64, Graph
+from stepscope.replay.graph import Graph
 from stepscope.rules.bus import TO_DEVICE, TO_HOST, copy_tasks, launching, let_go, per_step, sizes
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal

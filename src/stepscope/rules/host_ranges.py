@@ -10,9 +10,9 @@ import numpy as np
 from stepscope.analyses.intervals import Intervals, contains, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
-from stepscope.core.trace import NONE, Bool, Int64, Kind
+from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import without_tasks, without_waits
-from stepscope.replay.graph import Float64, Graph
+from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 
 

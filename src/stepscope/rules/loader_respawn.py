@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.intervals import Intervals, intersect, lengths_in, union
+from stepscope.analyses.loader import WORKERS, next_calls
 from stepscope.core.trace import Bool, Int64
 from stepscope.replay.changes import Change, with_part_ns, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.loading import WORKERS, next_calls
 from stepscope.rules.proposal import Abstention, Proposal, Remark
 
 CODE = "loader-respawn"
@@ -74,7 +74,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 def _epoch_edges(case: Case) -> tuple[Int64, Int64]:
     """Pairs of fetches: the one that found the epoch at its end, and the one after the workers' new start."""
-    trace, fetches = case.survey.trace, next_calls(case, WORKERS)
+    trace, fetches = case.survey.trace, next_calls(case.survey.trace, case.survey.host, WORKERS)
     before, after = fetches[:-1], fetches[1:]
     launches = np.sort(trace.start_ns[case.survey.links.launch[trace.device_work & (case.survey.links.launch >= 0)]])
     quiet: Bool = np.searchsorted(launches, trace.end_ns[before]) == np.searchsorted(launches, trace.start_ns[after])

@@ -6,31 +6,28 @@ import re
 
 import numpy as np
 
-from stepscope.analyses.naming import matching
+from stepscope.analyses.loader import next_calls
 from stepscope.analyses.nesting import ancestor_with
-from stepscope.core.trace import NONE, Int64, Kind
+from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.changes import with_part_ns
-from stepscope.replay.graph import Float64, Graph
+from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
 
-WORKERS = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
-SERIAL = re.compile(r"_SingleProcessDataLoaderIter\.__next__")
-READY_NS = 300_000.0
-"""Fetching a batch that a worker has ready: 0.05 ms for one small tensor (lab), here six times that:
-batches of many tensors were not measured."""
+FETCH_NS = 1_000_000.0
+"""Of the main process for a batch that another process made: 0.05 ms for one small tensor, 1.7 ms for a table's row of a few
+(own lab, table_trivial_loader: 4 workers took 1.1 ms of loading off the step and made it 0.6 ms longer)."""
 BISECTIONS = 8
-
-
-def next_calls(case: Case, pattern: re.Pattern[str]) -> Int64:
-    """The loader's `__next__` calls of this kind, in order, on the threads that drive the device."""
-    found = case.survey
-    return np.flatnonzero(found.trace.is_kind(Kind.MARK, Kind.OP) & found.host.driving & matching(found.trace, pattern))
 
 
 def loading_frames(case: Case, pattern: re.Pattern[str]) -> tuple[Int64, Float64]:
     """What the user's code does in the loader's calls: its outermost frames there, and the calls with what time is left."""
-    trace, parent, stacks, calls = case.survey.trace, case.survey.links.parent, case.stacks, next_calls(case, pattern)
+    trace, parent, stacks, calls = (
+        case.survey.trace,
+        case.survey.links.parent,
+        case.stacks,
+        next_calls(case.survey.trace, case.survey.host, pattern),
+    )
     own = trace.dur_ns.astype(np.float64)
     if stacks is None or len(calls) == 0:
         return calls, own[calls]
@@ -64,11 +61,11 @@ def with_input(graph: Graph, factor: float, least_ns: float = 0.0) -> Graph:
 
 def loaded_every(graph: Graph, batch_ns: float) -> Graph:
     """Batches come from beside the step, one every `batch_ns`: the step waits only if it is done before that."""
-    free = with_input(graph, 0.0, READY_NS)
+    free = with_input(graph, 0.0, FETCH_NS)
     if play(free).pitch_ns >= batch_ns:
         return free
     low, high = 0.0, 1.0
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        low, high = (low, middle) if play(with_input(graph, middle, READY_NS)).pitch_ns > batch_ns else (middle, high)
-    return with_input(graph, high, READY_NS)
+        low, high = (low, middle) if play(with_input(graph, middle, FETCH_NS)).pitch_ns > batch_ns else (middle, high)
+    return with_input(graph, high, FETCH_NS)

@@ -22,15 +22,15 @@ import numpy as np
 
 from stepscope.analyses.naming import matching
 from stepscope.analyses.roofs import Roofs
-from stepscope.core.trace import NONE, Bool
+from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
-from stepscope.replay.graph import Float64, Graph
+from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.convolutions import image_and_weight, is_convolution, is_thin
+from stepscope.rules.convolutions import image_and_weight, is_convolution, is_nchw, is_thin
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.dtypes import ITEM_BYTES
-from stepscope.workload.operands import is_shape, operand
+from stepscope.workload.operands import operand
 
 CODE = "nchw-layout"
 BOUND = "memory"
@@ -125,20 +125,9 @@ def _norms(table: TaskTable) -> Bool:
     for task, op in enumerate(table.op.tolist()):
         if op not in verdict:
             name = table.op_name(op)
-            verdict[op] = ("batch_norm" in name or "group_norm" in name) and _is_nchw(table, op)
+            verdict[op] = ("batch_norm" in name or "group_norm" in name) and is_nchw(table, op)
         mask[task] = verdict[op]
     return mask
-
-
-def _is_nchw(table: TaskTable, op: int) -> bool:
-    """Whether the first image among the inputs has its channels outside; not so when strides do not tell."""
-    inputs = table.inputs(op)
-    if inputs is None or not inputs.strides:
-        return False
-    for dims, strides in zip(inputs.dims, inputs.strides, strict=True):
-        if is_shape(dims) and is_shape(strides) and len(dims) in (4, 5) and len(strides) == len(dims):
-            return dims[1] > 1 and strides[1] != 1
-    return False
 
 
 def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: Roofs | None) -> Float64:
@@ -151,7 +140,7 @@ def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: Roofs | None)
         times[mine[np.argmax(graph.task_ns[mine])]] = whole
     for task in np.flatnonzero(table.of_category("convolution")).tolist():
         op = int(table.op[task])
-        if op != NONE and _is_nchw(table, op):
+        if op != NONE and is_nchw(table, op):
             times[task] = graph.task_ns[task] * _convolution_factor(table, task, op)
     return times
 

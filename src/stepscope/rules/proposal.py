@@ -13,9 +13,8 @@ import numpy as np
 
 from stepscope.analyses.places import places_of
 from stepscope.core.diagnosis import Finding, Place
-from stepscope.core.trace import Int64
+from stepscope.core.trace import Float64, Int64
 from stepscope.replay.changes import Change
-from stepscope.replay.graph import Float64
 from stepscope.rules.case import Case
 
 MOST_PLACES = 3

@@ -22,6 +22,10 @@ MATRIX_STREAM_SHARE = 0.80
 """Of the bandwidth, reached by GEMMs whose traffic holds them up (0.72 to 0.85)."""
 MATRIX_FIXED_NS = 3_000
 """Filling and draining the device: a GEMM of no size takes so long (TF32: 5 us)."""
+CONVOLUTION_SHARE = 0.5
+"""Of the dense peak, reached by convolutions of 64 channels and more in NHWC, forward, in TF32 and bf16 (0.43 to 0.5)."""
+CONVOLUTION_BACKWARD_SHARE = 0.28
+"""Backward, both gradients (0.23 to 0.28)."""
 MISALIGNED_FACTOR = 3.0
 """Slower when a row is no multiple of 16 bytes, which the copy engines of the fast kernels need (197 x 197 in bf16: 3.3)."""
 STREAM_SHARE = 0.88
@@ -52,6 +56,15 @@ def matrix_ns(roofs: Roofs, flops: float, size: float, precision: str, *, aligne
     traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / MATRIX_STREAM_SHARE
     slower = 1.0 if aligned else MISALIGNED_FACTOR
     return MATRIX_FIXED_NS + max(arithmetic, traffic) * slower if not math.isnan(arithmetic) else math.nan
+
+
+def convolution_ns(roofs: Roofs, flops: float, size: float, precision: str, *, backward: bool, turned: bool) -> float:
+    """A convolution with many channels; `turned` when its tensors are in NCHW and have to be turned for the matrix units."""
+    share = CONVOLUTION_BACKWARD_SHARE if backward else CONVOLUTION_SHARE
+    arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / share
+    traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / MATRIX_STREAM_SHARE
+    turning = stream_ns(roofs, 2 * size) if turned and not math.isnan(size) else 0.0
+    return MATRIX_FIXED_NS + max(arithmetic, traffic) + turning if not math.isnan(arithmetic) else math.nan
 
 
 def stream_ns(roofs: Roofs, size: float) -> float:

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.loader import SERIAL
 from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
-from stepscope.rules.loading import READY_NS, SERIAL, input_per_step, loaded_every, loading_frames, with_input
+from stepscope.rules.loading import FETCH_NS, input_per_step, loaded_every, loading_frames, with_input
 from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "serial-loader"
@@ -75,7 +76,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def _least(case: Case, loading_ns: float) -> str:
     """How many workers bring a batch as often as the step without its loading needs one."""
     assert case.graph is not None
-    least = math.ceil(loading_ns / max(play(with_input(case.graph, 0.0, READY_NS)).pitch_ns, 1.0))
+    least = math.ceil(loading_ns / max(play(with_input(case.graph, 0.0, FETCH_NS)).pitch_ns, 1.0))
     if least > POLICY.workers:
         return f"{least} keep up, if the rank has the cores"
     return f"at least {least}, at most the cores per rank"

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.loader import READY_NS, WORKERS, next_calls
 from stepscope.replay.changes import with_part_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.loading import READY_NS, WORKERS, next_calls
 from stepscope.rules.proposal import Abstention, Proposal, Remark
 
 CODE = "shallow-prefetch"
@@ -47,7 +47,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Spread the bursts' waits evenly over the steps."""
     if case.graph is None or case.pitch_ns is None:
         return None
-    fetches = case.survey.trace.dur_ns[next_calls(case, WORKERS)]
+    fetches = case.survey.trace.dur_ns[next_calls(case.survey.trace, case.survey.host, WORKERS)]
     bursts = np.flatnonzero(fetches > READY_NS)
     distance = np.unique(np.diff(bursts))
     if len(bursts) < POLICY.least_bursts or len(distance) != 1 or int(distance[0]) < 2:

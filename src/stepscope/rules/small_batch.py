@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.core.trace import NONE, Bool, Int64, Kind, Launch
+from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind, Launch
 from stepscope.replay.changes import without_tasks, without_waits
-from stepscope.replay.graph import Float64, Graph
+from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.host_ranges import tasks_of
 from stepscope.rules.proposal import Abstention, Proposal
@@ -86,9 +86,9 @@ def _folded(case: Case, graph: Graph, micro: Int64, folds: int, roof_share: floa
 
 
 def _at_size(case: Case, graph: Graph, folds: int, roof_share: float) -> Float64:
-    """How long each task takes on `folds` times the data: no less than its roof allows, where that is known, and as much longer as
-    it fills the device already: a kernel that does, and is far from its roof all the same, gains nothing by being larger. Products
-    do: theirs is another kernel then, with larger tiles."""
+    """How long each task takes on `folds` times the data: no less than its roof allows, where that is known, and as much longer
+    as it fills the device already: a kernel that does, and is far from its roof all the same, gains nothing by being larger.
+    Products do: theirs is another kernel then, with larger tiles."""
     floor = np.full(len(case.survey.trace), np.nan)
     floor[case.survey.kernels.kernels] = case.survey.kernels.floor_ns
     by_roof = folds * floor[graph.task_event] / roof_share
@@ -151,6 +151,8 @@ def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
     )
     for step, part, name in rows:
         counts.setdefault((step, part), Counter())[name] += 1
+    if _updates_between(case, graph):
+        return 0
     per_step = Counter(step for step, _ in counts)
     folds = int(np.median(list(per_step.values()))) if per_step else 0
     for (step, part), names in counts.items():
@@ -158,3 +160,16 @@ def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
         if part and (first & names).total() < POLICY.same_share * min(first.total(), names.total()):
             return 0
     return folds
+
+
+def _updates_between(case: Case, graph: Graph) -> bool:
+    """Whether the optimizer runs several times a step with other work between: then each round has its own update."""
+    charges = case.survey.charges
+    optimizer, backward = (np.zeros(len(case.survey.trace), np.bool_) for _ in range(2))
+    optimizer[charges.work], backward[charges.work] = charges.optimizer, charges.backward
+    for step in range(graph.num_steps):
+        mine = graph.task_event[graph.task_step == step]
+        mine = mine[optimizer[mine] | backward[mine]]
+        if int((optimizer[mine][1:] & ~optimizer[mine][:-1]).sum()) > 1:
+            return True
+    return False

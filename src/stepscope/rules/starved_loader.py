@@ -22,8 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.loader import WORKERS, is_starved, next_calls, waiting_fetches
 from stepscope.rules.case import Case
-from stepscope.rules.loading import READY_NS, WORKERS, input_per_step, loaded_every, next_calls, with_input
+from stepscope.rules.loading import FETCH_NS, input_per_step, loaded_every, with_input
 from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "starved-loader"
@@ -32,11 +33,6 @@ BOUND = "data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    most_steps: float = 0.5
-    """Share of the fetches that must wait, unless all waits together are long."""
-    long_wait: float = 0.2
-    """Of a step, waited on average: several workers that take long each hand their batches over in a burst, so that one fetch
-    waits for all; a burst that a deeper queue would smooth costs less."""
     more_workers: int = 4
     """Times the workers there are, as the mend tries: from the usual 2 to 4 up to the cores of a rank's share of a machine."""
     cautious_left: float = 0.5
@@ -50,12 +46,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
     """More workers, if most fetches wait."""
     if case.graph is None or case.pitch_ns is None:
         return None
-    fetches = case.survey.trace.dur_ns[next_calls(case, WORKERS)]
-    waiting = fetches > READY_NS
-    if len(fetches) == 0:
+    trace, host = case.survey.trace, case.survey.host
+    if not is_starved(trace, host, case.pitch_ns):
         return None
-    if float(waiting.mean()) <= POLICY.most_steps and float(fetches.mean()) < POLICY.long_wait * case.pitch_ns:
-        return None
+    fetches, waiting = trace.dur_ns[next_calls(trace, host, WORKERS)], waiting_fetches(trace, host)
     per_step = input_per_step(case.graph)
     waited_ms = float(np.mean(per_step)) / 1e6 if len(per_step) else 0.0
     batch_ns = case.pitch_ns / POLICY.more_workers
@@ -70,8 +64,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
             "the number of workers and idle cores is not in the trace",
         ),
         change=lambda graph: loaded_every(graph, batch_ns),
-        cautious=lambda graph: with_input(graph, POLICY.cautious_left, READY_NS),
-        hopeful=lambda graph: with_input(graph, 0.0, READY_NS),
+        cautious=lambda graph: with_input(graph, POLICY.cautious_left, FETCH_NS),
+        hopeful=lambda graph: with_input(graph, 0.0, FETCH_NS),
     )
 
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.roofs import Roofs
-from stepscope.core.trace import NONE, Bool
+from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
-from stepscope.replay.graph import Float64, Graph
+from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import matrix_ns
