@@ -1,7 +1,7 @@
 """What limits a recorded run, measured from its traces.
 
 PATH is a PyTorch profiler (Kineto) or Chrome trace (.json, .json.gz, .json.zst), several of them, a folder with one file per
-rank, or a tar of them.
+rank, or a tar of them. Logs of NCCL or RCCL (NCCL_DEBUG=INFO) may stand beside them, named or in the folder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,16 +43,38 @@ def diagnose_paths(
     paths: Sequence[str], *, step_ms: float | None, use_cache: bool, jobs: int | None, every: bool = False
 ) -> Diagnosis:
     """Read, measure, judge; progress on stderr when that is a terminal."""
+    from stepscope.errors import InputError
     from stepscope.readers.inputs import find_sources
     from stepscope.rules.job import measure_job
     from stepscope.rules.verdict import diagnose
 
     step_ns = None if step_ms is None else round(step_ms * 1e6)
-    with find_sources(paths) as found, _executor(found.sources, jobs) as executor, _progress(found.sources) as (files, read):
+    with ExitStack() as held:
+        found = held.enter_context(find_sources(paths))
+        if not found.sources:
+            raise InputError(_logs_alone(found.logs))
+        executor = held.enter_context(_executor(found.sources, jobs))
+        files, read = held.enter_context(_progress(found.sources))
         job = measure_job(
-            found.sources, executor=executor, step_ns=step_ns, use_cache=use_cache, progress=files, read_progress=read
+            found.sources,
+            logs=found.logs,
+            executor=executor,
+            step_ns=step_ns,
+            use_cache=use_cache,
+            progress=files,
+            read_progress=read,
         )
         return diagnose(replace(job, notes=(*found.notes, *job.notes)), every=every)
+
+
+def _logs_alone(logs: Sequence[Source]) -> str:
+    """What to say where NCCL's logs were given and no trace."""
+    from stepscope.readers.nccl_log import read_nccl_logs
+    from stepscope.report.nccl_view import nccl_text
+
+    names = logs[0].label if len(logs) == 1 else f"{logs[0].label} and {len(logs) - 1} more"
+    needed = "A diagnosis needs the run's traces too: name them beside it. Here is what the log says."
+    return f"no trace was given, only a log of NCCL ({names}). {needed}\n\n{nccl_text(read_nccl_logs(logs))}"
 
 
 def print_diagnosis(diagnosis: Diagnosis, style: str) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stepscope.core.nccl import NcclLog
 from stepscope.core.numbers import number_ranges
 
 MAX_UNKNOWN = 6
@@ -313,6 +314,8 @@ class Facts:
 
     ranks: tuple[RankFacts, ...]
     given_step_ns: int | None = None
+    nccl: NcclLog | None = None
+    """What NCCL's own logs tell; None when none was given."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
+from stepscope.readers.nccl_log import is_nccl_log
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 CACHE_SUFFIX = ".stepscope-cache"
 TRACE_NAME = re.compile(r"\.(?:json|trace)(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE)
+LOG_NAME = re.compile(r"\.(?:log|txt|out|err)(?:\.(?:gz|zst|zstd))?$|[nr]ccl", re.IGNORECASE)
+"""What in a folder or an archive may be a log of NCCL; its first lines decide."""
 ARCHIVE_NAME = re.compile(r"\.(?:tar(?:\.(?:gz|zst|zstd))?|tgz)$", re.IGNORECASE)
 RANK = re.compile(r"(?<![a-z])rank[-_.=]?(\d{1,6})(?![\d])", re.IGNORECASE)
 MAX_FILES = 100_000
@@ -41,6 +44,8 @@ class Found:
 
     sources: tuple[Source, ...]
     notes: tuple[str, ...]
+    logs: tuple[Source, ...] = ()
+    """Logs of NCCL that were named or lie beside the traces."""
     _held: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
 
     def close(self) -> None:
@@ -61,7 +66,9 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
     with ExitStack() as held:
         sources = [source for path in paths for source in _of_path(Path(path), notes, held)]
         sources = _without_repeats(sources, notes)
-        return Found(sources=tuple(_with_rank(s) for s in sources), notes=tuple(notes), _held=held.pop_all())
+        traces = tuple(_with_rank(s) for s in sources if not s.is_log)
+        logs = tuple(s for s in sources if s.is_log)
+        return Found(sources=traces, notes=tuple(notes), logs=logs, _held=held.pop_all())
 
 
 def _of_path(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
@@ -85,7 +92,8 @@ def _of_readable(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
         return _in_archive(path, path, notes)
     if ARCHIVE_NAME.search(path.name):
         return _in_archive(_unpacked(path, notes, held), path, notes)
-    return [Source(path=path, label=str(path))]
+    source = Source(path=path, label=str(path))
+    return [replace(source, is_log=not TRACE_NAME.search(path.name) and is_nccl_log(source))]
 
 
 def _in_folder(folder: Path, notes: list[str]) -> list[Source]:
@@ -95,10 +103,24 @@ def _in_folder(folder: Path, notes: list[str]) -> list[Source]:
         notes.append(
             f"{folder}: {len(archives)} archive(s) in it were not opened ({archives[0].name}, ...); name them to read them"
         )
-    traces = [path for path in files if TRACE_NAME.search(path.name)]
-    if not traces:
+    traces = [Source(path=path, label=str(path), named=False) for path in files if TRACE_NAME.search(path.name)]
+    others = [Source(path=path, label=str(path), named=False, is_log=True) for path in files if _may_be_log(path.name)]
+    found = [*traces, *(source for source in others if _is_readable_log(source, notes))]
+    if not found:
         raise InputError(f"{folder} has no trace in it ({len(files)} other file(s)). {WANTED}")
-    return [Source(path=path, label=str(path), named=False) for path in traces]
+    return found
+
+
+def _may_be_log(name: str) -> bool:
+    return LOG_NAME.search(name) is not None and not TRACE_NAME.search(name) and not ARCHIVE_NAME.search(name)
+
+
+def _is_readable_log(source: Source, notes: list[str]) -> bool:
+    try:
+        return is_nccl_log(source)
+    except InputError as problem:
+        notes.append(str(problem))
+        return False
 
 
 def _walk(folder: Path, notes: list[str]) -> Iterator[Path]:
@@ -126,10 +148,12 @@ def _in_archive(tar: Path, archive: Path, notes: list[str]) -> list[Source]:
         walk = Archive(file, tar.stat().st_size)
         for member in walk.members():
             name = PurePosixPath(member.name).name
-            if TRACE_NAME.search(name) and not name.startswith("."):
+            if (TRACE_NAME.search(name) or _may_be_log(name)) and not name.startswith("."):
                 label = f"{archive}:{member.name}"
-                where = Source(path=tar, label=label, named=False, archive=archive)
-                sources.append(replace(where, offset=member.offset, length=member.length))
+                where = Source(path=tar, label=label, named=False, archive=archive, is_log=not TRACE_NAME.search(name))
+                where = replace(where, offset=member.offset, length=member.length)
+                if not where.is_log or _is_readable_log(where, notes):
+                    sources.append(where)
         notes.extend(f"{archive}: {note}" for note in walk.notes)
     if not sources:
         raise InputError(f"{archive} is an archive with no trace in it. {WANTED}")

@@ -13,6 +13,7 @@ from stepscope.core.trace import Trace
 from stepscope.errors import FormatError
 from stepscope.readers import cache
 from stepscope.readers.kineto import WANTED, Progress, read_kineto
+from stepscope.readers.nccl_log import is_log_text
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import is_header
@@ -44,7 +45,6 @@ JSON_FIELDS = (
 TEXTS = (
     (re.compile(rb"\A\s*<(?:!doctype|html|\?xml|svg)", re.IGNORECASE), "a web page"),
     (re.compile(rb'"ID","Process ID","Process Name"|==PROF=='), "the output of Nsight Compute (ncu)"),
-    (re.compile(rb"NCCL (?:INFO|WARN)"), "a log of NCCL"),
 )
 """Looked for in what is not JSON."""
 BY_NAME = (
@@ -94,6 +94,8 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
     for suffixes, what in BY_NAME:
         if label.lower().endswith(suffixes):
             return what, WANTED
+    if is_log_text(head):
+        return "a log of NCCL", "Name it .log or .txt, and give it beside the traces of the run."
     is_json = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
     for pattern, what in JSON_FIELDS if is_json and b'"traceEvents"' not in head else () if is_json else TEXTS:
         if pattern.search(head):

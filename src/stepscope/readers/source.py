@@ -20,6 +20,8 @@ class Source:
     rank_source: str = "not known"
     named: bool = True
     """The user named this very file. One found in a folder or an archive may turn out to be no trace, and is then skipped."""
+    is_log: bool = False
+    """A log of NCCL, not a trace."""
     archive: Path | None = None
     """The archive it lies in. `path` differs where that is compressed: then it is the archive unpacked, and goes away."""
 

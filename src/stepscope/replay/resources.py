@@ -30,10 +30,9 @@ def without_host(graph: Graph) -> Graph:
     return replace(free, task_latency_ns=np.zeros_like(graph.task_latency_ns))
 
 
-def shares(graph: Graph, kinds: TaskKinds, *, paced_by_loader: bool = False) -> dict[str, float]:
-    """For each resource, how much shorter the step is without it. With `paced_by_loader` only input can make it shorter."""
-    whole = play(graph).pitch_ns
-    free = {
+def free_of(graph: Graph, kinds: TaskKinds) -> dict[str, Graph]:
+    """For each resource, the graph without it."""
+    return {
         "data": without_host_parts(graph, "input"),
         "host": without_host(graph),
         "transfer": without_host_parts(without_tasks(graph, kinds.transfer), "transfer"),
@@ -41,6 +40,12 @@ def shares(graph: Graph, kinds: TaskKinds, *, paced_by_loader: bool = False) -> 
         "compute": without_tasks(graph, kinds.arithmetic),
         "memory": without_tasks(graph, kinds.memory),
     }
+
+
+def shares(graph: Graph, kinds: TaskKinds, *, paced_by_loader: bool = False) -> dict[str, float]:
+    """For each resource, how much shorter the step is without it. With `paced_by_loader` only input can make it shorter."""
+    whole = play(graph).pitch_ns
+    free = free_of(graph, kinds)
     if not whole > 0:
         return dict.fromkeys(free, 0.0)
     if paced_by_loader:

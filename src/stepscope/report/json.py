@@ -8,6 +8,7 @@ from typing import Any
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
+from stepscope.report.nccl_view import nccl_contract
 
 SCHEMA = "stepscope.diagnosis/1"
 
@@ -19,6 +20,7 @@ def to_json(diagnosis: Diagnosis) -> str:
 
 def contract(diagnosis: Diagnosis) -> dict[str, Any]:
     """The contract as plain values. What was not measured is null, never 0."""
+    nccl = diagnosis.facts.nccl
     return {
         "schema": SCHEMA,
         "verdict": asdict(diagnosis.verdict),
@@ -28,7 +30,7 @@ def contract(diagnosis: Diagnosis) -> dict[str, Any]:
         "findings": [asdict(finding) for finding in diagnosis.findings],
         "notes": list(diagnosis.notes),
         "unknown_events": diagnosis.unknown_events,
-    }
+    } | ({} if nccl is None else {"nccl": nccl_contract(nccl)})
 
 
 def _rank(facts: RankFacts) -> dict[str, Any]:

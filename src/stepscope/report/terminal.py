@@ -17,6 +17,7 @@ from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.numbers import number_ranges
 from stepscope.report.host_view import draw_host
 from stepscope.report.kernel_view import draw_kernels
+from stepscope.report.nccl_view import draw_nccl
 from stepscope.report.ranks_view import draw_ranks
 from stepscope.report.sheet import Sheet
 from stepscope.report.step_view import draw_device, draw_step
@@ -86,6 +87,8 @@ def _draw(sheet: Sheet, diagnosis: Diagnosis) -> None:
         draw_device(sheet, rank)
         draw_kernels(sheet, rank)
         draw_host(sheet, rank)
+    if diagnosis.facts.nccl is not None:
+        draw_nccl(sheet, diagnosis.facts.nccl)
     _draw_notes(sheet, diagnosis)
 
 

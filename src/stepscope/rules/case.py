@@ -24,6 +24,8 @@ class Case:
 
     survey: Survey
     facts: RankFacts
+    recorded: Graph | None = None
+    """As it was recorded, the profiler's cost and all."""
     graph: Graph | None
     """None when the recording does not allow a replay: then no gain can be predicted."""
     kinds: TaskKinds | None
@@ -78,6 +80,7 @@ def case_of(found: Survey, rank: int, step_ns: int | None) -> Case:
     return Case(
         survey=found,
         facts=replace(facts, replayed=replayed),
+        recorded=graph,
         graph=fitted.graph,
         kinds=kinds,
         paced_by_loader=starved,

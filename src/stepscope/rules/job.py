@@ -6,15 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, replace
 
+from stepscope.analyses.ledger import ledger_of
 from stepscope.analyses.survey import device_of, survey
+from stepscope.core.comms import Ledger
 from stepscope.core.facts import Facts, RankFacts
-from stepscope.core.trace import TraceMeta
+from stepscope.core.nccl import NcclLog
+from stepscope.core.trace import Trace, TraceMeta
 from stepscope.errors import InputError, StepscopeError
 from stepscope.hardware.lookup import find_spec
 from stepscope.readers.inputs import assign_ranks
+from stepscope.readers.nccl_log import read_nccl_logs
 from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
-from stepscope.rules.case import case_of
+from stepscope.rules.assembly import Together, bring_together
+from stepscope.rules.case import Case, case_of
 from stepscope.rules.rulebook import Judgement, judge
 
 Progress = Callable[[int, int], None]
@@ -28,6 +33,7 @@ class Measured:
     meta: TraceMeta | None = None
     facts: RankFacts | None = None
     judgement: Judgement | None = None
+    ledger: Ledger | None = None
     problem: str | None = None
 
 
@@ -39,6 +45,8 @@ class Job:
     judgements: tuple[Judgement, ...]
     """In the order of `facts.ranks`."""
     notes: tuple[str, ...]
+    together: Together | None = None
+    """What the ranks say together; None for one rank, or ranks that share no collective."""
 
 
 def measure_file(source: Source, step_ns: int | None, use_cache: bool, progress: Callable[[int], None] | None = None) -> Measured:
@@ -47,15 +55,21 @@ def measure_file(source: Source, step_ns: int | None, use_cache: bool, progress:
         trace = read_trace(source, use_cache=use_cache, progress=progress)
     except StepscopeError as problem:
         return Measured(problem=str(problem))
+    case = _case(trace, trace.meta.rank or 0, step_ns)
+    ledger = ledger_of(case.survey, case.facts.rank)
+    return Measured(meta=trace.meta, facts=case.facts, judgement=judge(case), ledger=ledger if len(ledger) else None)
+
+
+def _case(trace: Trace, rank: int, step_ns: int | None) -> Case:
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
-    case = case_of(survey(trace, spec), trace.meta.rank or 0, step_ns)
-    return Measured(meta=trace.meta, facts=case.facts, judgement=judge(case))
+    return case_of(survey(trace, spec), rank, step_ns)
 
 
 def measure_job(
     sources: Sequence[Source],
     *,
+    logs: Sequence[Source] = (),
     executor: Executor | None = None,
     step_ns: int | None = None,
     use_cache: bool = True,
@@ -73,18 +87,44 @@ def measure_job(
     if not good:
         raise InputError(problems[0] if len(problems) == 1 else "no trace could be read:\n  " + "\n  ".join(problems))
     ranks, notes = assign_ranks([r.meta for r in good if r.meta is not None])
+    used = [source for source, r in zip(sources, results, strict=True) if r.facts is not None and r.meta is not None]
+    nccl = read_nccl_logs(logs) if logs else None
+    together = _together(used, good, ranks, step_ns, use_cache, nccl)
+    waits = {} if together is None else together.facts
     rows = [
-        (replace(r.facts, rank=rank), r.judgement or Judgement())
+        (waits.get(rank, replace(r.facts, rank=rank)), r.judgement or Judgement())
         for r, rank in zip(good, ranks, strict=True)
         if r.facts is not None
     ]
     rows.sort(key=lambda row: (row[0].rank, row[0].path))
     left_out = [f"left out: {problem}" for problem in problems]
     return Job(
-        facts=Facts(ranks=tuple(facts for facts, _ in rows), given_step_ns=step_ns),
+        facts=Facts(ranks=tuple(facts for facts, _ in rows), given_step_ns=step_ns, nccl=nccl),
         judgements=tuple(judgement for _, judgement in rows),
-        notes=(*left_out, *notes),
+        notes=(*left_out, *notes, *(() if together is None else together.notes)),
+        together=together,
     )
+
+
+def _together(
+    sources: Sequence[Source],
+    good: Sequence[Measured],
+    ranks: Sequence[int],
+    step_ns: int | None,
+    use_cache: bool,
+    nccl: NcclLog | None,
+) -> Together | None:
+    """What the ranks say together; a trace is read again for each rank that is replayed."""
+    ledgers = [replace(r.ledger, rank=rank) for r, rank in zip(good, ranks, strict=True) if r.ledger is not None]
+    facts = [replace(r.facts, rank=rank) for r, rank in zip(good, ranks, strict=True) if r.facts is not None]
+    source_of = dict(zip(ranks, sources, strict=True))
+    if len(set(ranks)) < len(ranks):
+        return None
+
+    def case(rank: int) -> Case | None:
+        return _case(read_trace(source_of[rank], use_cache=use_cache), rank, None)
+
+    return bring_together(facts, ledgers, case, step_ns, nccl)
 
 
 def _measured(

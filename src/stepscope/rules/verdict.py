@@ -12,7 +12,7 @@ from stepscope.rules.sure_bound import MOST_IDLE, is_blind, sure_bound
 
 BOUND_OF_PART = {
     "compute": "compute",
-    "comms_wait": "comms",
+    "comms_wait": "imbalance",
     "comms_transfer": "comms",
     "transfer": "transfer",
     "idle_input": "data",
@@ -27,6 +27,7 @@ WORDS = {
     "compute": "arithmetic in kernels",
     "memory": "kernels that wait for device memory",
     "comms": "communication between ranks",
+    "imbalance": "waiting for one another",
     "transfer": "copies between host and device",
     "data": "waiting for input",
     "host": "waiting for the host",
@@ -35,6 +36,7 @@ NAMES = {
     "compute": "Compute-bound",
     "memory": "Bound by device memory",
     "comms": "Bound by communication",
+    "imbalance": "Bound by imbalance",
     "transfer": "Bound by copies",
     "data": "Input-bound",
     "host": "Host-bound",
@@ -58,7 +60,11 @@ def diagnose(job: Job, *, every: bool = False) -> Diagnosis:
     """What limits the run and what to do about it; with `every`, also findings that give next to nothing."""
     facts, rank = job.facts, job.facts.median_rank
     judgement = job.judgements[facts.ranks.index(rank)]
-    findings = tuple(_on_ranks(f, job) for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
+    if job.together is not None and job.together.judgement is not None:
+        judgement = job.together.judgement
+        findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
+    else:
+        findings = tuple(_on_ranks(f, job) for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
     return Diagnosis(
         verdict=_verdict(rank, findings),
         step=_step(facts, rank),

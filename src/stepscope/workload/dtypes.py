@@ -55,6 +55,29 @@ _FIRST = "uint8 int8 int16 int32 int64 fp16 fp32 fp64 complex32 complex64 comple
 _FLOAT8 = dict.fromkeys((23, 24, 25, 26, 44), "fp8")
 SCALAR_TYPES = dict(enumerate(_FIRST.split())) | _FLOAT8 | {15: "bf16", 27: "uint16", 28: "uint32", 29: "uint64", 45: "fp4"}
 
+# c10d writes the ScalarType's own name beside a collective.
+SCALAR_NAMES = {
+    "Byte": "uint8",
+    "Char": "int8",
+    "Short": "int16",
+    "Int": "int32",
+    "Long": "int64",
+    "Half": "fp16",
+    "Float": "fp32",
+    "Double": "fp64",
+    "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128",
+    "Bool": "bool",
+    "BFloat16": "bf16",
+    "Float8_e4m3fn": "fp8",
+    "Float8_e5m2": "fp8",
+    "Float8_e4m3fnuz": "fp8",
+    "Float8_e5m2fnuz": "fp8",
+    "UInt16": "uint16",
+    "UInt32": "uint32",
+    "UInt64": "uint64",
+}
+
 BOOL, INTEGER, FLOAT, COMPLEX = range(4)
 
 

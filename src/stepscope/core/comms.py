@@ -1,0 +1,117 @@
+"""What travels between ranks' analyses: each rank's collectives, and how those of all ranks belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepscope.core.trace import NONE, Bool, Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """What one kind of collective is: same operation, group, type and size."""
+
+    op: str
+    """all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send, recv, sendrecv (a kernel that
+    does one or both, whose partner is not recorded), barrier, or other."""
+    group: str
+    """The process group's name; "" when not recorded."""
+    group_ranks: tuple[int, ...]
+    """Empty when not recorded."""
+    dtype: str | None
+    bytes: int | None
+    """As nccl-tests count them: of the whole message (all_gather: what comes out; reduce_scatter: what goes in)."""
+    on_device: bool
+    """A kernel, or carried by the host (gloo)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """One rank's collectives in the order they ran on the device (or were called on the host), one entry each.
+
+    Times are this rank's own clock, nanoseconds since the epoch where the recorder says so.
+    """
+
+    rank: int
+    kinds: tuple[Collective, ...]
+    kind: Int64
+    """Index into `kinds`."""
+    event: Int64
+    """The trace's event."""
+    start_ns: Int64
+    end_ns: Int64
+    launch_ns: Int64
+    """When the host launched it; NONE where not recorded."""
+    stream: Int64
+    sequence: Int64
+    """The group's sequence number as recorded; NONE where it was not."""
+    step: Int64
+    """The step that launched it; NONE outside the steps."""
+    exposed_start_ns: Int64
+    """Stretches with a collective and no compute beside it, sorted; `exposed_of` says whose."""
+    exposed_end_ns: Int64
+    exposed_of: Int64
+    windows: tuple[tuple[int, int], ...]
+    """The measured windows of the rank's steps."""
+    compute_ns: int
+    """Device time with compute, in the windows."""
+    base_ns: int = 0
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def self_check(self) -> None:
+        n = len(self.kind)
+        assert all(
+            len(a) == n for a in (self.event, self.start_ns, self.end_ns, self.launch_ns, self.stream, self.sequence, self.step)
+        )
+        assert bool((self.end_ns >= self.start_ns).all())
+        assert bool((np.diff(self.start_ns) >= 0).all())
+        assert not n or int(self.kind.max()) < len(self.kinds)
+        assert not len(self.exposed_of) or int(self.exposed_of.max()) < n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """The collectives of a job: who takes part in each, on one clock."""
+
+    ranks: tuple[int, ...]
+    offset_ns: dict[int, int]
+    """Added to a rank's clock gives the job's; 0 for the reference rank and for ranks that share no collective with it."""
+    unaligned: tuple[int, ...]
+    """Ranks whose clock could not be aligned with the reference."""
+    of: dict[int, Int64]
+    """Per rank, per entry of its ledger: the number of the collective; NONE: no other rank's was found."""
+    num: int
+    arrival_ns: dict[int, Int64]
+    """Per rank, per collective: when it arrived, on the job's clock; NONE: it took no part, or its part was not recorded."""
+    last_ns: Int64
+    """Per collective: when the last rank arrived."""
+    end_ns: Int64
+    """Per collective: when it ended, the median over the ranks."""
+    complete: Bool
+    """Per collective: all ranks of its group were recorded."""
+    notes: tuple[str, ...] = ()
+
+    def wait_ns(self, ledger: Ledger) -> Int64:
+        """Per entry of a rank's ledger, how long it waited for the last rank; 0 where nothing was matched."""
+        ids = self.of[ledger.rank]
+        found = ids != NONE
+        waited = np.zeros(len(ids), np.int64)
+        arrived = self.arrival_ns[ledger.rank][ids[found]]
+        waited[found] = np.clip(self.last_ns[ids[found]] - arrived, 0, (ledger.end_ns - ledger.start_ns)[found])
+        return waited
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """How late one rank arrives at the collectives of the measured steps, against the median arrival."""
+
+    rank: int
+    median_ns: int
+    share_last: float
+    """Of the complete collectives, those at which it arrived last by more than the clocks' noise."""
+    per_step_ns: tuple[int, ...] = field(default=())
+    """Its greatest lateness in each step."""

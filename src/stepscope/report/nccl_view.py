@@ -1,0 +1,143 @@
+"""What NCCL's log tells: version, links, algorithms, warnings; and the same for machines."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from stepscope.core.nccl import NcclCommunicator, NcclLog
+from stepscope.core.nccl_notes import notes_on
+from stepscope.core.numbers import number_ranges
+from stepscope.report.names import shorten
+from stepscope.report.sheet import Sheet
+from stepscope.report.units import NBSP, number, plural
+
+MAX_COMMUNICATORS = 3
+MAX_LISTED = 4
+MAX_VARIABLES = 8
+MAX_WARNINGS = 5
+MAX_NOTES = 8
+MAX_WORD = 60
+MAX_LINKS = 10_000
+TEXT_WIDTH = 80
+NIC = re.compile(r"(?<=[^/])/-?\d{1,6}(?:\(\d{1,9}\))?(?=/|$)")
+"""The number of a network device, and of the rank whose device it is: many of them do the same."""
+
+
+def draw_nccl(sheet: Sheet, log: NcclLog) -> None:
+    """A short block; what to think of it comes last."""
+    sheet.heading(log.library.upper(), "from its log")
+    for label, text in _entries(log):
+        sheet.entry(label, text)
+    for warning in log.warnings[:MAX_WARNINGS]:
+        times = f" ({warning.count}{NBSP}times)" if warning.count > 1 else ""
+        sheet.entry("warning", f"{warning.text}{times}")
+    if len(log.warnings) > MAX_WARNINGS:
+        sheet.entry("", f"and {plural(len(log.warnings) - MAX_WARNINGS, 'warning')} more")
+    notes = notes_on(log)
+    for note in notes[:MAX_NOTES]:
+        sheet.prose(note, indent=4, lead="  -")
+    if len(notes) > MAX_NOTES:
+        sheet.prose(f"and {plural(len(notes) - MAX_NOTES, 'note')} more", indent=4, style="dim")
+
+
+def nccl_text(log: NcclLog) -> str:
+    """The block alone, as plain text."""
+    sheet = Sheet(TEXT_WIDTH, fancy=False, ascii_only=False)
+    draw_nccl(sheet, log)
+    return "\n".join(line.plain for line in sheet.lines)
+
+
+def _entries(log: NcclLog) -> Iterator[tuple[str, str]]:
+    hosts = f", {plural(len(log.hosts), 'host')}" if log.hosts else ""
+    yield "version", (log.version or "not told") + hosts
+    for communicator in log.communicators[:MAX_COMMUNICATORS]:
+        yield "communicator", _communicator(communicator)
+    more = len(log.communicators) - MAX_COMMUNICATORS
+    if more > 0:
+        yield (
+            "",
+            f"and {plural(more, 'communicator')} more, the largest of {log.communicators[MAX_COMMUNICATORS].num_ranks} ranks",
+        )
+    if log.connections:
+        ways = Counter(NIC.sub("", connection.via) for connection in log.connections).most_common()
+        slowest = f"; the slowest is {_word(log.slowest_transport or '')}" if len(log.transports) > 1 else ""
+        yield "connections", _list([f"{_word(way)} {count}" for way, count in ways]) + slowest
+    if log.networks or log.interfaces:
+        yield "network", _network(log)
+    if log.graphs:
+        yield "expected", _list([f"{g.pattern} {g.num_channels} x {number(g.inter_gb_s)}{NBSP}GB/s" for g in log.graphs])
+    if log.algorithms:
+        yield "algorithms", _list([_choice(c.function, c.algorithm, c.protocol, c.count) for c in log.algorithms])
+    if log.env:
+        pairs = [f"{name}={_word('|'.join(values))}" for name, values in log.env.items()]
+        yield "variables", _list(pairs, MAX_VARIABLES)
+
+
+def _communicator(communicator: NcclCommunicator) -> str:
+    words = plural(communicator.num_ranks, "rank")
+    if communicator.num_nodes is not None:
+        words += f" on {plural(communicator.num_nodes, 'node')}"
+    if communicator.num_channels is not None:
+        words += f", {plural(communicator.num_channels, 'channel')}"
+    if communicator.rings and communicator.num_ranks > 1:
+        ring = communicator.rings[0]
+        shown = " ".join(str(rank) for rank in ring.ranks[:16])
+        words += f", ring {shown}" + ("" if ring.is_whole and len(ring.ranks) <= 16 else " ...")
+    if len(communicator.ranks) < communicator.num_ranks:
+        words += f" (logged: {shorten(number_ranges(communicator.ranks), MAX_WORD)})"
+    return words
+
+
+def _network(log: NcclLog) -> str:
+    words = _list([_word(name) for name in log.networks]) if log.networks else "not told"
+    if log.interfaces:
+        words += f", over {_list([_word(name) for name in log.interfaces])}"
+    if log.ib_devices is not None:
+        words += f"; InfiniBand or RoCE: {_list([_word(name) for name in log.ib_devices]) or 'none found'}"
+    return words
+
+
+def _choice(function: str | None, algorithm: str, protocol: str | None, count: int) -> str:
+    return " ".join(word for word in (function, f"{algorithm}/{protocol}" if protocol else algorithm, str(count)) if word)
+
+
+def _list(items: list[str], most: int = MAX_LISTED) -> str:
+    rest = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + rest
+
+
+def _word(text: str) -> str:
+    return shorten(text, MAX_WORD)
+
+
+def nccl_contract(log: NcclLog) -> dict[str, Any]:
+    """The key `nccl` of the JSON: connections are counted per pair of ranks, trees are left to the log."""
+    links = Counter((c.communicator, c.rank, c.peer, c.via, c.received_via) for c in log.connections)
+    keys = ("communicator", "rank", "peer", "via", "received_via", "channels")
+    return {
+        "library": log.library,
+        "version": log.version,
+        "versions": list(log.versions),
+        "files": list(log.files),
+        "hosts": list(log.hosts),
+        "world_size": log.world_size,
+        "is_inter_node": log.is_inter_node,
+        "transports": dict(log.transports),
+        "slowest_transport": log.slowest_transport,
+        "communicators": [asdict(communicator) for communicator in log.communicators],
+        "connections": [dict(zip(keys, (*link, n), strict=True)) for link, n in list(links.items())[:MAX_LINKS]],
+        "networks": list(log.networks),
+        "interfaces": list(log.interfaces),
+        "ib_devices": None if log.ib_devices is None else list(log.ib_devices),
+        "topology": None if log.topology is None else asdict(log.topology),
+        "graphs": [asdict(graph) for graph in log.graphs],
+        "algorithms": [asdict(choice) for choice in log.algorithms],
+        "calls": dict(log.calls),
+        "env": {name: list(values) for name, values in log.env.items()},
+        "warnings": [asdict(warning) for warning in log.warnings],
+        "notes": list(notes_on(log)),
+    }

@@ -1,0 +1,186 @@
+"""Judging the ranks of a job together: the rules about many ranks, and those about one with their gains for the whole job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import ModuleType
+
+from stepscope.analyses.lateness import lateness
+from stepscope.analyses.waits import with_waits
+from stepscope.core.comms import Ledger, Matched
+from stepscope.core.diagnosis import Finding
+from stepscope.core.facts import Replayed
+from stepscope.core.nccl import NcclLog
+from stepscope.replay.changes import Change
+from stepscope.replay.profiler_cost import USUAL_COST_NS
+from stepscope.replay.team import fit_team, team_of, team_shares, with_graphs
+from stepscope.replay.together import Team, play_together
+from stepscope.rules import exposed_collectives, late_rank, slow_link, sync_every_microbatch, uneven_work
+from stepscope.rules.case import Case
+from stepscope.rules.crew import Crew, TeamChange, TeamProposal, with_rank
+from stepscope.rules.proposal import Proposal, finding_of
+from stepscope.rules.rulebook import LEAST_SPEEDUP, RULES, Judgement, judge
+
+TEAM_RULES: tuple[ModuleType, ...] = (
+    exposed_collectives,
+    sync_every_microbatch,
+    slow_link,
+    late_rank,
+    uneven_work,
+)
+NO_MORE = 1.15
+"""Times the gain from a rank at the others' pace, up to which a mend of that rank alone is the same mend."""
+MOST_RANKS = 8
+"""Replayed together; of a larger job those that arrive latest and earliest, and some between."""
+
+
+def crew_of(
+    cases: Sequence[Case],
+    ledgers: Sequence[Ledger],
+    everyone: Sequence[Ledger],
+    matched: Matched,
+    step_ns: int | None,
+    nccl: NcclLog | None = None,
+) -> Crew | None:
+    """The ranks' graphs tied together and fitted to the step; None when a rank has none."""
+    graphs = [case.recorded for case in cases]
+    if not graphs or any(graph is None for graph in graphs):
+        return None
+    team = team_of([graph for graph in graphs if graph is not None], ledgers, matched)
+    fitted = fit_team(team, None if step_ns is None else float(step_ns), USUAL_COST_NS)
+    split = tuple(
+        replace(case, facts=with_waits(case.facts, ledger, matched)) for case, ledger in zip(cases, ledgers, strict=True)
+    )
+    return Crew(
+        cases=split,
+        ledgers=tuple(ledgers),
+        matched=matched,
+        lateness=lateness(everyone, matched),
+        team=fitted,
+        pitch_ns=play_together(fitted).pitch_ns,
+        num_ranks=len(everyone),
+        nccl=nccl,
+    )
+
+
+def replayed(crew: Crew, step_ns: int | None) -> Replayed:
+    """What the replay of all ranks says of the job: its step, and what each resource holds up."""
+    first = crew.cases[0]
+    assert first.facts.replayed is not None
+    kinds = [case.kinds for case in crew.cases if case.kinds is not None]
+    return replace(
+        first.facts.replayed,
+        pitch_ns=crew.pitch_ns,
+        error=None if step_ns is None else crew.pitch_ns / step_ns - 1,
+        shares=team_shares(crew.team, kinds),
+    )
+
+
+def judge_crew(crew: Crew) -> Judgement:
+    """Every rule's findings, with what its mend gives the job: a rule about one rank is mended on every rank that has it."""
+    said = [rule.propose_team(crew) for rule in TEAM_RULES]
+    own = [judge_rank(case) for case in crew.cases]
+    proposals = [word for word in said if word is not None] + _lifted(crew, [proposals for proposals, _ in own])
+    paired = sorted(((_finding(crew, p), p) for p in proposals), key=lambda pair: -pair[0].predicted_speedup)
+    paired = _told_once(crew, paired)
+    worth = [proposal for finding, proposal in paired if finding.predicted_speedup >= LEAST_SPEEDUP]
+    first = own[0][1]
+    return Judgement(
+        findings=tuple(finding for finding, _ in paired),
+        together=_together(crew, worth) if len(worth) > 1 else None,
+        abstentions=first.abstentions,
+        remarks=first.remarks,
+        lacks_stacks=first.lacks_stacks,
+    )
+
+
+def _told_once(crew: Crew, paired: list[tuple[Finding, TeamProposal]]) -> list[tuple[Finding, TeamProposal]]:
+    """What only the late rank suffers from is said with its lateness, not again as a fault of the job."""
+    late = next((pair for pair in paired if pair[0].code == late_rank.CODE), None)
+    if late is None or late[0].predicted_speedup < LEAST_SPEEDUP:
+        return paired
+    place = crew.ranks.index(late[0].ranks[0])
+    kept, reasons = [], []
+    for finding, proposal in paired:
+        if finding.bound in ("host", "data") and finding.predicted_speedup >= LEAST_SPEEDUP:
+            changed = proposal.change(crew.team)
+            elsewhere = with_rank(changed, place, crew.team.parts[place].graph)
+            if crew.speedup(elsewhere) < LEAST_SPEEDUP and finding.predicted_speedup <= NO_MORE * late[0].predicted_speedup:
+                reasons.append(f"{finding.code} there: {finding.summary}")
+                continue
+        kept.append((finding, proposal))
+    told = (replace(late[0], evidence=(*late[0].evidence, *reasons)), late[1])
+    return [told if pair[0].code == late_rank.CODE else pair for pair in kept]
+
+
+def judge_rank(case: Case) -> tuple[list[Proposal], Judgement]:
+    """A rank's proposals, and its judgement as if it were alone."""
+    words = [rule.propose(case) for rule in RULES] if case.graph is not None else []
+    return [word for word in words if isinstance(word, Proposal)], judge(case)
+
+
+def _lifted(crew: Crew, proposals: Sequence[Sequence[Proposal]]) -> list[TeamProposal]:
+    """The proposals of single ranks, joined by code: each rank's own change on its own graph."""
+    found: dict[str, dict[int, Proposal]] = {}
+    for place, mine in enumerate(proposals):
+        for proposal in mine:
+            found.setdefault(proposal.code, {})[place] = proposal
+    lifted = []
+    for code, by_place in found.items():
+        gains = {place: finding_of(crew.cases[place], proposal) for place, proposal in by_place.items()}
+        best = max(gains, key=lambda place: gains[place].predicted_speedup)
+        words = gains[best]
+        lifted.append(
+            TeamProposal(
+                code=code,
+                bound=by_place[best].bound,
+                summary=words.summary,
+                action=words.action,
+                evidence=words.evidence,
+                ranks=tuple(crew.ranks[p] for p, f in gains.items() if f.predicted_speedup >= LEAST_SPEEDUP)
+                or (crew.ranks[best],),
+                change=_on_all({place: proposal.change for place, proposal in by_place.items()}),
+                cautious=_on_all({place: proposal.cautious or proposal.change for place, proposal in by_place.items()}),
+                hopeful=_on_all({place: proposal.hopeful or proposal.change for place, proposal in by_place.items()}),
+                changes_numerics=by_place[best].changes_numerics,
+            )
+        )
+    return lifted
+
+
+def _on_all(changes: dict[int, Change]) -> TeamChange:
+    def change(team: Team) -> Team:
+        graphs = [changes[at](part.graph) if at in changes else part.graph for at, part in enumerate(team.parts)]
+        return with_graphs(team, graphs)
+
+    return change
+
+
+def _finding(crew: Crew, proposal: TeamProposal) -> Finding:
+    likely = crew.speedup(proposal.change(crew.team))
+    others = [crew.speedup(change(crew.team)) for change in (proposal.cautious, proposal.hopeful) if change is not None]
+    return Finding(
+        code=proposal.code,
+        bound=proposal.bound,
+        summary=proposal.summary,
+        action=proposal.action,
+        evidence=proposal.evidence,
+        ranks=proposal.ranks,
+        predicted_speedup=likely,
+        predicted_low=min([likely, *others]),
+        predicted_high=max([likely, *others]),
+        predicted_step_ms=crew.pitch_ns / likely / 1e6,
+        changes_numerics=proposal.changes_numerics,
+    )
+
+
+def _together(crew: Crew, proposals: Sequence[TeamProposal]) -> float:
+    """What all the mends give at once; one that has nothing left to give after those before it is left out."""
+    team, best = crew.team, 1.0
+    for proposal in proposals:
+        changed = proposal.change(team)
+        gain = crew.speedup(changed)
+        if gain > best:
+            team, best = changed, gain
+    return best

@@ -1,0 +1,94 @@
+"""Who holds a job up: each rank's own pace, and what the slowest one does more of than the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.core.trace import Bool
+from stepscope.replay.graph import HOST_PARTS, Graph
+from stepscope.replay.team import alone
+from stepscope.replay.together import Team, play_together
+from stepscope.rules.crew import Crew, with_rank
+
+BISECTIONS = 8
+PART_WORDS = {
+    "input": "in its loader",
+    "allocator": "in the allocator",
+    "compile": "compiling",
+    "io": "saving or loading",
+    "transfer": "feeding copies",
+    "comms": "in collectives of the host",
+    "work": "in its own host work",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paces:
+    """Per rank of a crew, its step if it never had to wait for another, and what it is made of. Nanoseconds a step."""
+
+    alone_ns: tuple[float, ...]
+    host_ns: tuple[dict[str, float], ...]
+    compute_ns: tuple[float, ...]
+
+    @property
+    def slowest(self) -> int:
+        return int(np.argmax(self.alone_ns))
+
+    def others(self, values: tuple[float, ...], place: int) -> float:
+        """The median of the other ranks'."""
+        rest = [value for at, value in enumerate(values) if at != place]
+        return float(np.median(rest)) if rest else values[place]
+
+
+def paces(crew: Crew) -> Paces:
+    """Play each rank alone and add up what it does."""
+    host, compute = [], []
+    for part, case in zip(crew.team.parts, crew.cases, strict=True):
+        steps = max(part.graph.num_steps, 1)
+        host.append({name: float(part.graph.call_parts[name].sum()) / steps for name in HOST_PARTS})
+        assert case.kinds is not None
+        busy = case.kinds.arithmetic | case.kinds.memory
+        compute.append(float(part.graph.task_ns[busy].sum()) / steps)
+    return Paces(alone_ns=tuple(alone(crew.team)), host_ns=tuple(host), compute_ns=tuple(compute))
+
+
+def at_pace(crew: Crew, team: Team, place: int, target_ns: float) -> Team:
+    """One rank as quick as `target_ns` a step: its host's time, and its kernels' where that is not enough, cut down alike."""
+    case = crew.cases[place]
+    assert case.kinds is not None
+    busy = case.kinds.arithmetic | case.kinds.memory
+    graph = team.parts[place].graph
+    for cut in (_host_cut, _whole_cut):
+        if _alone(team, place, cut(graph, busy, 0.0)) > target_ns:
+            continue
+        low, high = 0.0, 1.0
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if _alone(team, place, cut(graph, busy, middle)) > target_ns else (middle, high)
+        return with_rank(team, place, cut(graph, busy, low))
+    return with_rank(team, place, _whole_cut(graph, busy, 0.0))
+
+
+def _alone(team: Team, place: int, graph: Graph) -> float:
+    part = replace(team.parts[place], graph=graph)
+    return play_together(replace(team, parts=(part,), members=np.ones_like(team.members))).pitch_ns
+
+
+def _host_cut(graph: Graph, _busy: Bool, factor: float) -> Graph:
+    return replace(graph, call_parts={name: part * factor for name, part in graph.call_parts.items()})
+
+
+def _whole_cut(graph: Graph, busy: Bool, factor: float) -> Graph:
+    return replace(_host_cut(graph, busy, factor), task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns))
+
+
+def excess(found: Paces, place: int) -> tuple[str, float]:
+    """What a rank does most more of than the others: a part of HOST_PARTS or `compute`, and how much."""
+    more = {"compute": found.compute_ns[place] - found.others(found.compute_ns, place)}
+    for name in HOST_PARTS:
+        values = tuple(host[name] for host in found.host_ns)
+        more[name] = values[place] - found.others(values, place)
+    most = max(more, key=lambda name: more[name])
+    return most, more[most]

@@ -1,0 +1,104 @@
+"""Ranks have unlike amounts of work, and the ones with less wait.
+
+What it sees: with the ranks replayed together, kernels that take longer on one rank than on the others, or a last rank that
+changes from step to step, while collectives wait.
+
+Why it costs: every step lasts as long as its largest share of the work. Sequences of unlike length, unbalanced experts or a
+batch that does not divide evenly make the others wait for it.
+
+Evidence it needs: traces of all ranks, or of several at least.
+
+What to do: sort or bucket samples by length and hand out batches of equal tokens (a balanced sampler, packing); for experts a
+balancing loss or a capacity factor; even pipeline stages.
+
+Example: the longer of two ranks' batches changed every step: the step took as long as the longer one, always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.core.trace import NONE, Float64
+from stepscope.replay.team import with_graphs
+from stepscope.replay.together import Team
+from stepscope.rules.crew import Crew, TeamProposal
+from stepscope.rules.pace import at_pace, excess, paces
+
+CODE = "uneven-work"
+BOUND = "imbalance"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_excess: float = 0.03
+    """Of the step, by which a rank's kernels must take longer than the others'."""
+    least_spread: float = 0.1
+    """Of the kernels' time in a step, over the ranks, from which the work of single steps is uneven."""
+
+
+POLICY = Policy()
+
+
+def propose_team(crew: Crew) -> TeamProposal | None:
+    """The work of each step shared out evenly."""
+    if len(crew.cases) < 2:
+        return None
+    per_step = _compute_per_step(crew)
+    found = paces(crew)
+    place = int(np.argmax(found.compute_ns))
+    usual = found.others(found.compute_ns, place)
+    same = found.compute_ns[place] - usual >= POLICY.least_excess * crew.pitch_ns and excess(found, found.slowest)[0] == "compute"
+    spread = float(np.mean((per_step.max(axis=0) - per_step.mean(axis=0)) / np.maximum(per_step.mean(axis=0), 1.0)))
+    if not same and spread < POLICY.least_spread:
+        return None
+    most = float(np.mean(per_step.max(axis=0))) / 1e6
+    rank = crew.ranks[place]
+
+    def change(team: Team) -> Team:
+        return _evened(crew, team, per_step)
+
+    return TeamProposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"The ranks' kernels take unlike times: {most:.1f} ms a step on the rank with most,"
+        f" {per_step.mean() / 1e6:.1f} ms on average.",
+        action="Share the work out evenly: batches of equal tokens (a balanced or bucketing sampler, packing), balanced experts",
+        evidence=(
+            f"rank {rank} has most: {found.compute_ns[place] / 1e6:.1f} ms a step, the others {usual / 1e6:.1f} ms"
+            if same
+            else "the rank with most changes from step to step",
+            f"the rank with most has {spread:.0%} more than the average in a step",
+        ),
+        ranks=(rank,) if same else crew.ranks,
+        change=change,
+        cautious=(lambda team: at_pace(crew, team, place, (found.alone_ns[place] + found.others(found.alone_ns, place)) / 2))
+        if same
+        else None,
+    )
+
+
+def _compute_per_step(crew: Crew) -> Float64:
+    """Kernel time by rank and step, over the steps that all have."""
+    steps = min(part.graph.num_steps for part in crew.team.parts)
+    rows = []
+    for part, case in zip(crew.team.parts, crew.cases, strict=True):
+        assert case.kinds is not None
+        busy = (case.kinds.arithmetic | case.kinds.memory) & (part.graph.task_step != NONE)
+        rows.append(np.bincount(part.graph.task_step[busy], part.graph.task_ns[busy], minlength=steps)[:steps])
+    return np.array(rows, np.float64)
+
+
+def _evened(crew: Crew, team: Team, per_step: Float64) -> Team:
+    """Every rank's kernels and host work in a step scaled to the ranks' average of that step."""
+    average = per_step.mean(axis=0)
+    graphs = []
+    for row, part, case in zip(per_step, team.parts, crew.cases, strict=True):
+        assert case.kinds is not None
+        factor = np.ones(part.graph.num_steps)
+        factor[: len(average)] = average / np.maximum(row, 1.0)
+        busy = case.kinds.arithmetic | case.kinds.memory
+        scaled = np.where(busy, part.graph.task_ns * factor[np.maximum(part.graph.task_step, 0)], part.graph.task_ns)
+        graphs.append(replace(part.graph, task_ns=scaled))
+    return with_graphs(team, graphs)
