@@ -6,7 +6,30 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepscope.core.trace import NONE, Bool, Int64
+from stepscope.core.trace import NONE, Bool, Float64, Int64
+
+FORWARD, BACKWARD, OPTIMIZER = 0, 1, 2
+"""The part of a step that launched a collective."""
+
+
+def _no_entries() -> Int64:
+    return np.empty(0, np.int64)
+
+
+def _no_figures() -> Float64:
+    return np.empty(0, np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessGroup:
+    """A process group as one rank recorded it."""
+
+    name: str
+    description: str
+    """"" when not recorded, or when it says nothing (undefined)."""
+    ranks: tuple[int, ...]
+    """Empty when not recorded."""
+    size: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +81,16 @@ class Ledger:
     compute_ns: int
     """Device time with compute, in the windows."""
     base_ns: int = 0
+    phase: Int64 = field(default_factory=_no_entries)
+    """Per entry FORWARD, BACKWARD or OPTIMIZER; NONE where not told. No entries at all when no rank's part was asked for."""
+    unevenness: Float64 = field(default_factory=_no_figures)
+    """Per entry, its greatest split over its mean split; NaN where no splits were recorded. Empty like `phase`."""
+    backward: tuple[tuple[int, int, int], ...] = ()
+    """Step, start of its first backward compute kernel, end of its last."""
+    groups: tuple[ProcessGroup, ...] = ()
+    world_size: int | None = None
+    link: tuple[str, float, str] | None = None
+    """The device's fastest link by datasheet: its name, bytes a second in one direction, the source."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -67,6 +100,7 @@ class Ledger:
         assert all(
             len(a) == n for a in (self.event, self.start_ns, self.end_ns, self.launch_ns, self.stream, self.sequence, self.step)
         )
+        assert len(self.phase) in (0, n) and len(self.unevenness) in (0, n)
         assert bool((self.end_ns >= self.start_ns).all())
         assert bool((np.diff(self.start_ns) >= 0).all())
         assert not n or int(self.kind.max()) < len(self.kinds)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.nccl import NcclLog
 from stepscope.core.numbers import number_ranges
 
@@ -316,6 +317,8 @@ class Facts:
     given_step_ns: int | None = None
     nccl: NcclLog | None = None
     """What NCCL's own logs tell; None when none was given."""
+    comms: CommsFacts | None = None
+    """What the ranks' collectives tell; None when none was recorded."""
 
     @property
     def notes(self) -> tuple[str, ...]:

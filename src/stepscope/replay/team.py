@@ -16,6 +16,8 @@ from stepscope.replay.resources import TaskKinds, free_of
 from stepscope.replay.together import Part, Team, play_together
 
 CLOSE = 0.005
+MOST_MOVING = 3.0
+"""Times the time from the last arrival to the end that moving the bytes may be taken to need."""
 MOST_STRETCH = 4.0
 """Times the recorded host time, with the profiler's usual cost taken off: a host slower than that is not what was recorded."""
 
@@ -48,6 +50,19 @@ def moving_ns(ledgers: Sequence[Ledger], matched: Matched) -> Float64:
 def with_graphs(team: Team, graphs: Sequence[Graph]) -> Team:
     """The same team with changed graphs."""
     return replace(team, parts=tuple(replace(part, graph=graph) for part, graph in zip(team.parts, graphs, strict=True)))
+
+
+def calibrated(team: Team, pitch_ns: float) -> Team:
+    """Moving takes as much longer as the recorded step needs to come out: time that no rank's own work accounts for, such as
+    ranks that share a device or a wire, was spent while the collectives ran."""
+    if play_together(team).pitch_ns >= pitch_ns * (1 - CLOSE):
+        return team
+    low, high = 1.0, MOST_MOVING
+    for _ in range(10):
+        middle = (low + high) / 2
+        slower = replace(team, moving_ns=team.moving_ns * middle)
+        low, high = (low, middle) if play_together(slower).pitch_ns > pitch_ns else (middle, high)
+    return replace(team, moving_ns=team.moving_ns * low)
 
 
 def fit_team(recorded: Team, step_ns: float | None, usual_cost_ns: float) -> Team:

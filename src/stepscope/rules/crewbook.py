@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
 
+import numpy as np
+
 from stepscope.analyses.lateness import lateness
 from stepscope.analyses.waits import with_waits
 from stepscope.core.comms import Ledger, Matched
@@ -14,7 +16,7 @@ from stepscope.core.facts import Replayed
 from stepscope.core.nccl import NcclLog
 from stepscope.replay.changes import Change
 from stepscope.replay.profiler_cost import USUAL_COST_NS
-from stepscope.replay.team import fit_team, team_of, team_shares, with_graphs
+from stepscope.replay.team import calibrated, fit_team, team_of, team_shares, with_graphs
 from stepscope.replay.together import Team, play_together
 from stepscope.rules import exposed_collectives, late_rank, slow_link, sync_every_microbatch, uneven_work
 from stepscope.rules.case import Case
@@ -48,6 +50,8 @@ def crew_of(
     if not graphs or any(graph is None for graph in graphs):
         return None
     team = team_of([graph for graph in graphs if graph is not None], ledgers, matched)
+    pitches = [case.facts.steps.pitch_ns for case in cases if case.facts.steps.pitch_ns is not None]
+    team = calibrated(team, float(np.median(pitches)))
     fitted = fit_team(team, None if step_ns is None else float(step_ns), USUAL_COST_NS)
     split = tuple(
         replace(case, facts=with_waits(case.facts, ledger, matched)) for case, ledger in zip(cases, ledgers, strict=True)

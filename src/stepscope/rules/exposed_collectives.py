@@ -16,15 +16,12 @@ Example: a two-rank DDP step over a socket spent 114 of 121 ms in all-reduces; o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.core.trace import NONE, Bool
-from stepscope.replay.graph import Graph
-from stepscope.replay.team import with_graphs
-from stepscope.replay.together import Team
-from stepscope.rules.crew import Crew, TeamProposal
+from stepscope.rules.crew import Crew, TeamProposal, with_moving_ns
 
 CODE = "exposed-collectives"
 BOUND = "comms"
@@ -40,24 +37,50 @@ POLICY = Policy()
 
 
 def propose_team(crew: Crew) -> TeamProposal | None:
-    """Nobody waits for a collective but the next one, and the step's end."""
+    """As much of the moving as there is compute to hide it behind is gone."""
     exposed = _exposed_ms(crew)
     if exposed * 1e6 < POLICY.least_share * crew.pitch_ns:
         return None
     masks = [crew.tasks(place, np.ones(len(ledger), np.bool_)) for place, ledger in enumerate(crew.ledgers)]
-    total = float(sum(float(part.graph.task_ns[mask].sum()) for part, mask in zip(crew.team.parts, masks, strict=True)))
-    per_step = total / sum(part.graph.num_steps for part in crew.team.parts) / 1e6
+    moving, room = _moving_ms(crew, masks), _room_ms(crew)
+    hidden = min(exposed, room)
+    if moving <= 0 or hidden <= 0:
+        return None
+    left = max(1.0 - hidden / moving, 0.0)
     return TeamProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Collectives run alone for {exposed:.1f} ms of a step.",
+        summary=f"Collectives move bytes for {exposed:.1f} ms of a step with no kernel beside them.",
         action="Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's prefetch; send fewer bytes (bf16"
         " gradients); or more compute per exchange (larger batch, accumulation with no_sync)",
-        evidence=(f"{per_step:.1f} ms a step in collectives, {exposed:.1f} ms of it with no kernel beside them",),
+        evidence=(
+            f"{moving:.1f} ms a step of moving bytes, {exposed:.1f} ms of it exposed",
+            f"{room:.1f} ms of compute a step have no collective beside them yet: so much could be hidden",
+        ),
         ranks=crew.ranks,
-        change=lambda team: _overlapped(team, masks),
-        cautious=lambda team: team,
+        change=lambda team: with_moving_ns(team, masks, lambda ns: ns * left),
+        cautious=lambda team: with_moving_ns(team, masks, lambda ns: ns * (1 + left) / 2),
     )
+
+
+def _moving_ms(crew: Crew, masks: list[Bool]) -> float:
+    """Moving bytes a step, in the middle over the ranks."""
+    values = []
+    for part, mask in zip(crew.team.parts, masks, strict=True):
+        shared = part.shared[mask & (part.shared != NONE)]
+        own = part.graph.task_ns[mask & (part.shared == NONE)].sum()
+        values.append((float(crew.team.moving_ns[shared].sum()) + float(own)) / max(part.graph.num_steps, 1) / 1e6)
+    return float(np.median(values)) if values else 0.0
+
+
+def _room_ms(crew: Crew) -> float:
+    """Compute a step that no collective runs beside, in the middle over the ranks."""
+    values = []
+    for case in crew.cases:
+        steps, parts = case.facts.steps, case.facts.typical_parts_ns
+        hidden = steps.typical(case.facts.comms_hidden_ns)
+        values.append(0.0 if parts is None else max(parts["compute"] - (hidden or 0.0), 0.0) / 1e6)
+    return float(np.median(values)) if values else 0.0
 
 
 def _exposed_ms(crew: Crew) -> float:
@@ -67,18 +90,3 @@ def _exposed_ms(crew: Crew) -> float:
         parts = case.facts.typical_parts_ns
         values.append(0.0 if parts is None else parts["comms_transfer"] / 1e6)
     return float(np.median(values)) if values else 0.0
-
-
-def _overlapped(team: Team, masks: list[Bool]) -> Team:
-    return with_graphs(team, [unhooked(part.graph, mask) for part, mask in zip(team.parts, masks, strict=True)])
-
-
-def unhooked(graph: Graph, mask: Bool) -> Graph:
-    """Neither the host nor a task of another kind waits for the masked tasks."""
-    after, wait = graph.task_after, graph.call_wait
-    freed = (after != NONE) & mask[np.maximum(after, 0)] & ~mask
-    return replace(
-        graph,
-        task_after=np.where(freed, NONE, after),
-        call_wait=np.where((wait != NONE) & mask[np.maximum(wait, 0)], NONE, wait),
-    )
