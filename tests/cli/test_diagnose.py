@@ -177,7 +177,7 @@ def test_the_options_are_pinned() -> None:
     assert actions is not None
     options = {name: sorted(o for a in command._actions for o in a.option_strings) for name, command in dict(actions).items()}
     assert options == {
-        "diagnose": ["--all", "--format", "--help", "--jobs", "--no-cache", "--step-ms", "-h"],
+        "diagnose": ["--all", "--cluster", "--format", "--help", "--jobs", "--no-cache", "--step-ms", "-h"],
         "explain": ["--help", "--list", "-h"],
         "demo": ["--format", "--help", "-h"],
     }

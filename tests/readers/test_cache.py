@@ -64,6 +64,7 @@ def test_a_trace_without_events_comes_back(tmp_path: Path) -> None:
 
 def test_a_changed_file_has_no_cache(tmp_path: Path) -> None:
     one, _, _ = _stored(tmp_path)
+    assert isinstance(one.path, Path)
     state = one.path.stat()
     os.utime(one.path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
     assert cache.load(one) is None
@@ -85,6 +86,7 @@ def test_another_version_has_no_cache(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_link_counts_by_what_it_points_to(tmp_path: Path) -> None:
     one, _, _ = _stored(tmp_path)
+    assert isinstance(one.path, Path)
     (tmp_path / "link.json").symlink_to(one.path)
     link = source(tmp_path / "link.json")
     cache.store(link, read_kineto(link))

@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -208,4 +209,12 @@ def test_one_trace_alone_is_rank_0_without_a_word() -> None:
 def test_a_rank_told_twice_is_noted() -> None:
     ranks, notes = assign_ranks([_meta("a", 0), _meta("b", 0)])
     assert ranks == (0, 0)
-    assert notes == ("rank 0 is told by 2 traces (a, b); are they of one run?",)
+    assert notes == ("rank 0 is told by 2 traces (a, b); are they of one run? The ranks were not compared with one another",)
+
+
+def test_ranks_missing_of_the_world_are_named() -> None:
+    metas = [replace(_meta(str(rank), rank), world_size=16) for rank in (0, 1, 5, 15)]
+    assert assign_ranks(metas)[1] == ("12 of the job's 16 ranks are not among the traces that were read: 2-4, 6-14",)
+    assert assign_ranks(metas[:1])[1] == ()
+    (note,) = assign_ranks([*metas, replace(_meta("x", 3), world_size=8)])[1]
+    assert "different numbers of ranks (8, 16)" in note

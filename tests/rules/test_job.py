@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stepscope.errors import InputError, StepscopeError
+from stepscope.errors import InputError
 from stepscope.readers.source import Source
 from stepscope.rules.job import measure_job
+from stepscope.rules.tasks import Workers
 from tests.shared_data import DEMO
 
 
@@ -31,7 +29,8 @@ def test_an_executor_gives_the_same_facts_as_none(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     alone = measure_job(files, use_cache=False)
     with ThreadPoolExecutor(2) as pool:
-        together = measure_job(files, executor=pool, use_cache=False, progress=lambda done, total: seen.append((done, total)))
+        workers = Workers(pool, 2)
+        together = measure_job(files, workers=workers, use_cache=False, progress=lambda done, total: seen.append((done, total)))
     assert alone == together
     assert seen == [(1, 2), (2, 2)]
 
@@ -43,16 +42,3 @@ def test_one_bad_file_is_a_note_and_only_bad_files_are_an_error(tmp_path: Path) 
     assert any("bad.json" in note for note in job.notes)
     with pytest.raises(InputError, match=r"bad\.json"):
         measure_job([bad], use_cache=False)
-
-
-class DyingExecutor(Executor):
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        raise AssertionError("map is used")
-
-    def map(self, fn: Callable[..., Any], *iterables: Any, timeout: float | None = None, chunksize: int = 1) -> Iterator[Any]:
-        raise BrokenProcessPool("killed")
-
-
-def test_a_dead_worker_is_told_in_words(tmp_path: Path) -> None:
-    with pytest.raises(StepscopeError, match="--jobs 1"):
-        measure_job(sources(tmp_path, "rank0.json.gz"), executor=DyingExecutor(), use_cache=False)

@@ -8,12 +8,15 @@ from functools import lru_cache
 
 import numpy as np
 
+from stepscope.analyses.collective_inputs import told_around
 from stepscope.analyses.collectives import host_collectives
 from stepscope.analyses.intervals import lengths_in, subtract
 from stepscope.analyses.nesting import ancestor_with
+from stepscope.analyses.prefetch import gathers_ahead
+from stepscope.analyses.step_parts import backward_spans, step_parts
 from stepscope.analyses.survey import Survey
-from stepscope.core.comms import Collective, Ledger
-from stepscope.core.trace import NONE, CollectiveArgs, Int64
+from stepscope.core.comms import Collective, Ledger, ProcessGroup
+from stepscope.core.trace import NONE, CollectiveArgs, Int64, Trace
 from stepscope.workload.dtypes import ITEM_BYTES, SCALAR_NAMES
 
 OPS = (
@@ -49,10 +52,15 @@ def ledger_of(found: Survey, rank: int) -> Ledger:
     launch = links.launch[events]
     asking = _asking(found, events, launch)
     kinds: dict[Collective, int] = {}
+    around = np.where(launch != NONE, launch, np.where(on_device[events], NONE, events))
     kind = np.array(
-        [kinds.setdefault(_kind(found, int(e), int(a)), len(kinds)) for e, a in zip(events, asking, strict=True)], np.int64
+        [
+            kinds.setdefault(_kind(found, int(e), int(a), int(r)), len(kinds))
+            for e, a, r in zip(events, asking, around, strict=True)
+        ],
+        np.int64,
     )
-    sequence = [_args(found, int(e), int(a)) for e, a in zip(events, asking, strict=True)]
+    args = [_args(found, int(e), int(a)) for e, a in zip(events, asking, strict=True)]
     exposed_start, exposed_end, exposed_of = _exposed(found, events)
     windows = found.cut.steps.windows
     low = np.array([w[0] for w in windows], np.int64)
@@ -66,7 +74,7 @@ def ledger_of(found: Survey, rank: int) -> Ledger:
         end_ns=trace.end_ns[events],
         launch_ns=np.where(launch != NONE, trace.start_ns[np.maximum(launch, 0)], NONE),
         stream=trace.stream[events].astype(np.int64),
-        sequence=np.array([NONE if a is None or a.sequence is None else a.sequence for a in sequence], np.int64),
+        sequence=np.array([NONE if a is None or a.sequence is None else a.sequence for a in args], np.int64),
         step=np.where(on_device[events], found.cut.step_of[events], _host_step(found, events)),
         exposed_start_ns=exposed_start,
         exposed_end_ns=exposed_end,
@@ -74,7 +82,61 @@ def ledger_of(found: Survey, rank: int) -> Ledger:
         windows=windows,
         compute_ns=int(lengths_in(low, high, found.sets.compute).sum()) if len(windows) else 0,
         base_ns=trace.meta.base_ns,
+        phase=step_parts(found, events),
+        unevenness=np.array([_unevenness("" if a is None else a.in_split or "") for a in args], np.float64),
+        ahead=gathers_ahead(found, around),
+        backward=backward_spans(found),
+        groups=_groups(trace),
+        world_size=trace.meta.world_size,
+        link=_link(found),
     )
+
+
+def _groups(trace: Trace) -> tuple[ProcessGroup, ...]:
+    """Those listed at the head of the recording, then those that collectives name besides."""
+    found: dict[str, ProcessGroup] = {}
+    for one in trace.meta.process_groups:
+        name, ranks, size = one.get("pg_name"), one.get("ranks"), one.get("pg_size")
+        if isinstance(name, str):
+            listed = tuple(r for r in ranks if isinstance(r, int)) if isinstance(ranks, list) else ()
+            found[name] = ProcessGroup(
+                name=name,
+                description=_said(one.get("pg_desc")),
+                ranks=listed,
+                size=size if isinstance(size, int) else len(listed) or None,
+            )
+    for args in trace.collectives:
+        if args.group and args.group not in found:
+            ranks_of = _ranks(args.ranks or "")
+            found[args.group] = ProcessGroup(
+                name=args.group,
+                description=_said(args.description),
+                ranks=ranks_of,
+                size=args.group_size or len(ranks_of) or None,
+            )
+    return tuple(found.values())
+
+
+def _said(description: object) -> str:
+    return description if isinstance(description, str) and description not in ("undefined", "default_pg") else ""
+
+
+def _link(found: Survey) -> tuple[str, float, str] | None:
+    links = {} if found.roofs is None else found.roofs.spec.link_bytes_per_s
+    name = max(links, key=lambda key: links[key].value, default=None)
+    return None if name is None else (name, links[name].value, links[name].source)
+
+
+@lru_cache(maxsize=4096)
+def _unevenness(split: str) -> float:
+    """The greatest over the mean of a recorded list of split sizes; NaN when there is none."""
+    try:
+        sizes = json.loads(split)
+    except ValueError:
+        return float("nan")
+    if not isinstance(sizes, list) or not sizes or not all(isinstance(n, int) and n >= 0 for n in sizes) or not sum(sizes):
+        return float("nan")
+    return float(max(sizes) * len(sizes) / sum(sizes))
 
 
 def _asking(found: Survey, events: Int64, launch: Int64) -> Int64:
@@ -94,12 +156,12 @@ def _args(found: Survey, event: int, asking: int) -> CollectiveArgs | None:
     return None
 
 
-def _kind(found: Survey, event: int, asking: int) -> Collective:
+def _kind(found: Survey, event: int, asking: int, around: int) -> Collective:
     trace, args = found.trace, _args(found, event, asking)
     on_device = bool(found.collective[event])
     name: str = trace.names[trace.name[event]]
     if args is None:
-        return Collective(op=op_of(name), group="", group_ranks=(), dtype=None, bytes=None, on_device=on_device)
+        return _told(found, name, around, on_device)
     op = op_of(args.name or name)
     dtype = None if args.dtype is None else SCALAR_NAMES.get(args.dtype, args.dtype)
     elements = args.out_elements if op in OUTPUT_COUNTS else args.in_elements
@@ -111,6 +173,26 @@ def _kind(found: Survey, event: int, asking: int) -> Collective:
         dtype=dtype,
         bytes=size,
         on_device=on_device,
+        group_size=args.group_size,
+    )
+
+
+def _told(found: Survey, name: str, around: int, on_device: bool) -> Collective:
+    """By the ranges around its launch, else by its kernel's name."""
+    told = told_around(found, around)
+    # A range such as nccl:coalesced names no operation.
+    op = next((op for op in (op_of(told.name), op_of(name)) if op != "other"), "other") if told is not None else op_of(name)
+    if told is None:
+        return Collective(op=op, group="", group_ranks=(), dtype=None, bytes=None, on_device=on_device)
+    elements = told.out_elements if op in OUTPUT_COUNTS else told.in_elements
+    return Collective(
+        op=op,
+        group="",
+        group_ranks=(),
+        dtype=told.dtype,
+        bytes=told.bytes(elements),
+        on_device=on_device,
+        group_size=told.group_size,
     )
 
 

@@ -1,7 +1,8 @@
 """What limits a recorded run, measured from its traces.
 
 PATH is a PyTorch profiler (Kineto) or Chrome trace (.json, .json.gz, .json.zst), several of them, a folder with one file per
-rank, or a tar of them. Logs of NCCL or RCCL (NCCL_DEBUG=INFO) may stand beside them, named or in the folder.
+rank, or a tar of them; here, or behind a URL (s3://, gs://, https://). Logs of NCCL or RCCL (NCCL_DEBUG=INFO) may stand
+beside them, named or in the folder.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Executor
 
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.readers.source import Source
+    from stepscope.rules.tasks import Workers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,19 +29,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-ms", type=_positive, metavar="X", help="the step time without a profiler attached, in ms")
     parser.add_argument("--all", action="store_true", help="also findings whose mend gives less than 2 %%")
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
-    parser.add_argument("--jobs", type=_count, metavar="N", help="processes to use for several files (default: one per core)")
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--jobs", type=_count, metavar="N", help="processes to use for several files (default: one per core)")
+    who.add_argument("--cluster", metavar="ADDRESS", help="read the files on a Dask cluster: its scheduler's address")
 
 
 def run(arguments: argparse.Namespace) -> int:
     diagnosis = diagnose_paths(
-        arguments.paths, step_ms=arguments.step_ms, use_cache=not arguments.no_cache, jobs=arguments.jobs, every=arguments.all
+        arguments.paths,
+        step_ms=arguments.step_ms,
+        use_cache=not arguments.no_cache,
+        jobs=arguments.jobs,
+        cluster=arguments.cluster,
+        every=arguments.all,
     )
     print_diagnosis(diagnosis, arguments.format)
     return 0
 
 
 def diagnose_paths(
-    paths: Sequence[str], *, step_ms: float | None, use_cache: bool, jobs: int | None, every: bool = False
+    paths: Sequence[str],
+    *,
+    step_ms: float | None,
+    use_cache: bool,
+    jobs: int | None,
+    cluster: str | None = None,
+    every: bool = False,
 ) -> Diagnosis:
     """Read, measure, judge; progress on stderr when that is a terminal."""
     from stepscope.errors import InputError
@@ -53,12 +67,12 @@ def diagnose_paths(
         found = held.enter_context(find_sources(paths))
         if not found.sources:
             raise InputError(_logs_alone(found.logs))
-        executor = held.enter_context(_executor(found.sources, jobs))
+        workers = held.enter_context(_workers(found.sources, jobs, cluster))
         files, read = held.enter_context(_progress(found.sources))
         job = measure_job(
             found.sources,
             logs=found.logs,
-            executor=executor,
+            workers=workers,
             step_ns=step_ns,
             use_cache=use_cache,
             progress=files,
@@ -96,19 +110,33 @@ def print_diagnosis(diagnosis: Diagnosis, style: str) -> None:
 
 
 @contextmanager
-def _executor(sources: Sequence[Source], jobs: int | None) -> Iterator[Executor | None]:
-    """Processes when there are several files and several cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(len(sources), jobs or cores)
-    if workers < 2:
-        yield None
-        return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+def _workers(sources: Sequence[Source], jobs: int | None, cluster: str | None) -> Iterator[Workers | None]:
+    """A cluster where one is named, else processes when there are several files and several cores."""
+    from stepscope.readers.remote import is_private
+    from stepscope.rules.workers import cluster_workers, local_workers
 
-    # Not fork: it is unsafe once threads run, and the progress bar is one.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num = min(len(sources), jobs or cores)
+    if cluster is not None:
+        _refuse_private(sources)
+        with cluster_workers(cluster) as workers:
+            yield workers
+    elif num < 2 or any(is_private(source.path) for source in sources):
+        yield None
+    else:
+        with local_workers(num) as workers:
+            yield workers
+
+
+def _refuse_private(sources: Sequence[Source]) -> None:
+    """What only this machine can read cannot be a cluster's task."""
+    from stepscope.errors import UsageError
+    from stepscope.readers.remote import is_private
+
+    for source in sources:
+        if is_private(source.path) or source.stem != source.path:
+            why = "lies, or is unpacked, on this machine alone, where the cluster cannot see it"
+            raise UsageError(f"{source.stem} {why}. Unpack it to a place that both see, or leave out --cluster")
 
 
 @contextmanager
@@ -120,10 +148,12 @@ def _progress(sources: Sequence[Source]) -> Iterator[tuple[Callable[[int, int], 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from stepscope.readers.remote import size_of
+
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         if len(sources) == 1:
-            size = sources[0].length or sources[0].path.stat().st_size
+            size = sources[0].length or size_of(sources[0].path)
             task = bar.add_task("reading", total=size)
             yield None, lambda done: bar.update(task, completed=done)
         else:

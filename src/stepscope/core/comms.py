@@ -48,6 +48,8 @@ class Collective:
     """As nccl-tests count them: of the whole message (all_gather: what comes out; reduce_scatter: what goes in)."""
     on_device: bool
     """A kernel, or carried by the host (gloo)."""
+    group_size: int | None = None
+    """As recorded: the list of ranks may be missing or cut short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +84,11 @@ class Ledger:
     """Device time with compute, in the windows."""
     base_ns: int = 0
     phase: Int64 = field(default_factory=_no_entries)
-    """Per entry FORWARD, BACKWARD or OPTIMIZER; NONE where not told. No entries at all when no rank's part was asked for."""
+    """Per entry FORWARD, BACKWARD or OPTIMIZER; NONE where not told. Empty when nobody looked."""
     unevenness: Float64 = field(default_factory=_no_figures)
     """Per entry, its greatest split over its mean split; NaN where no splits were recorded. Empty like `phase`."""
+    ahead: Int64 = field(default_factory=_no_entries)
+    """Per entry, the modules that compute between its launch and its use, where FSDP marks both; else NONE."""
     backward: tuple[tuple[int, int, int], ...] = ()
     """Step, start of its first backward compute kernel, end of its last."""
     groups: tuple[ProcessGroup, ...] = ()
@@ -100,7 +104,7 @@ class Ledger:
         assert all(
             len(a) == n for a in (self.event, self.start_ns, self.end_ns, self.launch_ns, self.stream, self.sequence, self.step)
         )
-        assert len(self.phase) in (0, n) and len(self.unevenness) in (0, n)
+        assert all(len(a) in (0, n) for a in (self.phase, self.unevenness, self.ahead))
         assert bool((self.end_ns >= self.start_ns).all())
         assert bool((np.diff(self.start_ns) >= 0).all())
         assert not n or int(self.kind.max()) < len(self.kinds)

@@ -34,11 +34,11 @@ class CollectiveRow:
     moving_ns: int
     """From the last arrival to the end, the median; a rank's whole kernel when `includes_waits`."""
     includes_waits: bool
-    algbw: float | None
-    busbw: float | None
+    algbw_bytes_per_s: float | None
+    busbw_bytes_per_s: float | None
     slowest_group: str | None = None
     """Where the row joins several: the ranks, or the name, of the one with the lowest bus bandwidth."""
-    slowest_busbw: float | None = None
+    slowest_busbw_bytes_per_s: float | None = None
     imbalance: float | None = None
     """Of all-to-alls: the greatest part over the mean part, by the recorded splits, else by what each rank sends; the median."""
     crosses_nodes: bool | None = None
@@ -54,9 +54,11 @@ class LinkFit:
     num_ranks: int
     alpha_ns: float
     """Of one step of a ring; 0 when it cannot be told from nothing."""
-    beta: float
-    """Bytes a second over the bus."""
+    beta_bytes_per_s: float
+    """Over the bus."""
     num_sizes: int
+    min_bytes: int
+    max_bytes: int
     goodness: float
     """1 - (squared relative misfit of the line) / (that of the best constant time)."""
     worst: float
@@ -89,7 +91,8 @@ class Gathers:
     hidden_share: float
     """Of their time, under compute: what prefetching achieves."""
     ahead: float | None
-    """How many gathers further the host has already launched when one begins, the median; 0: each is launched when needed."""
+    """The prefetch distance: modules that compute between a gather's launch and its use, the median; 0 is no prefetching.
+    None where FSDP marked nothing (FSDP1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,3 +153,5 @@ class CommsFacts:
     buckets: Buckets | None = None
     gathers: tuple[Gathers, ...] = ()
     link: Link | None = None
+    clock_noise_ns: int | None = None
+    """How closely the ranks' clocks agree once aligned: arrivals closer than this are a tie. None for one rank."""

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.trace import MemoryEvents, Trace
 from stepscope.readers.cache_tables import Column, Tables, is_sound, tables_of, trace_of
+from stepscope.readers.remote import RemotePath
 from stepscope.readers.source import Source
 from stepscope.readers.stream import EXPANSION_FREE_BYTES, MAX_EXPANSION
 
@@ -71,17 +72,25 @@ def store(source: Source, trace: Trace) -> None:
 
 def _places(source: Source) -> Iterator[Path]:
     """Where the cache may lie, the first choice first."""
-    if source.archive is None:
+    if source.archive is None and isinstance(source.path, Path):
         yield source.path.with_name(source.path.name + SUFFIX)
     folder = os.environ.get(FOLDER_VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    place = f"{os.path.realpath(source.stem)}\x00{source.offset}\x00{source.length}"
+    stem = source.stem
+    where = stem.url if isinstance(stem, RemotePath) else os.path.realpath(stem)
+    place = f"{where}\x00{source.offset}\x00{source.length}"
     name = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     yield Path(folder or os.path.join(home, "stepscope"), name + SUFFIX)
 
 
 def _identity(source: Source) -> tuple[int, int]:
-    state = source.stem.stat()
+    """Size and time of what was read; ValueError where nothing tells when it changes."""
+    stem = source.stem
+    if isinstance(stem, RemotePath):
+        if stem.version is None:
+            raise ValueError("the store tells no version")
+        return stem.size, stem.version
+    state = stem.stat()
     return state.st_size, state.st_mtime_ns
 
 

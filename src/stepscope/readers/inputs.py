@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
 from stepscope.readers.nccl_log import is_nccl_log
+from stepscope.readers.remote import AnyPath, as_path, find_remote, size_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
@@ -64,28 +65,40 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
         raise InputError(f"no trace was named. {WANTED}")
     notes: list[str] = []
     with ExitStack() as held:
-        sources = [source for path in paths for source in _of_path(Path(path), notes, held)]
+        sources = [source for path in paths for source in _of_path(as_path(str(path)), notes, held)]
         sources = _without_repeats(sources, notes)
         traces = tuple(_with_rank(s) for s in sources if not s.is_log)
         logs = tuple(s for s in sources if s.is_log)
         return Found(sources=traces, notes=tuple(notes), logs=logs, _held=held.pop_all())
 
 
-def _of_path(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
+def _of_path(path: AnyPath | str, notes: list[str], held: ExitStack) -> list[Source]:
     try:
-        return _of_readable(path, notes, held)
+        return _of_url(path, notes, held) if isinstance(path, str) else _of_readable(path, notes, held)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. {WANTED}") from None
     except (OSError, ValueError) as problem:
         raise InputError(f"cannot read {path}: {getattr(problem, 'strerror', None) or problem}") from None
 
 
-def _of_readable(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
+def _of_url(url: str, notes: list[str], held: ExitStack) -> list[Source]:
+    is_folder, files = find_remote(url, MAX_FILES)
+    if is_folder:
+        return _in_folder(url, [(file, str(file)) for file in files if not file.name.endswith(CACHE_SUFFIX)], notes)
+    return _of_file(files[0], notes, held)
+
+
+def _of_readable(path: AnyPath, notes: list[str], held: ExitStack) -> list[Source]:
+    assert isinstance(path, Path)
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
-        return _in_folder(path, notes)
+        return _in_folder(path, [(file, str(file.relative_to(path))) for file in _walk(path, notes)], notes)
     if not stat.S_ISREG(mode):
         raise InputError(f"{path} is not a regular file (a pipe or a device?). Write it to a file first.")
+    return _of_file(path, notes, held)
+
+
+def _of_file(path: AnyPath, notes: list[str], held: ExitStack) -> list[Source]:
     with path.open("rb") as file:
         head = file.read(512)
     if is_header(head):
@@ -96,8 +109,9 @@ def _of_readable(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
     return [replace(source, is_log=not TRACE_NAME.search(path.name) and is_nccl_log(source))]
 
 
-def _in_folder(folder: Path, notes: list[str]) -> list[Source]:
-    files = sorted(_walk(folder, notes), key=lambda path: _natural(str(path.relative_to(folder))))
+def _in_folder(folder: Path | str, named: Sequence[tuple[AnyPath, str]], notes: list[str]) -> list[Source]:
+    """Those of a folder's files, each with its name in it, that are traces or logs."""
+    files = [path for path, _ in sorted(named, key=lambda pair: _natural(pair[1]))]
     archives = [path for path in files if ARCHIVE_NAME.search(path.name)]
     if archives:
         notes.append(
@@ -142,10 +156,10 @@ def _walk(folder: Path, notes: list[str]) -> Iterator[Path]:
             yield Path(root, name)
 
 
-def _in_archive(tar: Path, archive: Path, notes: list[str]) -> list[Source]:
+def _in_archive(tar: AnyPath, archive: AnyPath, notes: list[str]) -> list[Source]:
     sources = []
     with tar.open("rb") as file:
-        walk = Archive(file, tar.stat().st_size)
+        walk = Archive(file, size_of(tar))
         for member in walk.members():
             name = PurePosixPath(member.name).name
             if (TRACE_NAME.search(name) or _may_be_log(name)) and not name.startswith("."):
@@ -160,7 +174,7 @@ def _in_archive(tar: Path, archive: Path, notes: list[str]) -> list[Source]:
     return sorted(sources, key=lambda source: _natural(source.label))
 
 
-def _unpacked(path: Path, notes: list[str], held: ExitStack) -> Path:
+def _unpacked(path: AnyPath, notes: list[str], held: ExitStack) -> Path:
     """The outer layer of a compressed archive taken off, once, into a folder that goes away with the Found."""
     folder = Path(held.enter_context(TemporaryDirectory(prefix="stepscope-")))
     target, stream, size = folder / "archive.tar", Stream(path), 0
@@ -184,7 +198,7 @@ def _without_repeats(sources: list[Source], notes: list[str]) -> list[Source]:
     """Each file once, however many paths lead to it."""
     kept: dict[tuple[str, int], Source] = {}
     for source in sources:
-        key = (os.path.realpath(source.stem), source.offset)
+        key = (os.path.realpath(source.stem) if isinstance(source.stem, Path) else source.stem.url, source.offset)
         if key in kept:
             notes.append(f"{source.label} is the same file as {kept[key].label}; it was read once")
         else:
@@ -221,5 +235,30 @@ def assign_ranks(metas: Sequence[TraceMeta]) -> tuple[tuple[int, ...], tuple[str
     for rank, count in sorted(told.items()):
         if count > 1:
             names = ", ".join([meta.path for meta in metas if meta.rank == rank][:4])
-            notes.append(f"rank {rank} is told by {count} traces ({names}); are they of one run?")
-    return ranks, tuple(notes)
+            apart = "The ranks were not compared with one another"
+            notes.append(f"rank {rank} is told by {count} traces ({names}); are they of one run? {apart}")
+    return ranks, (*notes, *_gaps(metas, ranks))
+
+
+def _gaps(metas: Sequence[TraceMeta], ranks: Sequence[int]) -> Iterator[str]:
+    """What is known to be missing of a job of which several ranks are there."""
+    worlds = sorted({meta.world_size for meta in metas if meta.world_size is not None})
+    if len(metas) < 2 or not worlds:
+        return
+    if len(worlds) > 1:
+        yield f"the traces tell different numbers of ranks ({', '.join(map(str, worlds[:4]))}); are they of one run?"
+    elif worlds[0] <= MAX_FILES and (missing := sorted(set(range(worlds[0])) - set(ranks))):
+        verb = "is" if len(missing) == 1 else "are"
+        yield f"{len(missing)} of the job's {worlds[0]} ranks {verb} not among the traces that were read: {_spans(missing)}"
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """1, 2, 3, 7 as "1-3, 7"; the first eight stretches."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    words = [str(low) if low == high else f"{low}-{high}" for low, high in spans]
+    return ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")

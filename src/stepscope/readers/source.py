@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+
+from stepscope.readers.remote import AnyPath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A file, or a stretch of one (a member of an archive)."""
 
-    path: Path
+    path: AnyPath
     label: str
     """What to call it in messages."""
     offset: int = 0
@@ -22,10 +23,10 @@ class Source:
     """The user named this very file. One found in a folder or an archive may turn out to be no trace, and is then skipped."""
     is_log: bool = False
     """A log of NCCL, not a trace."""
-    archive: Path | None = None
+    archive: AnyPath | None = None
     """The archive it lies in. `path` differs where that is compressed: then it is the archive unpacked, and goes away."""
 
     @property
-    def stem(self) -> Path:
+    def stem(self) -> AnyPath:
         """The lasting file this comes from: what says whether a cache is still good."""
         return self.archive or self.path

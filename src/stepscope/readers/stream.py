@@ -8,13 +8,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import zstandard
 from zlib_ng import zlib_ng
 
 from stepscope.errors import InputError
+from stepscope.readers.remote import AnyPath
 
 BLOCK_BYTES = 1 << 20
 PACKED_BYTES = 128 << 10
@@ -37,7 +37,7 @@ GZIP_ERRORS = (zlib.error, cast("type[Exception]", zlib_ng.error))
 class Stream:
     """A file's decompressed text, block by block; `problem` says why it ended early, if it did."""
 
-    def __init__(self, path: Path, offset: int = 0, length: int | None = None) -> None:
+    def __init__(self, path: AnyPath, offset: int = 0, length: int | None = None) -> None:
         self.path = path
         self.problem: str | None = None
         self.compressed_bytes = 0

@@ -18,6 +18,9 @@ from stepscope.replay.together import Part, Team, play_together
 CLOSE = 0.005
 MOST_MOVING = 3.0
 """Times the time from the last arrival to the end that moving the bytes may be taken to need."""
+PROBE = 1.1
+LEAST_SLOPE = 0.5
+"""Of a collective's longer time that the step must grow by: else it is not the collectives that it waits for."""
 MOST_STRETCH = 4.0
 """Times the recorded host time, with the profiler's usual cost taken off: a host slower than that is not what was recorded."""
 
@@ -55,7 +58,9 @@ def with_graphs(team: Team, graphs: Sequence[Graph]) -> Team:
 def calibrated(team: Team, pitch_ns: float) -> Team:
     """Moving takes as much longer as the recorded step needs to come out: time that no rank's own work accounts for, such as
     ranks that share a device or a wire, was spent while the collectives ran."""
-    if play_together(team).pitch_ns >= pitch_ns * (1 - CLOSE):
+    plain, longer = (play_together(replace(team, moving_ns=team.moving_ns * factor)).pitch_ns for factor in (1.0, PROBE))
+    moving = float(team.moving_ns.sum()) / max(team.parts[0].graph.num_steps, 1)
+    if plain >= pitch_ns * (1 - CLOSE) or longer - plain < LEAST_SLOPE * (PROBE - 1) * moving:
         return team
     low, high = 1.0, MOST_MOVING
     for _ in range(10):

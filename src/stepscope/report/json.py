@@ -20,17 +20,21 @@ def to_json(diagnosis: Diagnosis) -> str:
 
 def contract(diagnosis: Diagnosis) -> dict[str, Any]:
     """The contract as plain values. What was not measured is null, never 0."""
-    nccl = diagnosis.facts.nccl
-    return {
-        "schema": SCHEMA,
-        "verdict": asdict(diagnosis.verdict),
-        "step": asdict(diagnosis.step),
-        "replay": None if diagnosis.replay is None else asdict(diagnosis.replay),
-        "ranks": [_rank(facts) for facts in diagnosis.facts.ranks],
-        "findings": [asdict(finding) for finding in diagnosis.findings],
-        "notes": list(diagnosis.notes),
-        "unknown_events": diagnosis.unknown_events,
-    } | ({} if nccl is None else {"nccl": nccl_contract(nccl)})
+    nccl, comms = diagnosis.facts.nccl, diagnosis.facts.comms
+    return (
+        {
+            "schema": SCHEMA,
+            "verdict": asdict(diagnosis.verdict),
+            "step": asdict(diagnosis.step),
+            "replay": None if diagnosis.replay is None else asdict(diagnosis.replay),
+            "ranks": [_rank(facts) for facts in diagnosis.facts.ranks],
+            "findings": [asdict(finding) for finding in diagnosis.findings],
+            "notes": list(diagnosis.notes),
+            "unknown_events": diagnosis.unknown_events,
+        }
+        | ({} if nccl is None else {"nccl": nccl_contract(nccl)})
+        | ({} if comms is None else {"comms": asdict(comms)})
+    )
 
 
 def _rank(facts: RankFacts) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from stepscope.core.comms_facts import CommsFacts, RankComms
 from stepscope.core.facts import RankFacts
 from stepscope.core.numbers import number_ranges
 from stepscope.report.sheet import Column, Sheet
@@ -25,15 +26,26 @@ class RankLine:
     busy: float | None
     comms: float | None
     idle: float | None
+    waits: float | None = None
+    """Of the step, part of `comms`."""
+    late_ns: float | None = None
 
     @property
     def shares(self) -> tuple[float | None, ...]:
         return (self.busy, self.comms, self.idle)
 
+    @property
+    def traits(self) -> tuple[float | None, ...]:
+        """What ranks alike have in common: shares of the step, lateness as one too."""
+        late = None if self.late_ns is None or not self.step_ns else self.late_ns / self.step_ns
+        return (*self.shares, self.waits, late)
 
-def draw_ranks(sheet: Sheet, ranks: Sequence[RankFacts]) -> None:
+
+def draw_ranks(sheet: Sheet, ranks: Sequence[RankFacts], comms: CommsFacts | None = None) -> None:
     """A line for each group of ranks that are alike."""
-    lines = [_measure(rank) for rank in sorted(ranks, key=lambda rank: rank.rank)]
+    of_rank = {} if comms is None else {one.rank: one for one in comms.ranks}
+    lines = [_measure(rank, of_rank.get(rank.rank)) for rank in sorted(ranks, key=lambda rank: rank.rank)]
+    matched = any(line.late_ns is not None for line in lines)
     tolerance = ALIKE
     groups = _group(lines, tolerance)
     while len(groups) > MAX_LINES and tolerance < 1e6:
@@ -49,11 +61,12 @@ def draw_ranks(sheet: Sheet, ranks: Sequence[RankFacts]) -> None:
         Column(title="busy", right=True),
         Column(title="exposed comms", right=True),
         Column(title="idle", right=True),
+        *((Column(title="waits", right=True), Column(title="late", right=True)) if matched else ()),
     )
-    sheet.table(columns, [_row(_merge(group)) for group in groups])
+    sheet.table(columns, [_row(_merge(group), matched) for group in groups])
 
 
-def _measure(rank: RankFacts) -> RankLine:
+def _measure(rank: RankFacts, comms: RankComms | None) -> RankLine:
     total, busy, parts = rank.steps.pitch_ns, rank.steps.typical(rank.busy_ns), rank.typical_parts_ns
     if not total:
         return RankLine(ranks=(rank.rank,), step_ns=None, busy=None, comms=None, idle=None)
@@ -63,6 +76,8 @@ def _measure(rank: RankFacts) -> RankLine:
         busy=None if busy is None else busy / total,
         comms=None if parts is None else (parts["comms_wait"] + parts["comms_transfer"]) / total,
         idle=None if parts is None else sum(ns for part, ns in parts.items() if part.startswith("idle_")) / total,
+        waits=None if comms is None or comms.wait_ns is None else comms.wait_ns / total,
+        late_ns=None if comms is None else comms.late_ns,
     )
 
 
@@ -85,7 +100,7 @@ def _alike(a: RankLine, b: RankLine, tolerance: float) -> bool:
         return False
     return all(
         (x is None and y is None) or (x is not None and y is not None and abs(x - y) <= tolerance)
-        for x, y in zip(a.shares, b.shares, strict=True)
+        for x, y in zip(a.traits, b.traits, strict=True)
     )
 
 
@@ -100,10 +115,15 @@ def _merge(group: Sequence[RankLine]) -> RankLine:
         busy=middle([line.busy for line in group]),
         comms=middle([line.comms for line in group]),
         idle=middle([line.idle for line in group]),
+        waits=middle([line.waits for line in group]),
+        late_ns=middle([line.late_ns for line in group]),
     )
 
 
-def _row(line: RankLine) -> tuple[str, ...]:
+def _row(line: RankLine, matched: bool) -> tuple[str, ...]:
     many = f" alike ({len(line.ranks)})" if len(line.ranks) > 1 else ""
     step = ms(line.step_ns) if line.step_ns is not None else "not measured"
-    return (number_ranges(line.ranks) + many, step, *(percent(share) if share is not None else "-" for share in line.shares))
+    waits = "-" if line.waits is None or line.step_ns is None else ms(line.waits * line.step_ns)
+    late = "-" if line.late_ns is None else ms(line.late_ns) if line.late_ns >= 0 else f"-{ms(-line.late_ns)}"
+    shares = (percent(share) if share is not None else "-" for share in line.shares)
+    return (number_ranges(line.ranks) + many, step, *shares, *((waits, late) if matched else ()))

@@ -15,6 +15,7 @@ from rich.console import Console
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.numbers import number_ranges
+from stepscope.report.comms_view import draw_comms, draw_late_ranks
 from stepscope.report.host_view import draw_host
 from stepscope.report.kernel_view import draw_kernels
 from stepscope.report.nccl_view import draw_nccl
@@ -72,18 +73,22 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _draw(sheet: Sheet, diagnosis: Diagnosis) -> None:
-    ranks = diagnosis.facts.ranks
+    ranks, comms = diagnosis.facts.ranks, diagnosis.facts.comms
     sheet.prose(_what_was_read(sheet, diagnosis.facts), style="dim")
     sheet.blank()
     _draw_verdict(sheet, diagnosis)
     if ranks:
         rank = diagnosis.facts.median_rank
         if len(ranks) > 1:
-            draw_ranks(sheet, ranks)
+            draw_ranks(sheet, ranks, comms)
+            if comms is not None:
+                draw_late_ranks(sheet, comms)
             sheet.blank()
             sheet.prose(f"From here on: rank {rank.rank}, the one with the median step.", style="dim")
         draw_step(sheet, rank)
         _draw_findings(sheet, diagnosis)
+        if comms is not None:
+            draw_comms(sheet, comms)
         draw_device(sheet, rank)
         draw_kernels(sheet, rank)
         draw_host(sheet, rank)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.analyses.job_comms import job_comms
 from stepscope.analyses.lateness import lateness
 from stepscope.analyses.ledger import ledger_of
 from stepscope.analyses.matching import match
 from stepscope.analyses.waits import with_waits
 from stepscope.core.comms import Lateness, Ledger
+from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.facts import RankFacts, Replayed
 from stepscope.core.nccl import NcclLog
 from stepscope.rules.case import Case
@@ -31,6 +33,7 @@ class Together:
     replayed: Replayed | None
     replayed_ranks: tuple[int, ...]
     notes: tuple[str, ...]
+    comms: CommsFacts | None = None
 
 
 def bring_together(
@@ -69,6 +72,7 @@ def bring_together(
         replayed=played,
         replayed_ranks=tuple(usable),
         notes=tuple(notes),
+        comms=job_comms(list(split.values()), ledgers, matched, late, replayed=usable, nccl=nccl),
     )
 
 

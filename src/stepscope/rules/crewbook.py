@@ -18,7 +18,21 @@ from stepscope.replay.changes import Change
 from stepscope.replay.profiler_cost import USUAL_COST_NS
 from stepscope.replay.team import calibrated, fit_team, team_of, team_shares, with_graphs
 from stepscope.replay.together import Team, play_together
-from stepscope.rules import exposed_collectives, late_rank, slow_link, sync_every_microbatch, uneven_work
+from stepscope.rules import (
+    buffer_broadcast,
+    data_parallel_module,
+    exposed_collectives,
+    late_rank,
+    pipeline_bubble,
+    resharded_forward,
+    slow_link,
+    sync_every_microbatch,
+    throttled_gpu,
+    tiny_buckets,
+    uneven_work,
+    unprefetched_gather,
+    unused_parameter_scan,
+)
 from stepscope.rules.case import Case
 from stepscope.rules.crew import Crew, TeamChange, TeamProposal, with_rank
 from stepscope.rules.proposal import Proposal, finding_of
@@ -30,6 +44,14 @@ TEAM_RULES: tuple[ModuleType, ...] = (
     slow_link,
     late_rank,
     uneven_work,
+    tiny_buckets,
+    resharded_forward,
+    unprefetched_gather,
+    pipeline_bubble,
+    buffer_broadcast,
+    unused_parameter_scan,
+    data_parallel_module,
+    throttled_gpu,
 )
 NO_MORE = 1.15
 """Times the gain from a rank at the others' pace, up to which a mend of that rank alone is the same mend."""

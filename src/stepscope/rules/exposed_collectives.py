@@ -50,7 +50,7 @@ def propose_team(crew: Crew) -> TeamProposal | None:
     return TeamProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Collectives move bytes for {exposed:.1f} ms of a step with no kernel beside them.",
+        summary=f"Collectives {_doing(crew)} for {exposed:.1f} ms of a step with no kernel beside them.",
         action="Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's prefetch; send fewer bytes (bf16"
         " gradients); or more compute per exchange (larger batch, accumulation with no_sync)",
         evidence=(
@@ -61,6 +61,12 @@ def propose_team(crew: Crew) -> TeamProposal | None:
         change=lambda team: with_moving_ns(team, masks, lambda ns: ns * left),
         cautious=lambda team: with_moving_ns(team, masks, lambda ns: ns * (1 + left) / 2),
     )
+
+
+def _doing(crew: Crew) -> str:
+    """What they surely do: one rank's trace cannot tell moving from waiting."""
+    split = all(case.facts.partition is not None and case.facts.partition.waits_split for case in crew.cases)
+    return "move bytes" if split else "move bytes or wait for other ranks"
 
 
 def _moving_ms(crew: Crew, masks: list[Bool]) -> float:

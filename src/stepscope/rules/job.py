@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from stepscope.analyses.ledger import ledger_of
 from stepscope.analyses.survey import device_of, survey
@@ -21,6 +21,7 @@ from stepscope.readers.source import Source
 from stepscope.rules.assembly import Together, bring_together
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.rulebook import Judgement, judge
+from stepscope.rules.tasks import DiedError, Workers, run_tasks
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished files and of all."""
@@ -70,18 +71,20 @@ def measure_job(
     sources: Sequence[Source],
     *,
     logs: Sequence[Source] = (),
-    executor: Executor | None = None,
+    workers: Workers | None = None,
     step_ns: int | None = None,
     use_cache: bool = True,
     progress: Progress | None = None,
     read_progress: Callable[[int], None] | None = None,
 ) -> Job:
     """Every rank that could be read, by rank, and notes on what could not."""
-    results: list[Measured] = []
-    for number, measured in enumerate(_measured(sources, executor, step_ns, use_cache, read_progress), start=1):
-        results.append(measured)
+    found: dict[int, Measured] = {}
+    for number, measured in _measured(sources, workers, step_ns, use_cache, read_progress):
+        found[number] = measured
         if progress is not None:
-            progress(number, len(sources))
+            progress(len(found), len(sources))
+    # They finish in any order; what is said of the job does not depend on it.
+    results = [found[number] for number in range(len(sources))]
     good = [r for r in results if r.facts is not None and r.meta is not None]
     problems = [r.problem for r in results if r.problem is not None]
     if not good:
@@ -99,7 +102,12 @@ def measure_job(
     rows.sort(key=lambda row: (row[0].rank, row[0].path))
     left_out = [f"left out: {problem}" for problem in problems]
     return Job(
-        facts=Facts(ranks=tuple(facts for facts, _ in rows), given_step_ns=step_ns, nccl=nccl),
+        facts=Facts(
+            ranks=tuple(facts for facts, _ in rows),
+            given_step_ns=step_ns,
+            nccl=nccl,
+            comms=None if together is None else together.comms,
+        ),
         judgements=tuple(judgement for _, judgement in rows),
         notes=(*left_out, *notes, *(() if together is None else together.notes)),
         together=together,
@@ -122,24 +130,30 @@ def _together(
         return None
 
     def case(rank: int) -> Case | None:
-        return _case(read_trace(source_of[rank], use_cache=use_cache), rank, None)
+        try:
+            return _case(read_trace(source_of[rank], use_cache=use_cache), rank, None)
+        except StepscopeError:
+            # A worker of a cluster could read it; this machine cannot, or no more.
+            return None
 
     return bring_together(facts, ledgers, case, step_ns, nccl)
 
 
 def _measured(
     sources: Sequence[Source],
-    executor: Executor | None,
+    workers: Workers | None,
     step_ns: int | None,
     use_cache: bool,
     read_progress: Callable[[int], None] | None,
-) -> Iterator[Measured]:
-    if executor is None:
-        for source in sources:
-            yield measure_file(source, step_ns, use_cache, read_progress)
+) -> Iterator[tuple[int, Measured]]:
+    """The number of each source and what was measured, in the order they finish."""
+    if workers is None:
+        for number, source in enumerate(sources):
+            yield number, measure_file(source, step_ns, use_cache, read_progress)
         return
-    n = len(sources)
-    try:
-        yield from executor.map(measure_file, sources, [step_ns] * n, [use_cache] * n)
-    except BrokenExecutor as problem:
-        raise StepscopeError("a worker process died, most likely for lack of memory; try again with --jobs 1") from problem
+    for number, result in run_tasks(workers, partial(measure_file, step_ns=step_ns, use_cache=use_cache), sources):
+        if isinstance(result, DiedError):
+            words = "the worker that read it died, and again when it was tried anew, most likely for lack of memory"
+            yield number, Measured(problem=f"{sources[number].label}: {words}")
+        else:
+            yield number, result

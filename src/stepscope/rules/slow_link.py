@@ -6,7 +6,8 @@ such machines are built with; with an NCCL log, the transport that was chosen.
 Why it costs: NCCL falls back to TCP sockets, or to one slow card, without an error: a wrong interface, InfiniBand disabled, peer
 access off. Every byte then takes ten to a hundred times as long.
 
-Evidence it needs: collectives of a megabyte and more with their sizes (c10d records them by itself). `NCCL_DEBUG=INFO` logs given
+Evidence it needs: traces of two ranks at least; collectives of a megabyte and more with their sizes (c10d records them by
+itself). `NCCL_DEBUG=INFO` logs given
 beside the traces name the transport.
 
 What to do: read NCCL's log for NET/Socket where NET/IB or P2P should stand; set NCCL_SOCKET_IFNAME to the fast interface,
@@ -50,7 +51,9 @@ POLICY = Policy()
 
 
 def propose_team(crew: Crew) -> TeamProposal | None:
-    """Large messages at the expected rate."""
+    """Large messages at the expected rate. One rank alone cannot tell a slow link from a late peer."""
+    if len(crew.cases) < 2:
+        return None
     rates, masks = [], []
     for place in range(len(crew.cases)):
         found, mask = _rates(crew, place)
@@ -88,7 +91,7 @@ def _rates(crew: Crew, place: int) -> tuple[Float64, Bool]:
     dur = (ledger.end_ns - ledger.start_ns - matched.wait_ns(ledger)).astype(np.float64)
     sizes = np.array([kind.bytes or 0 for kind in ledger.kinds], np.float64)[ledger.kind] if len(ledger) else np.empty(0)
     wires = np.array([_wire(kind.op, max(len(kind.group_ranks), 2)) for kind in ledger.kinds], np.float64)
-    large = (sizes >= POLICY.least_bytes) & (dur > 0) & ((ids != NONE) | (len(crew.cases) == 1))
+    large = (sizes >= POLICY.least_bytes) & (dur > 0) & (ids != NONE)
     rates = sizes[large] * wires[ledger.kind[large]] / (dur[large] * 1e-9) if len(ledger) else np.empty(0)
     return rates, crew.tasks(place, large) if len(ledger) else np.zeros(len(crew.team.parts[place].graph), np.bool_)
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.core.trace import NONE, Bool, Int64
+from stepscope.core.trace import NONE, Bool
 from stepscope.rules.crew import Crew, TeamProposal, without_collectives
+from stepscope.rules.rounds import num_rounds, round_of
 
 CODE = "sync-every-microbatch"
 BOUND = "comms"
@@ -44,7 +45,7 @@ def propose_team(crew: Crew) -> TeamProposal | None:
     first = masks[0]
     gone = int(first.sum()) / max(crew.team.parts[0].graph.num_steps, 1)
     ledger = crew.ledgers[0]
-    num = _num_rounds(crew, 0)
+    num = num_rounds(crew, 0)
     size = sum(ledger.kinds[k].bytes or 0 for k in ledger.kind[np.isin(ledger.event, crew.team.parts[0].graph.task_event[first])])
     return TeamProposal(
         code=CODE,
@@ -61,32 +62,10 @@ def propose_team(crew: Crew) -> TeamProposal | None:
     )
 
 
-def _num_rounds(crew: Crew, place: int) -> int:
-    part = _round_of(crew, place)
-    return int(part.max()) + 1 if len(part) else 0
-
-
-def _round_of(crew: Crew, place: int) -> Int64:
-    """Per task, the round of its step: a new one begins where forward follows backward work; NONE after the last backward."""
-    case, graph = crew.cases[place], crew.team.parts[place].graph
-    assert case.kinds is not None
-    backward, optimizer = case.table.backward, case.table.optimizer
-    number = np.full(len(graph), NONE, np.int64)
-    for step in range(graph.num_steps):
-        mine = np.flatnonzero((graph.task_step == step) & ~optimizer & ~case.kinds.comms & ~case.kinds.transfer)
-        back = backward[mine]
-        if not back.any():
-            continue
-        until = int(np.flatnonzero(back)[-1]) + 1
-        begins = np.concatenate([[False], back[:-1] & ~back[1:]])
-        number[mine[:until]] = np.cumsum(begins)[:until]
-    return number
-
-
 def _rounds(crew: Crew, place: int) -> Bool | None:
     """Mask of the exchanges of all rounds but the last; None when the rounds do not exchange the same."""
     graph, ledger = crew.team.parts[place].graph, crew.ledgers[place]
-    number = _round_of(crew, place)
+    number = round_of(crew, place)
     wanted = crew.tasks(place, crew.entries(place, lambda kind: kind.op in ("all_reduce", "reduce_scatter")))
     launched = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
     mask = np.zeros(len(graph), np.bool_)

@@ -1,0 +1,172 @@
+"""A job's collectives in the terminal: by operation, group and size, the links fitted to them, and the shape they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stepscope.core.comms_facts import Buckets, CollectiveRow, CommsFacts, Dimension, Gathers, LinkFit
+from stepscope.core.numbers import number_ranges
+from stepscope.report.sheet import Column, Sheet
+from stepscope.report.units import NBSP, gigabytes, in_column, megabytes, ms, number, percent, plural, short_time
+
+MAX_ROWS = 8
+MAX_FITS = 4
+MAX_DIMENSIONS = 6
+MAX_BUCKETS = 6
+MAX_NAMED = 4
+SLOW = 0.7
+"""A group's bus bandwidth over its row's, below which it is named."""
+COLUMNS = (
+    Column(title="", shrinks=True, most=24),
+    Column(title="group", shrinks=True, most=24),
+    Column(title="MB", right=True),
+    Column(title="calls", right=True),
+    Column(title="ms", right=True),
+    Column(title="waits", right=True),
+    Column(title="exposed", right=True),
+    Column(title="GB/s", right=True),
+)
+
+
+def draw_comms(sheet: Sheet, comms: CommsFacts) -> None:
+    """The table, then what it adds up to."""
+    if not comms.rows:
+        return
+    waits = all(row.includes_waits for row in comms.rows)
+    sheet.heading("Collectives", "a step on one rank; GB/s: over the bus, once all ranks have come")
+    sheet.table(COLUMNS, [_row(row, comms.world_size, "" if waits else "*") for row in comms.rows[:MAX_ROWS]])
+    more = comms.rows[MAX_ROWS:]
+    if more or comms.num_rows_left_out:
+        rest = f", {ms(sum(row.ns_per_step or 0 for row in more))}" if any(row.ns_per_step for row in more) else ""
+        sheet.prose(f"and {plural(len(more) + comms.num_rows_left_out, 'kind')} more{rest}", indent=2, style="dim")
+    if waits:
+        sheet.prose("Times and rates include waiting for the other ranks, whose traces were not read.", indent=2, style="dim")
+    elif any(row.includes_waits for row in comms.rows[:MAX_ROWS]):
+        sheet.prose("* includes waiting for ranks whose part was not found", indent=2, style="dim")
+    for label, text in _entries(comms):
+        sheet.entry(label, text)
+
+
+def _row(row: CollectiveRow, world_size: int | None, mark: str) -> tuple[str, ...]:
+    op = row.op + (f" {row.dtype}" if row.dtype else "")
+    count = "-" if row.count_per_step is None else _count(row.count_per_step)
+    rate = row.busbw_bytes_per_s
+    return (
+        op if row.on_device else f"{op} (host)",
+        _group(row.group, row.num_ranks, row.num_groups, world_size),
+        "-" if row.bytes is None else megabytes(row.bytes),
+        count,
+        "-" if row.ns_per_step is None else number(row.ns_per_step / 1e6),
+        "-" if row.wait_ns_per_step is None else number(row.wait_ns_per_step / 1e6),
+        "-" if row.exposed_share is None else percent(row.exposed_share),
+        "-" if rate is None else gigabytes(rate) + (mark if row.includes_waits else ""),
+    )
+
+
+def _group(name: str, num_ranks: int | None, num_groups: int, world_size: int | None) -> str:
+    """all 4 ranks; mesh_tp, 64 x 8 ranks."""
+    if num_ranks is None:
+        return name or "not recorded"
+    if num_ranks == world_size:
+        return f"all {num_ranks} ranks"
+    many = f"{num_groups} x " if num_groups > 1 else ""
+    named = f"{name}, " if name and not name.isdecimal() else ""
+    return f"{named}{many}{plural(num_ranks, 'rank')}"
+
+
+def _entries(comms: CommsFacts) -> Iterator[tuple[str, str]]:
+    for dimension in comms.shape[:MAX_DIMENSIONS]:
+        yield "shape", _dimension(dimension)
+    if not comms.shape:
+        yield "shape", "not known from these groups and collectives"
+    for fit in comms.fits[:MAX_FITS]:
+        yield "link, fitted", _fit(fit, comms.world_size)
+    if comms.link is not None:
+        link = comms.link
+        yield "link, datasheet", f"{link.name} {gigabytes(link.bytes_per_s)}{NBSP}GB/s one way, if these collectives run over it"
+    crossing = {row.crosses_nodes for row in comms.rows}
+    if crossing != {None}:
+        yield "nodes", "some groups span several" if True in crossing else "all groups stay within one"
+    yield from _slow_groups(comms)
+    uneven = [row.imbalance for row in comms.rows if row.imbalance is not None]
+    if uneven:
+        yield "all-to-all", f"the largest part is {number(max(uneven))} times the mean"
+    if comms.buckets is not None:
+        yield "DDP buckets", _buckets(comms.buckets)
+    for gathers in comms.gathers:
+        yield "FSDP gathers", _gathers(gathers)
+    efficiency = sorted(one.overlap_efficiency for one in comms.ranks if one.overlap_efficiency is not None)
+    if efficiency:
+        low, high = percent(efficiency[0]), percent(efficiency[-1])
+        words = low if low == high else f"{low} to {high}"
+        yield "overlap", f"{words} of what compute and communication could hide of each other"
+
+
+def _dimension(one: Dimension) -> str:
+    kind = "not known" if one.kind == "not known" else f"{one.kind} parallel"
+    size = "" if one.size is None else f" over {_group('', one.size, one.num_groups, None)}"
+    return f"{kind}{size}{f': {one.scheme}' if one.scheme else ''} ({one.because})"
+
+
+def _fit(fit: LinkFit, world_size: int | None) -> str:
+    group = _group(fit.group, fit.num_ranks, 1, world_size)
+    alpha = short_time(fit.alpha_ns) if fit.alpha_ns else "none seen"
+    sizes = f"{fit.num_sizes} sizes, {megabytes(fit.min_bytes)} to {megabytes(fit.max_bytes)}{NBSP}MB"
+    off = f"off by {percent(fit.worst)} at most"
+    return f"{fit.op}, {group}: alpha {alpha}, beta {gigabytes(fit.beta_bytes_per_s)}{NBSP}GB/s ({sizes}; {off})"
+
+
+def _slow_groups(comms: CommsFacts) -> Iterator[tuple[str, str]]:
+    """Groups that are much slower than their like, by name."""
+    told: dict[str, str] = {}
+    for row in comms.rows:
+        slow, rate = row.slowest_busbw_bytes_per_s, row.busbw_bytes_per_s
+        if row.slowest_group and slow is not None and rate and slow < SLOW * rate:
+            told.setdefault(
+                row.slowest_group,
+                f"{row.op} of ranks {row.slowest_group}: {gigabytes(slow)} where the rest have {gigabytes(rate)}{NBSP}GB/s",
+            )
+    for text in list(told.values())[:MAX_NAMED]:
+        yield "slow group", text
+
+
+def _buckets(buckets: Buckets) -> str:
+    sizes = [("?" if size is None else megabytes(size)) for size in buckets.bytes]
+    fired = [number(ns / 1e6) for ns in buckets.fired_ns]
+    if len(sizes) > MAX_BUCKETS:
+        sizes = [*sizes[: MAX_BUCKETS - 1], "...", sizes[-1]]
+        fired = [*fired[: MAX_BUCKETS - 1], "...", fired[-1]]
+    late = f"{ms(abs(buckets.tail_ns))} {'after' if buckets.tail_ns >= 0 else 'before'} its last kernel"
+    which = plural(len(buckets.bytes), "bucket")
+    begun = f"begun {', '.join(fired)}{NBSP}ms into a backward pass of {ms(buckets.backward_ns)}"
+    return f"{which} of {', '.join(sizes)}{NBSP}MB, {begun}; the last ends {late}"
+
+
+def _gathers(one: Gathers) -> str:
+    size = "" if one.bytes_per_step is None else f", {megabytes(one.bytes_per_step)}{NBSP}MB"
+    ahead = ""
+    if one.ahead is not None:
+        ahead = f", prefetched {plural(round(one.ahead), 'module')} ahead" if one.ahead else ", none prefetched"
+    return f"{one.phase}: {_count(one.count_per_step)} a step{size}, {percent(one.hidden_share)} hidden{ahead}"
+
+
+def _count(value: float) -> str:
+    """Calls a step: a whole number where it is one."""
+    return in_column(value, 0 if abs(value - round(value)) < 0.05 else 1)
+
+
+def draw_late_ranks(sheet: Sheet, comms: CommsFacts) -> None:
+    """Ranks that are late again and again, by name; and clocks that nothing ties together."""
+    late = sorted((one for one in comms.ranks if one.is_straggler), key=lambda one: -(one.late_ns or 0))
+    for one in late[:MAX_NAMED]:
+        often, late_ms = percent(one.share_last or 0), ms(one.late_ns or 0)
+        words = f"Rank {one.rank} comes last to {often} of the collectives, {late_ms} after the median rank."
+        sheet.prose(words, indent=2, style="yellow")
+    if len(late) > MAX_NAMED:
+        sheet.prose(f"Late too: {number_ranges(one.rank for one in late[MAX_NAMED:])}", indent=2)
+    if not late and comms.clock_noise_ns is not None:
+        sheet.prose(
+            f"No rank is the last again and again (clocks agree within {short_time(comms.clock_noise_ns)}).",
+            indent=2,
+            style="dim",
+        )

@@ -1,0 +1,74 @@
+"""The same kernels on several ranks: how much slower one rank runs them than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.core.trace import Float64, Launch
+from stepscope.rules.crew import Crew
+
+Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
+
+LEAST_KERNEL_NS = 10_000.0
+"""Shorter kernels are launch and drain: they do not follow the clock."""
+LEAST_SAME = 0.9
+"""Of a rank's kernel time, and of the others', in kernels that all launch equally often with the same geometry: the same work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPace:
+    """One rank against the median of the others, over the kernels they share."""
+
+    factor: float
+    """Its time over theirs, the median weighted by time."""
+    low: float
+    """The tenth percentile of that ratio, weighted by time."""
+    num_kernels: int
+
+
+def kernel_pace(crew: Crew, place: int) -> KernelPace | None:
+    """None when the ranks do not run the same kernels: then it is the work that differs."""
+    seen = [_kernels(crew, at) for at in range(len(crew.cases))]
+    mine, others = seen[place], [one for at, one in enumerate(seen) if at != place]
+    if not mine or not others:
+        return None
+    same = [key for key in mine if all(key in one and len(one[key]) == len(mine[key]) for one in others)]
+    if any(_time(one, same) < LEAST_SAME * _time(one, list(one)) for one in (mine, *others)):
+        return None
+    usual = np.array([np.median([np.median(one[key]) for one in others]) for key in same])
+    own = np.array([np.median(mine[key]) for key in same])
+    weight = usual * np.array([len(mine[key]) for key in same])
+    chosen = usual >= LEAST_KERNEL_NS
+    if not chosen.any():
+        return None
+    ratio = (own / np.maximum(usual, 1.0))[chosen]
+    return KernelPace(
+        factor=_quantile(ratio, weight[chosen], 0.5), low=_quantile(ratio, weight[chosen], 0.1), num_kernels=len(ratio)
+    )
+
+
+def _kernels(crew: Crew, place: int) -> dict[Key, list[float]]:
+    """Durations of a rank's compute kernels by name and launch geometry, over the steps that all ranks have."""
+    case, graph = crew.cases[place], crew.team.parts[place].graph
+    assert case.kinds is not None
+    steps = min(part.graph.num_steps for part in crew.team.parts)
+    trace, found = case.survey.trace, dict[Key, list[float]]()
+    chosen = np.flatnonzero((case.kinds.arithmetic | case.kinds.memory) & (graph.task_step < steps))
+    for event in graph.task_event[chosen].tolist():
+        launch = trace.details[trace.detail[event]] if trace.detail[event] >= 0 else None
+        shape = (launch.grid, launch.block) if isinstance(launch, Launch) else (None, None)
+        found.setdefault((trace.names[trace.name[event]], *shape), []).append(float(trace.dur_ns[event]))
+    return found
+
+
+def _time(kernels: dict[Key, list[float]], keys: Sequence[Key]) -> float:
+    return sum(sum(kernels[key]) for key in keys)
+
+
+def _quantile(values: Float64, weight: Float64, share: float) -> float:
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weight[order]) / max(float(weight.sum()), 1.0)
+    return float(values[order][min(int(np.searchsorted(reached, share)), len(values) - 1)])

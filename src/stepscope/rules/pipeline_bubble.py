@@ -1,0 +1,135 @@
+"""Pipeline stages stand idle while the pipeline fills and drains.
+
+What it sees: ranks that hand activations to one another by send and receive, and wait in them; the waiting held against
+(p - 1) / (m + p - 1) of the step for p stages and m micro-batches, which GPipe and 1F1B leave idle.
+
+Why it costs: the last stage has nothing to do until the first micro-batch reaches it, the first one nothing until the last
+gradient returns. The idle time is that of p - 1 micro-batches, however many there are: more and smaller ones make it shorter.
+
+Evidence it needs: traces of the ranks of one pipeline; NCCL's SendRecv kernels.
+
+What to do: more micro-batches of the same batch (n_microbatches of the schedule); then an interleaved schedule
+(ScheduleInterleaved1F1B), which divides the bubble by the stages per rank, or a zero-bubble one. Smaller micro-batches launch as
+many kernels each: a step that its hosts hold up gains less. Waiting that no bubble explains is uneven stages: see uneven-work.
+
+Example: two stages with 2 micro-batches took 144 ms a step, 115 ms with 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.core.trace import NONE, Float64
+from stepscope.replay.graph import Graph
+from stepscope.replay.together import Team, play_together
+from stepscope.rules.crew import Crew, TeamProposal
+from stepscope.rules.messages import messages
+from stepscope.rules.rounds import num_rounds
+
+CODE = "pipeline-bubble"
+BOUND = "comms"
+POINT_TO_POINT = ("send", "recv", "sendrecv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_share: float = 0.03
+    """Of the step that every stage must spend waiting in sends and receives."""
+    more: int = 4
+    """Times the micro-batches the mend is judged for. GPipe (2019, section 2.3) found the bubble negligible from m = 4 p on."""
+
+
+POLICY = Policy()
+
+
+def propose_team(crew: Crew) -> TeamProposal | None:
+    """Four times the micro-batches: a quarter of the bubble, four times the launches."""
+    if len(crew.cases) < 2:
+        return None
+    waited = _waits(crew, crew.team)
+    bubble = float(waited.min())
+    if bubble < POLICY.least_share * crew.pitch_ns:
+        return None
+    num_stages, num = _num_stages(crew), _num_microbatches(crew)
+    if num_stages < 2 or num is None:
+        return None
+    formula = (num_stages - 1) / (num + num_stages - 1)
+    return TeamProposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{num_stages} stages with {num} micro-batches: every stage waits {bubble / 1e6:.1f} ms a step or longer.",
+        action=f"More micro-batches of the same batch ({POLICY.more * num}), or an interleaved or zero-bubble schedule",
+        evidence=(
+            f"waiting in send and receive takes {bubble / crew.pitch_ns:.0%} of the step on the busiest stage",
+            f"(p - 1) / (m + p - 1) is {formula:.0%}",
+        ),
+        ranks=crew.ranks,
+        change=lambda team: _finer(crew, team, POLICY.more),
+        cautious=lambda team: _finer(crew, team, 2),
+    )
+
+
+def _waits(crew: Crew, team: Team) -> Float64:
+    """Per rank, waiting for the other side in sends and receives, a step."""
+    played = play_together(team)
+    values = []
+    for place, waited in enumerate(played.waited_ns):
+        sent = messages(crew, place, lambda kind: kind.op in POINT_TO_POINT)
+        # The first step of a replay has no steps before it to wait for: the one in the middle is like the rest.
+        steps = np.bincount(sent.step, waited[sent.task], minlength=team.parts[place].graph.num_steps)
+        values.append(float(np.median(steps)))
+    return np.array(values, np.float64)
+
+
+def _num_stages(crew: Crew) -> int:
+    """The most ranks that sends and receives tie together."""
+    partners: dict[int, set[int]] = {}
+    for place in range(len(crew.cases)):
+        for number in messages(crew, place, lambda kind: kind.op in POINT_TO_POINT).number.tolist():
+            if number != NONE:
+                partners.setdefault(number, set()).add(place)
+    pipelines: list[set[int]] = []
+    for together in partners.values():
+        touched = [one for one in pipelines if one & together]
+        pipelines = [one for one in pipelines if not one & together] + [together.union(*touched)]
+    return max((len(one) for one in pipelines), default=0)
+
+
+def _num_microbatches(crew: Crew) -> int | None:
+    """1F1B alternates forward and backward on its last stage once a micro-batch; GPipe sends and receives once for each."""
+    rounds = max(num_rounds(crew, place) for place in range(len(crew.cases)))
+    if rounds > 1:
+        return rounds
+    counts = []
+    for place in range(len(crew.cases)):
+        sent = messages(crew, place, lambda kind: kind.op in POINT_TO_POINT)
+        counts.append(len(sent) / max(crew.team.parts[place].graph.num_steps, 1))
+    return round(min(counts) / 2) or None
+
+
+def _finer(crew: Crew, team: Team, more: int) -> Team:
+    """`more` times the micro-batches: each wait is shorter by its share of the bubble, and the host launches `more` times."""
+    played, waits = play_together(team), _waits(crew, team)
+    gone = (1 - 1 / more) * float(waits.min())
+    parts = []
+    for place, (part, waited) in enumerate(zip(team.parts, played.waited_ns, strict=True)):
+        task = messages(crew, place, lambda kind: kind.op in POINT_TO_POINT).task
+        tied = task[part.shared[task] != NONE]
+        left = max(1.0 - gone / max(float(waits[place]), 1.0), 0.0)
+        task_ns, shared = part.graph.task_ns.copy(), part.shared.copy()
+        # Each rank at its own pace from here on: what is left of the waiting is part of its own time.
+        task_ns[tied] = team.moving_ns[part.shared[tied]] + waited[tied] * left
+        shared[tied] = NONE
+        parts.append(replace(part, graph=_launching(crew, place, replace(part.graph, task_ns=task_ns), more), shared=shared))
+    return replace(team, parts=tuple(parts))
+
+
+def _launching(crew: Crew, place: int, graph: Graph, more: int) -> Graph:
+    """The host's own work of forward and backward done `more` times."""
+    optimizer = crew.cases[place].table.optimizer
+    first = np.minimum(graph.call_first[:-1], max(len(graph) - 1, 0))
+    launches = np.diff(graph.call_first) > 0
+    again = launches & ~optimizer[first] if len(graph) else launches
+    return replace(graph, call_parts=graph.call_parts | {"work": np.where(again, more, 1) * graph.call_parts["work"]})

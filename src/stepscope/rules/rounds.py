@@ -1,0 +1,31 @@
+"""Rounds of forward and backward in a step: micro-batches, as far as their order shows them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.core.trace import NONE, Int64
+from stepscope.rules.crew import Crew
+
+
+def num_rounds(crew: Crew, place: int) -> int:
+    """The most rounds that a step of this rank has."""
+    number = round_of(crew, place)
+    return int(number.max()) + 1 if len(number) else 0
+
+
+def round_of(crew: Crew, place: int) -> Int64:
+    """Per task, the round of its step: a new one begins where forward follows backward work; NONE after the last backward."""
+    case, graph = crew.cases[place], crew.team.parts[place].graph
+    assert case.kinds is not None
+    backward, optimizer = case.table.backward, case.table.optimizer
+    number = np.full(len(graph), NONE, np.int64)
+    for step in range(graph.num_steps):
+        mine = np.flatnonzero((graph.task_step == step) & ~optimizer & ~case.kinds.comms & ~case.kinds.transfer)
+        back = backward[mine]
+        if not back.any():
+            continue
+        until = int(np.flatnonzero(back)[-1]) + 1
+        begins = np.concatenate([[False], back[:-1] & ~back[1:]])
+        number[mine[:until]] = np.cumsum(begins)[:until]
+    return number

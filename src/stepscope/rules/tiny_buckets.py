@@ -1,0 +1,127 @@
+"""Gradients cross in many small messages, and each pays the link's latency.
+
+What it sees: in one backward pass many all-reduces (or reduce-scatters) of gradients, each far smaller than a bucket, launched as
+the gradients appear; a start of each that takes longer than its bytes, by the line T = alpha + bytes / beta through this job's
+own messages.
+
+Why it costs: a message costs its start (alpha: kernel launch, handshakes, steps around the ring) and its bytes. Forty messages
+pay forty starts for bytes that one message would carry in one.
+
+Evidence it needs: the collectives' sizes, which c10d records by itself, and backward's ranges (`ProfilerActivity.CPU`).
+
+What to do: DistributedDataParallel(bucket_cap_mb=25), which is the default; larger over slow networks. DeepSpeed:
+reduce_bucket_size. FSDP: shard larger units.
+
+Example: 41 all-reduces of 0.26 MB took 4.5 ms each, 189 ms a step; one bucket of 10.5 MB brought it to 31 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.core.trace import NONE
+from stepscope.replay.together import Team
+from stepscope.rules.crew import Crew, TeamProposal, without_collectives
+from stepscope.rules.messages import Cost, Messages, cost_of, launched_inside, messages, times_ns
+
+CODE = "tiny-buckets"
+BOUND = "comms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    bucket_bytes: int = 25 * 2**20
+    """DDP's default bucket_cap_mb."""
+    least_per_bucket: float = 4.0
+    """Messages that one bucket takes the place of, on average: DDP's own first and last buckets are small by design."""
+
+
+POLICY = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Positions in a rank's messages that become one, carried by the last of them."""
+
+    members: tuple[int, ...]
+    bytes: float
+
+
+def propose_team(crew: Crew) -> TeamProposal | None:
+    """Consecutive messages merged into buckets, each sent when its last gradient is there."""
+    found = [_gradients(crew, place) for place in range(len(crew.cases))]
+    merged = [buckets(one) for one in found]
+    num_before, num_after = sum(len(one) for one in found), sum(len(one) for one in merged)
+    if num_after == 0 or num_before < POLICY.least_per_bucket * num_after:
+        return None
+    sizes = np.concatenate([one.bytes for one in found])
+    took = np.concatenate([times_ns(crew.team, place, one) for place, one in enumerate(found)])
+    cost = cost_of(sizes, took)
+    if cost is None:
+        return None
+    steps = sum(part.graph.num_steps for part in crew.team.parts)
+    known = "" if cost.measured else " (too small to tell the link's rate: taken as the slowest that it can be)"
+    free = replace(cost, beta_bytes_per_ns=np.inf)
+    return TeamProposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{num_before / steps:.0f} gradient messages a step of {np.median(sizes) / 1e6:.2f} MB each pay the latency of"
+        f" {cost.alpha_ns / 1e6:.2f} ms.",
+        action="DistributedDataParallel(..., bucket_cap_mb=25), the default; DeepSpeed: reduce_bucket_size; FSDP: larger units",
+        evidence=(
+            f"{num_before / steps:.0f} messages a step where {num_after / steps:.0f} of at most 25 MiB would do",
+            f"a message takes {cost.alpha_ns / 1e6:.2f} ms + its bytes / {cost.beta_bytes_per_ns:.2f} GB/s{known}",
+        ),
+        ranks=crew.ranks,
+        change=lambda team: with_buckets(team, found, merged, cost),
+        hopeful=None if cost.measured else lambda team: with_buckets(team, found, merged, free),
+    )
+
+
+def _gradients(crew: Crew, place: int) -> Messages:
+    """Messages sent as gradients are accumulated: nothing of the backward pass waits for them."""
+    sent = messages(crew, place, lambda kind: kind.op in ("all_reduce", "reduce_scatter") and kind.on_device)
+    inside = launched_inside(crew, place, lambda name: "AccumulateGrad" in name)
+    chosen = np.flatnonzero(inside[sent.task] & ~np.isnan(sent.bytes) & (sent.step != NONE))
+    return Messages(
+        task=sent.task[chosen],
+        number=sent.number[chosen],
+        bytes=sent.bytes[chosen],
+        kind=tuple(sent.kind[at] for at in chosen.tolist()),
+        step=sent.step[chosen],
+    )
+
+
+def buckets(found: Messages) -> list[Bucket]:
+    """Consecutive messages of one step, operation, group and type put together up to a bucket's size."""
+    made: list[Bucket] = []
+    filling: dict[tuple[int, str, str, str | None], list[int]] = {}
+    size: dict[tuple[int, str, str, str | None], float] = {}
+    for at, kind in enumerate(found.kind):
+        key = (int(found.step[at]), kind.op, kind.group, kind.dtype)
+        if key in filling and size[key] + found.bytes[at] > POLICY.bucket_bytes:
+            made.append(Bucket(members=tuple(filling.pop(key)), bytes=size.pop(key)))
+        filling.setdefault(key, []).append(at)
+        size[key] = size.get(key, 0.0) + float(found.bytes[at])
+    made += [Bucket(members=tuple(members), bytes=size[key]) for key, members in filling.items()]
+    return made
+
+
+def with_buckets(team: Team, found: Sequence[Messages], merged: Sequence[Sequence[Bucket]], cost: Cost) -> Team:
+    """The last message of each bucket takes what the whole bucket costs, the others are gone: on all ranks the same ones."""
+    moving, masks, parts = team.moving_ns.copy(), [], []
+    for part, sent, made in zip(team.parts, found, merged, strict=True):
+        gone, task_ns = np.zeros(len(part.graph), np.bool_), part.graph.task_ns.copy()
+        for bucket in made:
+            *rest, last = bucket.members
+            gone[sent.task[rest]] = True
+            if rest and part.shared[sent.task[last]] != NONE:
+                moving[part.shared[sent.task[last]]] = cost.of(bucket.bytes)
+            elif rest:
+                task_ns[sent.task[last]] = cost.of(bucket.bytes)
+        masks.append(gone)
+        parts.append(replace(part, graph=replace(part.graph, task_ns=task_ns)))
+    return without_collectives(replace(team, parts=tuple(parts), moving_ns=moving), masks)

@@ -1,0 +1,85 @@
+"""DDP looks for unused parameters in every step.
+
+What it sees: the range `search_unused_parameters` of DDP's reducer at the end of each forward, and the small int32 all-reduce in
+which the ranks tell one another what they used.
+
+Why it costs: the whole autograd graph is walked on the host while nothing is launched, and one more exchange is waited for. Where
+the host runs ahead of the device neither is seen in the step: the replay decides.
+
+Evidence it needs: DDP's ranges (`ProfilerActivity.CPU`), the collectives' types, which c10d records by itself.
+
+What to do: find_unused_parameters=False when every parameter gets a gradient in every step (DDP says so in a warning after the
+first step); static_graph=True when the same ones go without.
+
+Example: a two-rank GPT gained nothing from find_unused_parameters=False: the host had time to spare for the walk.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.intervals import Intervals, union
+from stepscope.analyses.naming import matching
+from stepscope.core.trace import NONE, Bool
+from stepscope.replay.changes import without_host_ranges
+from stepscope.replay.team import with_graphs
+from stepscope.replay.together import Team
+from stepscope.rules.crew import Crew, TeamProposal, without_collectives
+from stepscope.rules.messages import messages
+
+CODE = "unused-parameter-scan"
+BOUND = "comms"
+SCAN = re.compile(r"reducer::search_unused_parameters")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    dtypes: tuple[str, ...] = ("int32",)
+    """Of the map of used parameters that the reducer exchanges; gradients are no integers."""
+
+
+POLICY = Policy()
+
+
+def propose_team(crew: Crew) -> TeamProposal | None:
+    """The walk over the graph and the exchange of its result are gone."""
+    scans = [_scans(crew, place) for place in range(len(crew.cases))]
+    if not all(len(one) for one in scans):
+        return None
+    masks = [_map_exchange(crew, place) for place in range(len(crew.cases))]
+    steps = max(crew.team.parts[0].graph.num_steps, 1)
+    walked = float((scans[0].end - scans[0].start).sum()) / max(crew.cases[0].facts.steps.num_seen, 1) / 1e6
+    return TeamProposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"DDP walks the graph for unused parameters in every step: {walked:.1f} ms of the host.",
+        action="DistributedDataParallel(..., find_unused_parameters=False), if every parameter is used; else static_graph=True",
+        evidence=(
+            f"{walked:.1f} ms a step in the reducer's search_unused_parameters, as recorded",
+            f"{int(masks[0].sum()) / steps:.0f} exchanges a step of what was used",
+        ),
+        ranks=crew.ranks,
+        change=lambda team: _unscanned(team, scans, masks),
+    )
+
+
+def _scans(crew: Crew, place: int) -> Intervals:
+    trace = crew.cases[place].survey.trace
+    found = np.flatnonzero(matching(trace, SCAN) & ~trace.device_work)
+    return union(trace.start_ns[found], trace.end_ns[found])
+
+
+def _map_exchange(crew: Crew, place: int) -> Bool:
+    """Integer all-reduces of the backward pass."""
+    sent = messages(crew, place, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes)
+    mask = np.zeros(len(crew.team.parts[place].graph), np.bool_)
+    mask[sent.task[sent.step != NONE]] = True
+    return mask & crew.cases[place].table.backward if mask.any() else mask
+
+
+def _unscanned(team: Team, scans: list[Intervals], masks: list[Bool]) -> Team:
+    graphs = [without_host_ranges(part.graph, gone) for part, gone in zip(team.parts, scans, strict=True)]
+    return without_collectives(with_graphs(team, graphs), masks)

@@ -1,0 +1,98 @@
+"""Who does the tasks: processes of this machine, or a Dask cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from stepscope.errors import StepscopeError, UsageError
+from stepscope.rules.tasks import Workers
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+CONNECT_S = 15
+"""To reach a scheduler."""
+IDLE_S = 60.0
+"""A cluster that has had no worker, or no scheduler, for this long is not waited for: one that grows on demand takes less."""
+LEAST_WIDTH = 64
+"""Tasks given to a cluster at a time, at the least: one that grows on demand sees that there is work."""
+
+
+class LocalWorkers(Workers):
+    """Processes of this machine. One that is killed takes the pool with it, and a new pool is made."""
+
+    def __init__(self, num: int) -> None:
+        self._num = num
+        # One more than can run, so that none waits for us. All of them are retried when the pool breaks.
+        super().__init__(_pool(num), num + 1)
+
+    def renew(self) -> None:
+        self.executor.shutdown(wait=True, cancel_futures=True)
+        self.executor = _pool(self._num)
+
+
+def _pool(num: int) -> ProcessPoolExecutor:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    # Not fork: it is unsafe once threads run, and the progress bar is one.
+    return ProcessPoolExecutor(num, mp_context=multiprocessing.get_context("spawn"))
+
+
+@contextmanager
+def local_workers(num: int) -> Iterator[Workers]:
+    workers = LocalWorkers(num)
+    try:
+        yield workers
+    finally:
+        workers.executor.shutdown(wait=True, cancel_futures=True)
+
+
+class ClusterWorkers(Workers):
+    """A Dask cluster. It gives the tasks of a worker that dies to others by itself, and gives up after some deaths."""
+
+    def __init__(self, client: Any, address: str) -> None:
+        from distributed import KilledWorker
+
+        self._client, self._address = client, address
+        self._seen_s = time.monotonic()
+        self.lost = (KilledWorker,)
+        super().__init__(client.get_executor(pure=False), max(LEAST_WIDTH, 2 * sum(client.nthreads().values())))
+
+    def check(self) -> None:
+        """StepscopeError when there has been nobody to work for IDLE_S."""
+        now = time.monotonic()
+        if self._client.status == "running" and self._client.scheduler_info()["workers"]:
+            self._seen_s = now
+        elif now - self._seen_s > IDLE_S:
+            what = "has no workers" if self._client.status == "running" else "is gone"
+            words = f"the cluster at {self._address} {what} (waited {IDLE_S:.0f} s)"
+            raise StepscopeError(f"{words}. Start it again, or leave out --cluster")
+
+
+@contextmanager
+def cluster_workers(address: str) -> Iterator[Workers]:
+    """Workers of the Dask scheduler at `address`; an error in words when there is none."""
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UsageError("--cluster needs Dask, which is not installed: pip install 'stepscope[cluster]'") from None
+    try:
+        client = Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as problem:
+        where = "Give a scheduler's address, such as tcp://host:8786, and see that it runs"
+        raise StepscopeError(f"no Dask scheduler at {address} ({_first_line(problem)}). {where}") from None
+    workers = ClusterWorkers(client, address)
+    try:
+        yield workers
+    finally:
+        workers.executor.shutdown(wait=False)
+        client.close(timeout=CONNECT_S)
+
+
+def _first_line(problem: Exception) -> str:
+    lines = str(problem).strip().splitlines()
+    return lines[0] if lines else type(problem).__name__

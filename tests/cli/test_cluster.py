@@ -1,0 +1,133 @@
+"""`diagnose --cluster`: the same answer from a real Dask cluster, and words when there is none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli.main import main
+from stepscope.errors import StepscopeError
+from stepscope.rules import workers as workers_module
+from stepscope.rules.tasks import DiedError, run_tasks
+from stepscope.rules.workers import cluster_workers
+from tests.builders import tar_bytes
+from tests.shared_data import DEMO
+from tests.tasks import die_always, die_once
+
+distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'stepscope[cluster]'")
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1") as made:
+        yield made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for rank in range(3):
+        shutil.copy(DEMO, tmp_path / f"rank{rank}.json.gz")
+    (tmp_path / "rank3.json.gz").write_bytes(b"")
+    return tmp_path
+
+
+def diagnosed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["diagnose", *arguments, "--format", "json", "--no-cache"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def test_a_local_cluster_gives_what_this_machine_gives(cluster: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    far = diagnosed(capsys, str(folder), "--cluster", cluster.scheduler_address)
+    assert far == diagnosed(capsys, str(folder), "--jobs", "1")
+    assert [rank["rank"] for rank in far["ranks"]] == [0, 1, 2]
+    assert any("rank3.json.gz" in note for note in far["notes"])
+
+
+def test_a_worker_of_the_cluster_killed_midway_costs_a_retry(cluster: Any, tmp_path: Path) -> None:
+    items = [str(tmp_path / "innocent"), str(tmp_path / "marker"), str(tmp_path / "innocent")]
+    with cluster_workers(cluster.scheduler_address) as workers:
+        results = dict(run_tasks(workers, die_once, items))
+    assert (tmp_path / "marker").exists()
+    assert sorted(results) == [0, 1, 2]
+    assert not any(isinstance(result, DiedError) for result in results.values())
+
+
+def test_a_task_that_always_kills_is_given_up_by_the_cluster(cluster: Any) -> None:
+    with cluster_workers(cluster.scheduler_address) as workers:
+        results = dict(run_tasks(workers, die_always, ["a", "poison"]))
+    assert results[0] == "a"
+    assert isinstance(results[1], DiedError)
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of Dask, ended with the test."""
+    command = [sys.executable, "-m", "distributed.cli.dask_" + arguments[0], *arguments[1:], "--no-dashboard"]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield child
+    finally:
+        child.terminate()
+        child.wait(DEADLINE_S)
+
+
+def address_in(file: Path) -> str:
+    until = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until:
+        if file.exists() and (text := file.read_text()).rstrip().endswith("}"):
+            return str(json.loads(text)["address"])
+        time.sleep(0.05)
+    raise AssertionError("the scheduler did not start")
+
+
+def test_a_scheduler_and_a_worker_started_as_processes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "scheduler.info"
+    with process("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)):
+        address = address_in(file)
+        with process("worker", address, "--nthreads", "1", "--local-directory", str(tmp_path / ".dask")):
+            far = diagnosed(capsys, str(folder), "--cluster", address)
+    assert far == diagnosed(capsys, str(folder), "--jobs", "1")
+
+
+def test_a_cluster_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "IDLE_S", 0.0)
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0", host="127.0.0.1") as empty:
+        with cluster_workers(empty.scheduler_address) as workers, pytest.raises(StepscopeError, match="has no workers"):
+            dict(run_tasks(workers, die_always, ["a"]))
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "tcp://127.0.0.1"])
+def test_an_address_without_a_scheduler_is_refused_in_words(
+    address: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_module, "CONNECT_S", 1)
+    assert main(["diagnose", str(folder), "--cluster", address]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"stepscope: no Dask scheduler at {address}")
+    assert "Traceback" not in said
+
+
+def test_without_dask_the_extra_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert main(["diagnose", str(folder), "--cluster", "tcp://127.0.0.1:9"]) == 2
+    assert "pip install 'stepscope[cluster]'" in capsys.readouterr().err
+
+
+def test_what_only_this_machine_sees_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ranks.tar.gz"
+    path.write_bytes(tar_bytes({"rank0.json.gz": DEMO.read_bytes()}, mode="w:gz"))
+    assert main(["diagnose", str(path), "--cluster", "tcp://127.0.0.1:9"]) == 2
+    assert "Unpack it" in capsys.readouterr().err

@@ -1,0 +1,94 @@
+"""Tasks on workers that die: retried, and given up in words, never waited for."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.errors import StepscopeError
+from stepscope.readers.inputs import find_sources
+from stepscope.rules import job
+from stepscope.rules.job import measure_job
+from stepscope.rules.tasks import DiedError, Workers, run_tasks
+from stepscope.rules.workers import local_workers
+from tests.shared_data import DEMO
+from tests.tasks import die_always, die_once, measure_or_die, no_memory, square
+
+
+def test_every_item_has_its_result_whatever_the_order() -> None:
+    with ThreadPoolExecutor(3) as pool:
+        assert dict(run_tasks(Workers(pool, 4), square, range(50))) == {n: n * n for n in range(50)}
+        assert dict(run_tasks(Workers(pool, 4), square, [])) == {}
+
+
+class Counting(Executor):
+    """Does the work at once, and counts what has been given to it."""
+
+    def __init__(self) -> None:
+        self.num = 0
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.num += 1
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_only_a_few_are_in_flight() -> None:
+    executor = Counting()
+    results = run_tasks(Workers(executor, 3), square, range(100))
+    next(results)
+    assert executor.num == 3
+
+
+def test_a_worker_killed_midway_costs_a_retry(tmp_path: Path) -> None:
+    items = [str(tmp_path / "innocent")] * 3 + [str(tmp_path / "marker")] + [str(tmp_path / "innocent")] * 3
+    with local_workers(2) as workers:
+        results = dict(run_tasks(workers, die_once, items))
+    assert (tmp_path / "marker").exists()
+    assert sorted(results) == list(range(7))
+    assert not any(isinstance(result, DiedError) for result in results.values())
+
+
+def test_a_task_that_always_kills_is_given_up_and_takes_no_other_with_it() -> None:
+    names = ["a", "b", "poison", "c", "d", "e"]
+    with local_workers(2) as workers:
+        results = dict(run_tasks(workers, die_always, names))
+    assert isinstance(results.pop(2), DiedError)
+    assert results == {n: name for n, name in enumerate(names) if name != "poison"}
+
+
+def test_a_task_out_of_memory_is_given_up_after_a_try_alone() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        results = dict(run_tasks(Workers(pool, 3), no_memory, range(4)))
+    assert isinstance(results.pop(1), DiedError)
+    assert results == {0: 0, 2: 2, 3: 3}
+
+
+def test_a_rank_whose_worker_always_dies_is_named_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(3):
+        shutil.copy(DEMO, tmp_path / f"rank{rank}.json.gz")
+    monkeypatch.setattr(job, "measure_file", measure_or_die)
+    with find_sources([tmp_path]) as found, local_workers(2) as workers:
+        measured = measure_job(found.sources, workers=workers, use_cache=False)
+    assert [facts.rank for facts in measured.facts.ranks] == [0, 2]
+    assert any("rank1.json.gz" in note and "died" in note for note in measured.notes)
+
+
+class Gone(Executor):
+    """Its tasks are cancelled, as those of a cluster whose scheduler went away."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.cancel()
+        future.set_running_or_notify_cancel()
+        return future
+
+
+def test_cancelled_tasks_end_the_job_in_words() -> None:
+    with pytest.raises(StepscopeError, match="cancelled"):
+        dict(run_tasks(Workers(Gone(), 1), square, [1]))

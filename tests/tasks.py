@@ -1,0 +1,47 @@
+"""Tasks that tests give to other processes: a module of its own, so that those can import it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from stepscope.readers.source import Source
+from stepscope.rules.job import Measured, measure_file
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def die_once(marker: str) -> int:
+    """Kill the worker the first time; which process did it in the end."""
+    path = Path(marker)
+    if path.name != "innocent" and not path.exists():
+        path.touch()
+        _die()
+    return os.getpid()
+
+
+def die_always(name: str) -> str:
+    if name == "poison":
+        _die()
+    return name
+
+
+def no_memory(number: int) -> int:
+    if number == 1:
+        raise MemoryError
+    return number
+
+
+def measure_or_die(source: Source, step_ns: int | None, use_cache: bool) -> Measured:
+    """`measure_file`, but one rank's file is too much for any worker."""
+    if source.rank == 1:
+        _die()
+    return measure_file(source, step_ns, use_cache)
+
+
+def _die() -> None:
+    # As the kernel does when memory runs out.
+    os.kill(os.getpid(), signal.SIGKILL)
