@@ -1,6 +1,6 @@
 """What `stepscope diagnose` costs as a job grows: 8 to 512 ranks made out of one real one.
 
-    python -m benchmarks.scale --source TRACE [--ranks 8 32 128 512] [--jobs N] [--cluster ADDRESS]
+    python -m benchmarks.scale --source TRACE [--ranks 8 32 128 256 512] [--jobs N] [--cluster ADDRESS]
 
 Run it from the root of the repository, with the python that has stepscope. The table goes to the screen and to
 benchmarks/out/scale.md.
@@ -160,10 +160,13 @@ def table(costs: list[Cost]) -> str:
 
 
 def words(costs: list[Cost]) -> list[str]:
-    """Whether a rank more costs the same wherever it is added: the last stretch of the table beside all before it."""
+    """Whether a rank more costs the same wherever it is added: the last stretch of the table beside the one before it.
+
+    The first rows say little: the peak of the replay, which is the same for any number of ranks, covers what few ranks take.
+    """
     if len(costs) < 3:
         return ["Too few numbers of ranks to tell whether the cost is linear."]
-    first, before, last = costs[0], costs[-2], costs[-1]
+    first, before, last = costs[-3:]
     said = []
     for name, unit, scale in MEASURED:
         early = (getattr(before, name) - getattr(first, name)) / (before.num - first.num) * scale
@@ -181,7 +184,7 @@ def words(costs: list[Cost]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True, help="a real rank's trace, with distributedInfo and collectives")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[8, 32, 128, 512])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[8, 32, 128, 256, 512])
     parser.add_argument("--jobs")
     parser.add_argument("--cluster")
     arguments = parser.parse_args()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stepscope.core.comms_facts import Buckets, CollectiveRow, CommsFacts, Dimension, Gathers, Link, LinkFit, RankComms
 from stepscope.core.diagnosis import Diagnosis, Finding, Place, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import (
     PARTS,
@@ -381,6 +382,132 @@ def unsplit_comms() -> Diagnosis:
     )
 
 
+def collective(op: str = "all_reduce", **fields: Any) -> CollectiveRow:
+    """A row of 64 MB over eight ranks, unless said otherwise."""
+    row = CollectiveRow(
+        op=op,
+        group="0",
+        num_groups=1,
+        num_ranks=8,
+        dtype="bf16",
+        bytes=64_000_000,
+        num_sizes=1,
+        count_per_step=4.0,
+        ns_per_step=21.0 * MS,
+        wait_ns_per_step=3.0 * MS,
+        exposed_share=0.8,
+        moving_ns=4 * MS,
+        includes_waits=False,
+        algbw_bytes_per_s=16e9,
+        busbw_bytes_per_s=28e9,
+    )
+    return replace(row, **fields)
+
+
+def rank_comms(rank: int, **fields: Any) -> RankComms:
+    one = RankComms(
+        rank=rank,
+        wait_ns=11.0 * MS,
+        transfer_ns=21.0 * MS,
+        late_ns=0,
+        share_last=0.0,
+        offset_ns=0,
+        overlap_efficiency=0.25,
+        replayed=True,
+    )
+    return replace(one, **fields)
+
+
+def meshed_ranks() -> Diagnosis:
+    """512 ranks, tensor parallel by eight; one comes late, and one group is slow."""
+    late = {"wait_ns": 0.0, "late_ns": 11 * MS, "share_last": 0.97, "is_straggler": True}
+    ranks = [
+        rank_facts(
+            {"compute": 51.0, "comms_transfer": 21.0}
+            if i == 77
+            else {"compute": 40.0, "comms_wait": 11.0, "comms_transfer": 21.0},
+            rank=i,
+        )
+        for i in range(512)
+    ]
+    tensor = {"group": "mesh_tp", "num_groups": 64}
+    comms = CommsFacts(
+        world_size=512,
+        rows=(
+            collective("all_gather", **tensor, slowest_group="72-79", slowest_busbw_bytes_per_s=9e9),
+            collective("reduce_scatter", **tensor, includes_waits=True, wait_ns_per_step=None),
+            collective("all_reduce", num_ranks=512, bytes=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None),
+            collective("all_to_all", group="mesh_ep", num_groups=64, num_sizes=40, imbalance=1.7, crosses_nodes=True),
+            *(collective(bytes=1000 * i, num_ranks=None, group="", on_device=False, exposed_share=None) for i in range(1, 9)),
+        ),
+        num_rows_left_out=7,
+        fits=(
+            LinkFit(
+                op="all_gather",
+                group="mesh_tp",
+                num_ranks=8,
+                alpha_ns=4200.0,
+                beta_bytes_per_s=180e9,
+                num_sizes=5,
+                min_bytes=20_000,
+                max_bytes=64_000_000,
+                goodness=0.97,
+                worst=0.18,
+                worst_bytes=20_000,
+            ),
+        ),
+        ranks=tuple(rank_comms(i, **(late if i == 77 else {})) for i in range(512)),
+        shape=(
+            Dimension(
+                kind="tensor", scheme=None, size=8, num_groups=64, group="mesh_tp", because="its groups are called mesh_tp"
+            ),
+            Dimension(kind="not known", scheme=None, size=None, num_groups=1, group="x", because="all_reduce in forward"),
+        ),
+        buckets=Buckets(
+            group="0", bytes=(25_000_000,) * 9, fired_ns=tuple(i * MS for i in range(9)), backward_ns=30 * MS, tail_ns=2 * MS
+        ),
+        gathers=(
+            Gathers(phase="forward", group="0", count_per_step=33.0, bytes_per_step=1.4e10, hidden_share=0.93, ahead=2.0),
+            Gathers(phase="backward", group="0", count_per_step=32.5, bytes_per_step=None, hidden_share=0.0, ahead=None),
+        ),
+        link=Link(name="nvlink", bytes_per_s=450e9, source="datasheet"),
+        clock_noise_ns=40_000,
+    )
+    made = diagnosis("imbalance", "511 ranks wait for rank 77, which arrives 11 ms late.", ranks)
+    return replace(made, facts=replace(made.facts, comms=comms))
+
+
+def lone_rank_with_collectives() -> Diagnosis:
+    """One rank of eight: waiting is in the times of its collectives."""
+    alone = {"includes_waits": True, "wait_ns_per_step": None}
+    comms = CommsFacts(
+        world_size=8,
+        rows=(
+            collective("all_reduce", **alone),
+            collective("broadcast", **alone, bytes=160, count_per_step=None, ns_per_step=None),
+        ),
+        num_rows_left_out=0,
+        fits=(),
+        ranks=(rank_comms(0, wait_ns=None, transfer_ns=None, late_ns=None, share_last=None, offset_ns=None),),
+        shape=(),
+    )
+    made = unsplit_comms()
+    return replace(made, facts=replace(made.facts, comms=comms))
+
+
+def evil_groups() -> Diagnosis:
+    """Groups whose names want to do something to the terminal."""
+    names = [name for name in EVIL_NAMES if "\ud800" not in name]
+    rows = tuple(
+        collective(name, group=name, dtype=name, num_ranks=3, slowest_group=name, slowest_busbw_bytes_per_s=1.0) for name in names
+    )
+    shape = tuple(Dimension(kind="data", scheme=name, size=2, num_groups=1, group=name, because=name) for name in names)
+    made = meshed_ranks()
+    comms = made.facts.comms
+    assert comms is not None
+    return replace(made, facts=replace(made.facts, comms=replace(comms, rows=rows, shape=shape)))
+
+
 def thousand_ranks() -> Diagnosis:
     """More different ranks than there are lines."""
     ranks = [rank_facts({"compute": 40.0 + i * i / 500, "idle_launch": 1.0 + i % 7}, rank=i) for i in range(512)]
@@ -481,6 +608,9 @@ SCENARIOS: Mapping[str, Callable[[], Diagnosis]] = {
         comms_eight_ranks,
         unsplit_comms,
         thousand_ranks,
+        meshed_ranks,
+        lone_rank_with_collectives,
+        evil_groups,
         cpu_only,
         zero_events,
         no_ranks,

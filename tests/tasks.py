@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from stepscope.readers.source import Source
@@ -33,6 +34,16 @@ def no_memory(number: int) -> int:
     if number == 1:
         raise MemoryError
     return number
+
+
+def wait_for(what: tuple[str, float]) -> bool:
+    """Wait until a file is there, or the time is over."""
+    until = time.monotonic() + what[1]
+    while time.monotonic() < until:
+        if Path(what[0]).exists():
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def measure_or_die(source: Source, step_ns: int | None, use_cache: bool) -> Measured:

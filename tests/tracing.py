@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.core.trace import NONE, Detail, Kind, OpInputs, Thread, Trace, TraceMeta
+from stepscope.core.trace import NONE, CollectiveArgs, Detail, Kind, OpInputs, Thread, Trace, TraceMeta
 
 MAIN = "main"
 
@@ -27,6 +27,7 @@ class Event:
     fwd_thread: int = NONE
     size: int = NONE
     detail: Detail = None
+    collective: CollectiveArgs | None = None
 
 
 def op(name: str, start: int, end: int, **more: Any) -> Event:
@@ -83,6 +84,7 @@ def trace_of(*events: Event, meta: TraceMeta | None = None) -> Trace:
     names = list(dict.fromkeys(e.name for e in rows))
     threads = list(dict.fromkeys(e.thread for e in rows))
     details = [e.detail for e in rows if e.detail is not None]
+    collectives = list(dict.fromkeys(e.collective for e in rows if e.collective is not None))
 
     def column(values: list[int], dtype: Any = np.int64) -> Any:
         return np.array(values, dtype)
@@ -101,11 +103,11 @@ def trace_of(*events: Event, meta: TraceMeta | None = None) -> Trace:
         fwd_thread=column([e.fwd_thread for e in rows]),
         size_bytes=column([e.size for e in rows]),
         detail=column([NONE if e.detail is None else details.index(e.detail) for e in rows], np.int32),
-        collective=column([NONE] * len(rows), np.int32),
+        collective=column([NONE if e.collective is None else collectives.index(e.collective) for e in rows], np.int32),
         names=tuple(names),
         threads=tuple(Thread(pid="1", tid=t) for t in threads),
         details=tuple(details),
-        collectives=(),
+        collectives=tuple(collectives),
         meta=meta or TraceMeta(path="built"),
         num_raw_events=len(rows),
     )

@@ -16,12 +16,13 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.errors import StepscopeError
+from stepscope.rules import tasks as tasks_module
 from stepscope.rules import workers as workers_module
 from stepscope.rules.tasks import DiedError, run_tasks
 from stepscope.rules.workers import cluster_workers
 from tests.builders import tar_bytes
 from tests.shared_data import DEMO
-from tests.tasks import die_always, die_once
+from tests.tasks import die_always, die_once, wait_for
 
 distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'stepscope[cluster]'")
 DEADLINE_S = 60.0
@@ -101,10 +102,31 @@ def test_a_scheduler_and_a_worker_started_as_processes(folder: Path, tmp_path: P
 
 
 def test_a_cluster_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_module, "IDLE_S", 0.0)
-    with distributed.LocalCluster(n_workers=0, dashboard_address=":0", host="127.0.0.1") as empty:
-        with cluster_workers(empty.scheduler_address) as workers, pytest.raises(StepscopeError, match="has no workers"):
-            dict(run_tasks(workers, die_always, ["a"]))
+    monkeypatch.setattr(workers_module, "IDLE_S", 0.1)
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=":0", host="127.0.0.1") as empty,
+        pytest.raises(StepscopeError, match="has no workers"),
+        cluster_workers(empty.scheduler_address),
+    ):
+        pass
+
+
+def test_a_cluster_that_loses_its_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks_module, "POLL_S", 0.1)
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1") as lone,
+        cluster_workers(lone.scheduler_address) as workers,
+    ):
+        monkeypatch.setattr(workers_module, "IDLE_S", 0.1)
+        lone.scale(0)
+        with pytest.raises(StepscopeError, match="has no workers"):
+            dict(run_tasks(workers, wait_for, [("/nowhere", DEADLINE_S)]))
+
+
+def test_a_cluster_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "__version__", "9.9")
+    with pytest.raises(StepscopeError, match=r"needs stepscope 9\.9"), cluster_workers(cluster.scheduler_address):
+        pass
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "tcp://127.0.0.1"])

@@ -19,6 +19,8 @@ RANGE = re.compile(r"^(?:nccl|rccl|gloo):(\w+)")
 OUT_AND_IN = re.compile(r"^c10d::(_allgather_base_|_reduce_scatter_base_|alltoall_base_)$")
 """Operators whose first two inputs are what comes out and what goes in."""
 MOST_LEVELS = 64
+MOST_ELEMENTS = 1 << 50
+"""More is no tensor of any device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +71,11 @@ def _tensors(found: Survey, event: int) -> tuple[list[int], str | None]:
         return [], None
     try:
         dims, types = json.loads(inputs.dims), json.loads(inputs.types)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [], None
     if not isinstance(dims, list) or not isinstance(types, list):
         return [], None
     shapes = [d for d in dims if isinstance(d, list) and d and all(isinstance(n, int) and n >= 0 for n in d)]
     known = [DTYPES[t] for t in types if isinstance(t, str) and t in DTYPES]
-    return [math.prod(shape) for shape in shapes], known[0] if known else None
+    sizes = [math.prod(shape) for shape in shapes]
+    return [size for size in sizes if size <= MOST_ELEMENTS], known[0] if known else None

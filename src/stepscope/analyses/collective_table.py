@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.families import Families, Family
+from stepscope.analyses.families import Families, Family, stride_of
 from stepscope.analyses.ledger import in_windows
 from stepscope.analyses.link_fit import bus_factor, fit
 from stepscope.core.comms import Collective, Ledger, Matched
@@ -120,7 +120,7 @@ def _row(key: Key, entries: Entries, mine: Int64, matched: Matched, families: Fa
     if includes_waits:
         moving, size, group = entries.dur_ns[mine], entries.bytes[mine], entries.group[mine]
     algbw = _rate(moving, size)
-    factor = None if n is None else bus_factor(op, n)
+    factor = None if n is None or n < 1 else bus_factor(op, n)
     per_group = [] if includes_waits else [(_rate(moving[group == g], size[group == g]), g) for g in np.unique(group).tolist()]
     slowest = min(((rate, g) for rate, g in per_group if rate is not None), default=None) if len(per_group) > 1 else None
     known = entries.bytes[mine][~np.isnan(entries.bytes[mine])]
@@ -156,7 +156,11 @@ def _all_recorded(family: Family, families: Families, num_ledgers: int) -> bool:
 
 
 def _words(label: tuple[int, ...] | str) -> str:
-    return label if isinstance(label, str) else number_ranges(label)
+    """A group's name, or its ranks: 0-7; 0-504 by 8."""
+    if isinstance(label, str):
+        return label
+    stride = stride_of(label)
+    return f"{label[0]}-{label[-1]} by {stride}" if len(label) > 2 and stride is not None and stride > 1 else number_ranges(label)
 
 
 def _moved(entries: Entries, mine: Int64, complete: Bool, matched: Matched) -> tuple[Int64, Float64, Float64, Int64]:
@@ -171,8 +175,8 @@ def _moved(entries: Entries, mine: Int64, complete: Bool, matched: Matched) -> t
 
 def _rate(moving_ns: Float64, size: Float64) -> float | None:
     """Bytes a second: of the median collective, or of all together where sizes differ."""
-    good = ~np.isnan(size) & (moving_ns > 0)
-    if not good.any() or not size[good].any():
+    good = (size > 0) & (moving_ns > 0)
+    if not good.any():
         return None
     if float(np.ptp(size[good])) == 0:
         return float(size[good][0] / np.median(moving_ns[good]) * 1e9)

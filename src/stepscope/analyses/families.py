@@ -32,6 +32,7 @@ class Families:
                 known = self._known.get(group.name)
                 if known is None or (not known.ranks and group.ranks):
                     self._known[group.name] = group
+        self._found: dict[tuple[str, tuple[int, ...], int | None], Family] = {}
         sizes = [ledger.world_size for ledger in ledgers if ledger.world_size]
         self.world_size: int | None = max(sizes, default=None)
         self.groups: dict[Family, set[tuple[int, ...] | str]] = defaultdict(set)
@@ -45,6 +46,12 @@ class Families:
 
     def of(self, kind: Collective) -> Family:
         """The family of a collective's group."""
+        same = (kind.group, kind.group_ranks, kind.group_size)
+        if same not in self._found:
+            self._found[same] = self._family(kind)
+        return self._found[same]
+
+    def _family(self, kind: Collective) -> Family:
         group = self._known.get(kind.group) if kind.group else None
         ranks = kind.group_ranks or (group.ranks if group else ())
         size = len(ranks) or kind.group_size or (group.size if group else None)
@@ -65,13 +72,14 @@ class Families:
     def _add(self, description: str, ranks: tuple[int, ...], size: int | None, name: str) -> Family:
         ranks = tuple(sorted(ranks))
         if ranks:
-            family = Family(description=description, num_ranks=len(ranks), stride=_stride(ranks))
+            family = Family(description=description, num_ranks=len(ranks), stride=stride_of(ranks))
         else:
             family = Family(description=description, num_ranks=size, stride=None, name=name)
         self.groups[family].add(ranks or name)
         return family
 
 
-def _stride(ranks: tuple[int, ...]) -> int | None:
+def stride_of(ranks: tuple[int, ...]) -> int | None:
+    """The distance between neighbours, where it is one."""
     apart = {b - a for a, b in pairwise(ranks)}
     return apart.pop() if len(apart) == 1 else None

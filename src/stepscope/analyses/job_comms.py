@@ -37,18 +37,18 @@ def job_comms(
     ddp = [family for family, one in shape if one.scheme == "DDP"]
     sharded = [family for family, one in shape if one.scheme is not None and one.scheme.startswith("FSDP")]
     link = next((ledger.link for ledger in ledgers if ledger.link is not None), None)
-    world = families.world_size
+    world, noise = families.world_size, noise_ns(ledgers, matched)
     return CommsFacts(
         world_size=world,
         rows=tuple(replace(row, crosses_nodes=_crosses(row.num_ranks, world, nccl)) for _, row in rows[:MAX_ROWS]),
         num_rows_left_out=max(0, len(rows) - MAX_ROWS),
         fits=link_fits(rows),
-        ranks=_ranks(facts, ledgers, matched, late, replayed),
+        ranks=_ranks(facts, ledgers, matched, late, replayed, noise),
         shape=tuple(dimension for _, dimension in shape),
         buckets=next((found for family in ddp if (found := buckets(ledgers, families, family)) is not None), None),
         gathers=tuple(one for family in sharded for one in gathers(ledgers, families, family)),
         link=None if link is None else Link(name=link[0], bytes_per_s=link[1], source=link[2]),
-        clock_noise_ns=noise_ns(ledgers, matched) if matched.num and len(ledgers) > 1 else None,
+        clock_noise_ns=noise if matched.num and len(ledgers) > 1 else None,
     )
 
 
@@ -61,11 +61,15 @@ def _crosses(num_ranks: int | None, world: int | None, nccl: NcclLog | None) -> 
 
 
 def _ranks(
-    facts: Sequence[RankFacts], ledgers: Sequence[Ledger], matched: Matched, late: Sequence[Lateness], replayed: Collection[int]
+    facts: Sequence[RankFacts],
+    ledgers: Sequence[Ledger],
+    matched: Matched,
+    late: Sequence[Lateness],
+    replayed: Collection[int],
+    noise: int,
 ) -> tuple[RankComms, ...]:
     lateness = {one.rank: one for one in late}
     tied = {one.rank: len(ledgers) > 1 and bool((matched.of[one.rank] != NONE).any()) for one in ledgers}
-    noise = noise_ns(ledgers, matched)
     most_read = 2 * len(ledgers) > max((one.world_size or 0 for one in ledgers), default=0)
     found = []
     for one in sorted(facts, key=lambda f: f.rank):

@@ -132,7 +132,7 @@ def _unevenness(split: str) -> float:
     """The greatest over the mean of a recorded list of split sizes; NaN when there is none."""
     try:
         sizes = json.loads(split)
-    except ValueError:
+    except (ValueError, RecursionError):
         return float("nan")
     if not isinstance(sizes, list) or not sizes or not all(isinstance(n, int) and n >= 0 for n in sizes) or not sum(sizes):
         return float("nan")

@@ -38,6 +38,7 @@ UNEVEN = 1.05
 EXCEPTION = 0.05
 """Of an operation's calls: fewer of them in one part of the step are no pattern."""
 P2P = frozenset({"send", "recv", "sendrecv"})
+PARTS = (NONE, FORWARD, BACKWARD, OPTIMIZER)
 NAMES = {FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "the optimizer"}
 
 Pattern = Counter[tuple[str, int]]
@@ -75,8 +76,9 @@ def _patterns(ledgers: Sequence[Ledger], families: Families) -> tuple[dict[Famil
         homes = [families.of(kind) for kind in ledger.kinds]
         large = {home for home, kind in zip(homes, ledger.kinds, strict=True) if (kind.bytes or 0) >= SMALL_BYTES}
         part = ledger.phase if len(ledger.phase) else np.full(len(ledger), NONE, np.int64)
-        pairs, count = np.unique(np.stack((ledger.kind, part)), axis=1, return_counts=True)
-        for which, phase, times in zip(*pairs.tolist(), count.tolist(), strict=True):
+        count = np.bincount(ledger.kind * len(PARTS) + part - NONE, minlength=len(PARTS) * len(ledger.kinds))
+        for code in np.flatnonzero(count).tolist():
+            which, phase, times = code // len(PARTS), code % len(PARTS) + NONE, int(count[code])
             kind, home = ledger.kinds[which], homes[which]
             if kind.op in ("broadcast", "barrier", "other") or not (kind.group or home.num_ranks):
                 continue

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
 from stepscope.readers.nccl_log import is_nccl_log
-from stepscope.readers.remote import AnyPath, as_path, find_remote, size_of
+from stepscope.readers.remote import AnyPath, as_path, find_remote, shown, size_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
@@ -72,24 +72,23 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
         return Found(sources=traces, notes=tuple(notes), logs=logs, _held=held.pop_all())
 
 
-def _of_path(path: AnyPath | str, notes: list[str], held: ExitStack) -> list[Source]:
+def _of_path(path: Path | str, notes: list[str], held: ExitStack) -> list[Source]:
     try:
         return _of_url(path, notes, held) if isinstance(path, str) else _of_readable(path, notes, held)
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist. {WANTED}") from None
+        raise InputError(f"{shown(str(path))} does not exist. {WANTED}") from None
     except (OSError, ValueError) as problem:
-        raise InputError(f"cannot read {path}: {getattr(problem, 'strerror', None) or problem}") from None
+        raise InputError(f"cannot read {shown(str(path))}: {getattr(problem, 'strerror', None) or problem}") from None
 
 
 def _of_url(url: str, notes: list[str], held: ExitStack) -> list[Source]:
     is_folder, files = find_remote(url, MAX_FILES)
     if is_folder:
-        return _in_folder(url, [(file, str(file)) for file in files if not file.name.endswith(CACHE_SUFFIX)], notes)
+        return _in_folder(shown(url), [(file, str(file)) for file in files if not file.name.endswith(CACHE_SUFFIX)], notes)
     return _of_file(files[0], notes, held)
 
 
-def _of_readable(path: AnyPath, notes: list[str], held: ExitStack) -> list[Source]:
-    assert isinstance(path, Path)
+def _of_readable(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         return _in_folder(path, [(file, str(file.relative_to(path))) for file in _walk(path, notes)], notes)

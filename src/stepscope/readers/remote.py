@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -49,8 +51,7 @@ class RemotePath:
     """Changes with the file; None when the store tells nothing of the kind, and then no cache is kept."""
 
     def __str__(self) -> str:
-        # What follows a question mark may be a signature, which is nobody's business in a report.
-        return self.url.split("?", 1)[0] if self.url.startswith("http") else self.url
+        return shown(self.url)
 
     @property
     def name(self) -> str:
@@ -66,6 +67,11 @@ class RemotePath:
 AnyPath = Path | RemotePath
 
 
+def shown(url: str) -> str:
+    """The URL as messages may have it: without a password, nor what follows a question mark, which may be a signature."""
+    return re.sub(r"(?<=://)[^/@]*@", "", url.split("?", 1)[0] if url.lower().startswith("http") else url)
+
+
 def is_private(path: AnyPath) -> bool:
     """Whether no other process can read it: fsspec's file system in memory."""
     return isinstance(path, RemotePath) and path.url.startswith("memory://")
@@ -75,7 +81,7 @@ def size_of(path: AnyPath) -> int:
     return path.size if isinstance(path, RemotePath) else path.stat().st_size
 
 
-def as_path(text: str) -> AnyPath | str:
+def as_path(text: str) -> Path | str:
     """A local Path (also for file://), or the URL as it stands."""
     if not URL.match(text):
         return Path(text)
@@ -91,7 +97,7 @@ def find_remote(url: str, most: int) -> tuple[bool, list[RemotePath]]:
             return False, [_remote(url, info)]
         found = system.find(path, detail=True)
     if len(found) > most:
-        raise InputError(f"{url} has more than {most} files in it. Name the folder that holds the traces.")
+        raise InputError(f"{shown(url)} has more than {most} files in it. Name the folder that holds the traces.")
     start = len(str(path).rstrip("/"))
     seen = {name: info for name, info in found.items() if "/." not in name[start:]}
     return True, [_remote(system.unstrip_protocol(name), info) for name, info in seen.items()]
@@ -111,19 +117,19 @@ def _system(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError:
         backend = f" {PACKAGE_OF[scheme]}" if scheme in PACKAGE_OF else ""
-        raise InputError(f"{url} needs fsspec, which is not installed: pip install 'stepscope[remote]'{backend}") from None
+        raise InputError(f"{shown(url)} needs fsspec, which is not installed: pip install 'stepscope[remote]'{backend}") from None
     try:
         with _as_os_error():
             system, path = url_to_fs(url)
     except ImportError as problem:
         package = PACKAGE_OF.get(scheme)
-        what = f"{url} needs the package {package}, which is not installed: pip install {package}"
-        raise InputError(what if package else f"cannot open {url}: {problem}") from None
+        what = f"{shown(url)} needs the package {package}, which is not installed: pip install {package}"
+        raise InputError(what if package else f"cannot open {shown(url)}: {problem}") from None
     except ValueError as problem:
         known = "Give s3://, gs://, https:// or another that fsspec knows, or a local path."
-        raise InputError(f"cannot open {url}: {str(problem).rstrip('.')}. {known}") from None
+        raise InputError(f"cannot open {shown(url)}: {str(problem).rstrip('.')}. {known}") from None
     except OSError as problem:
-        raise InputError(f"cannot open {url}: {problem}") from None
+        raise InputError(f"cannot open {shown(url)}: {problem}") from None
     return system, path
 
 
@@ -131,6 +137,9 @@ def _system(url: str) -> tuple[Any, str]:
 def _as_os_error() -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError:
+        # Backends put the path where the words belong.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
     except _foreign() as problem:
         raise OSError(f"{type(problem).__name__}: {problem}") from problem
 

@@ -18,7 +18,7 @@ SLOW = 0.7
 """A group's bus bandwidth over its row's, below which it is named."""
 COLUMNS = (
     Column(title="", shrinks=True, most=24),
-    Column(title="group", shrinks=True, most=24),
+    Column(title="ranks", shrinks=True, most=24),
     Column(title="MB", right=True),
     Column(title="calls", right=True),
     Column(title="ms", right=True),
@@ -64,14 +64,14 @@ def _row(row: CollectiveRow, world_size: int | None, mark: str) -> tuple[str, ..
 
 
 def _group(name: str, num_ranks: int | None, num_groups: int, world_size: int | None) -> str:
-    """all 4 ranks; mesh_tp, 64 x 8 ranks."""
+    """all 4; mesh_tp 64 x 8."""
     if num_ranks is None:
         return name or "not recorded"
     if num_ranks == world_size:
-        return f"all {num_ranks} ranks"
+        return f"all {num_ranks}"
     many = f"{num_groups} x " if num_groups > 1 else ""
-    named = f"{name}, " if name and not name.isdecimal() else ""
-    return f"{named}{many}{plural(num_ranks, 'rank')}"
+    named = f"{name} " if name and not name.isdecimal() else ""
+    return f"{named}{many}{num_ranks}"
 
 
 def _entries(comms: CommsFacts) -> Iterator[tuple[str, str]]:
@@ -104,7 +104,7 @@ def _entries(comms: CommsFacts) -> Iterator[tuple[str, str]]:
 
 def _dimension(one: Dimension) -> str:
     kind = "not known" if one.kind == "not known" else f"{one.kind} parallel"
-    size = "" if one.size is None else f" over {_group('', one.size, one.num_groups, None)}"
+    size = "" if one.size is None else f" over {_group('', one.size, one.num_groups, None)} ranks"
     return f"{kind}{size}{f': {one.scheme}' if one.scheme else ''} ({one.because})"
 
 
@@ -113,7 +113,7 @@ def _fit(fit: LinkFit, world_size: int | None) -> str:
     alpha = short_time(fit.alpha_ns) if fit.alpha_ns else "none seen"
     sizes = f"{fit.num_sizes} sizes, {megabytes(fit.min_bytes)} to {megabytes(fit.max_bytes)}{NBSP}MB"
     off = f"off by {percent(fit.worst)} at most"
-    return f"{fit.op}, {group}: alpha {alpha}, beta {gigabytes(fit.beta_bytes_per_s)}{NBSP}GB/s ({sizes}; {off})"
+    return f"{fit.op} among {group} ranks: alpha {alpha}, beta {gigabytes(fit.beta_bytes_per_s)}{NBSP}GB/s ({sizes}; {off})"
 
 
 def _slow_groups(comms: CommsFacts) -> Iterator[tuple[str, str]]:

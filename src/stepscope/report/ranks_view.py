@@ -59,7 +59,7 @@ def draw_ranks(sheet: Sheet, ranks: Sequence[RankFacts], comms: CommsFacts | Non
         Column(title="rank", shrinks=True),
         Column(title="step", right=True),
         Column(title="busy", right=True),
-        Column(title="exposed comms", right=True),
+        Column(title="exposed" if matched else "exposed comms", right=True),
         Column(title="idle", right=True),
         *((Column(title="waits", right=True), Column(title="late", right=True)) if matched else ()),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from stepscope.analyses.ledger import ledger_of
-from stepscope.analyses.survey import device_of, survey
+from stepscope.analyses.survey import Survey, device_of, survey
 from stepscope.core.comms import Ledger
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.nccl import NcclLog
@@ -23,6 +23,9 @@ from stepscope.rules.case import Case, case_of
 from stepscope.rules.rulebook import Judgement, judge
 from stepscope.rules.tasks import DiedError, Workers, run_tasks
 
+MOST_NAMED = 8
+"""Problems listed when there is nothing else to say: those of a job are mostly the same one."""
+
 Progress = Callable[[int, int], None]
 """Called with the number of finished files and of all."""
 
@@ -35,6 +38,8 @@ class Measured:
     facts: RankFacts | None = None
     judgement: Judgement | None = None
     ledger: Ledger | None = None
+    survey: Survey | None = None
+    """Kept where it need not travel, so that the trace is not read twice."""
     problem: str | None = None
 
 
@@ -50,7 +55,14 @@ class Job:
     """What the ranks say together; None for one rank, or ranks that share no collective."""
 
 
-def measure_file(source: Source, step_ns: int | None, use_cache: bool, progress: Callable[[int], None] | None = None) -> Measured:
+def measure_file(
+    source: Source,
+    step_ns: int | None,
+    use_cache: bool,
+    progress: Callable[[int], None] | None = None,
+    *,
+    keep: bool = False,
+) -> Measured:
     """One rank's facts. A file that cannot be read is a result too: the other ranks go on."""
     try:
         trace = read_trace(source, use_cache=use_cache, progress=progress)
@@ -58,7 +70,13 @@ def measure_file(source: Source, step_ns: int | None, use_cache: bool, progress:
         return Measured(problem=str(problem))
     case = _case(trace, trace.meta.rank or 0, step_ns)
     ledger = ledger_of(case.survey, case.facts.rank)
-    return Measured(meta=trace.meta, facts=case.facts, judgement=judge(case), ledger=ledger if len(ledger) else None)
+    return Measured(
+        meta=trace.meta,
+        facts=case.facts,
+        judgement=judge(case),
+        ledger=ledger if len(ledger) else None,
+        survey=case.survey if keep else None,
+    )
 
 
 def _case(trace: Trace, rank: int, step_ns: int | None) -> Case:
@@ -88,7 +106,7 @@ def measure_job(
     good = [r for r in results if r.facts is not None and r.meta is not None]
     problems = [r.problem for r in results if r.problem is not None]
     if not good:
-        raise InputError(problems[0] if len(problems) == 1 else "no trace could be read:\n  " + "\n  ".join(problems))
+        raise InputError(problems[0] if len(problems) == 1 else _none_read(problems))
     ranks, notes = assign_ranks([r.meta for r in good if r.meta is not None])
     used = [source for source, r in zip(sources, results, strict=True) if r.facts is not None and r.meta is not None]
     nccl = read_nccl_logs(logs) if logs else None
@@ -114,6 +132,11 @@ def measure_job(
     )
 
 
+def _none_read(problems: Sequence[str]) -> str:
+    more = [f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else []
+    return "\n  ".join(["no trace could be read:", *problems[:MOST_NAMED], *more])
+
+
 def _together(
     sources: Sequence[Source],
     good: Sequence[Measured],
@@ -129,14 +152,22 @@ def _together(
     if len(set(ranks)) < len(ranks):
         return None
 
+    unread: list[str] = []
+    kept = {rank: r.survey for rank, r in zip(ranks, good, strict=True)}
+
     def case(rank: int) -> Case | None:
+        survey_of_rank = kept[rank]
+        if survey_of_rank is not None:
+            return case_of(survey_of_rank, rank, None)
         try:
             return _case(read_trace(source_of[rank], use_cache=use_cache), rank, None)
-        except StepscopeError:
+        except StepscopeError as problem:
             # A worker of a cluster could read it; this machine cannot, or no more.
+            unread.append(f"rank {rank} could not be read again to be replayed with the others: {problem}")
             return None
 
-    return bring_together(facts, ledgers, case, step_ns, nccl)
+    together = bring_together(facts, ledgers, case, step_ns, nccl)
+    return None if together is None else replace(together, notes=(*together.notes, *unread))
 
 
 def _measured(
@@ -149,7 +180,7 @@ def _measured(
     """The number of each source and what was measured, in the order they finish."""
     if workers is None:
         for number, source in enumerate(sources):
-            yield number, measure_file(source, step_ns, use_cache, read_progress)
+            yield number, measure_file(source, step_ns, use_cache, read_progress, keep=len(sources) == 1)
         return
     for number, result in run_tasks(workers, partial(measure_file, step_ns=step_ns, use_cache=use_cache), sources):
         if isinstance(result, DiedError):

@@ -16,17 +16,26 @@ Example: four layers gathered twice took 57 ms a step, 41 ms when they were kept
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.intervals import union
+from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool
+from stepscope.replay.changes import without_host_ranges
+from stepscope.replay.team import with_graphs
+from stepscope.replay.together import Team
 from stepscope.rules.crew import Crew, TeamProposal, without_collectives
-from stepscope.rules.messages import messages
+from stepscope.rules.messages import launched_inside, messages
 
 CODE = "resharded-forward"
 BOUND = "comms"
+UNSHARD = re.compile(r"^FSDP::pre_backward|^FullyShardedDataParallel\._pre_backward_hook")
+"""Ranges in which FSDP2 and FSDP1 ask for a layer's parameters in backward, and copy them to where they are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +63,7 @@ def propose_team(crew: Crew) -> TeamProposal | None:
         f" the whole parameters, {size / steps / 1e6:.0f} MB, then stay until backward",
         evidence=(f"{num / steps:.0f} all-gathers a step in backward, of the sizes that forward gathers",),
         ranks=crew.ranks,
-        change=lambda team: without_collectives(team, masks),
+        change=lambda team: _kept(crew, team, masks),
     )
 
 
@@ -78,3 +87,15 @@ def _again(crew: Crew, place: int) -> tuple[Bool, float]:
     if size < POLICY.least_share * ahead:
         return np.zeros_like(mask), 0.0
     return mask, size
+
+
+def _kept(crew: Crew, team: Team, masks: Sequence[Bool]) -> Team:
+    """Neither the gathers, nor what the host does for them, nor the copies of what came."""
+    graphs, gone = [], []
+    for place, (part, mask) in enumerate(zip(team.parts, masks, strict=True)):
+        trace = crew.cases[place].survey.trace
+        asking = np.flatnonzero(matching(trace, UNSHARD) & ~trace.device_work)
+        graphs.append(without_host_ranges(part.graph, union(trace.start_ns[asking], trace.end_ns[asking])))
+        inside = launched_inside(crew, place, lambda name: UNSHARD.search(name) is not None)
+        gone.append(mask | (inside & (part.shared == NONE)))
+    return without_collectives(with_graphs(team, graphs), gone)

@@ -12,7 +12,7 @@ Evidence it needs: the collectives' sizes, which c10d records by itself, and bac
 What to do: DistributedDataParallel(bucket_cap_mb=25), which is the default; larger over slow networks. DeepSpeed:
 reduce_bucket_size. FSDP: shard larger units.
 
-Example: 41 all-reduces of 0.26 MB took 4.5 ms each, 189 ms a step; one bucket of 10.5 MB brought it to 31 ms.
+Example: 41 all-reduces of 0.26 MB took 4.5 ms each, 190 ms a step; one bucket of 10.5 MB brought it to 31 ms.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
 from stepscope.rules.crew import Crew, TeamProposal
 from stepscope.rules.pace import at_pace, excess, paces
+from stepscope.rules.throttled_gpu import slow_device
 
 CODE = "uneven-work"
 BOUND = "imbalance"
@@ -52,6 +53,9 @@ def propose_team(crew: Crew) -> TeamProposal | None:
     same = found.compute_ns[place] - usual >= POLICY.least_excess * crew.pitch_ns and excess(found, found.slowest)[0] == "compute"
     spread = float(np.mean((per_step.max(axis=0) - per_step.mean(axis=0)) / np.maximum(per_step.mean(axis=0), 1.0)))
     if not same and spread < POLICY.least_spread:
+        return None
+    if same and slow_device(crew) is not None:
+        # The same work on a slower device.
         return None
     most = float(np.mean(per_step.max(axis=0))) / 1e6
     rank = crew.ranks[place]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from stepscope import __version__
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.rules.tasks import Workers
 
@@ -85,14 +86,38 @@ def cluster_workers(address: str) -> Iterator[Workers]:
     except (OSError, ValueError, TimeoutError) as problem:
         where = "Give a scheduler's address, such as tcp://host:8786, and see that it runs"
         raise StepscopeError(f"no Dask scheduler at {address} ({_first_line(problem)}). {where}") from None
-    workers = ClusterWorkers(client, address)
     try:
-        yield workers
+        _try_out(client, address)
+        workers = ClusterWorkers(client, address)
+        try:
+            yield workers
+        finally:
+            workers.executor.shutdown(wait=False)
     finally:
-        workers.executor.shutdown(wait=False)
         client.close(timeout=CONNECT_S)
 
 
-def _first_line(problem: Exception) -> str:
+def _try_out(client: Any, address: str) -> None:
+    """StepscopeError where the cluster has no worker, or cannot run what we send."""
+    import asyncio
+
+    try:
+        there = client.submit(_version, pure=False).result(timeout=IDLE_S)
+    except (TimeoutError, asyncio.TimeoutError):
+        raise StepscopeError(
+            f"the cluster at {address} has no workers (waited {IDLE_S:.0f} s). Start some, or leave out --cluster"
+        ) from None
+    except (ImportError, RuntimeError, asyncio.CancelledError) as problem:
+        there = f"none ({_first_line(problem)})"
+    if there != __version__:
+        what = f"the cluster at {address} needs stepscope {__version__}, as here, and has {there}"
+        raise StepscopeError(f"{what}. Install it where the scheduler and the workers run, and start them again")
+
+
+def _version() -> str:
+    return __version__
+
+
+def _first_line(problem: BaseException) -> str:
     lines = str(problem).strip().splitlines()
     return lines[0] if lines else type(problem).__name__

@@ -1,0 +1,87 @@
+"""The blocks on ranks and collectives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from stepscope.core.saved import load, save
+from stepscope.report.comms_view import MAX_ROWS
+from stepscope.report.json import contract, to_json
+from stepscope.report.terminal import render
+from tests.scenarios import evil_groups, healthy, lone_rank_with_collectives, meshed_ranks
+
+
+def block(text: str, title: str) -> list[str]:
+    lines = text.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith(title))
+    return lines[at : next((i for i in range(at, len(lines)) if not lines[i]), len(lines))]
+
+
+def test_many_ranks_take_few_lines_and_the_late_one_is_named() -> None:
+    lines = block(render(meshed_ranks(), width=80, color=False), "Ranks")
+    assert len(lines) == 5
+    assert lines[2].split()[:3] == ["0-76,", "78-511", "alike"]
+    assert lines[3].split()[0] == "77"
+    assert lines[3].endswith("0 ms  11.0 ms")
+    assert lines[4] == "  Rank 77 comes last to 97 % of the collectives, 11.0 ms after the median rank."
+
+
+def test_collectives_are_a_table_with_what_it_adds_up_to() -> None:
+    lines = block(render(meshed_ranks(), width=80, color=False), "Collectives")
+    text = " ".join(" ".join(lines).split())
+    assert len(lines) < MAX_ROWS + 30
+    assert " ".join(lines[2].split()) == "all_gather bf16 mesh_tp 64 x 8 64.0 4 21.0 3.00 80 % 28.0"
+    assert "28.0*" in lines[3]
+    assert "and 11 kinds more, 84.0 ms" in text
+    assert "* includes waiting for ranks whose part was not found" in text
+    assert "tensor parallel over 64 x 8 ranks (its groups are called mesh_tp)" in text
+    assert "alpha 4.20 us, beta 180 GB/s (5 sizes, 0.02 to 64.0 MB; off by 18 % at most)" in text
+    assert "all_gather of ranks 72-79: 9.00 where the rest have 28.0 GB/s" in text
+    assert "the largest part is 1.70 times the mean" in text
+    assert "9 buckets of 25.0, 25.0, 25.0, 25.0, 25.0, ..., 25.0 MB" in text
+    assert "forward: 33 a step, 14 000 MB, 93 % hidden, prefetched 2 modules ahead" in text
+
+
+def test_one_rank_says_that_waiting_is_included() -> None:
+    lines = block(render(lone_rank_with_collectives(), width=80, color=False), "Collectives")
+    text = " ".join(lines)
+    assert "include waiting for the other ranks" in text
+    assert "*" not in text
+    assert lines[3].split()[-6:] == ["-", "-", "-", "80", "%", "28.0"]
+
+
+def test_no_collectives_no_block_and_no_key() -> None:
+    assert "Collectives" not in render(healthy(), width=80, color=False)
+    assert "comms" not in contract(healthy())
+
+
+def test_json_has_the_facts_whole() -> None:
+    found = json.loads(to_json(meshed_ranks()))["comms"]
+    assert found["rows"][0]["busbw_bytes_per_s"] == 28e9
+    assert found["ranks"][77]["late_ns"] == 11_000_000
+    assert set(found) == {
+        "world_size",
+        "rows",
+        "num_rows_left_out",
+        "fits",
+        "ranks",
+        "shape",
+        "buckets",
+        "gathers",
+        "link",
+        "clock_noise_ns",
+    }
+
+
+def test_a_saved_diagnosis_keeps_them(tmp_path: Path) -> None:
+    for number, made in enumerate((meshed_ranks(), lone_rank_with_collectives())):
+        path = tmp_path / f"{number}.json"
+        save(made, path)
+        assert load(path) == made
+
+
+def test_hostile_groups_stay_on_their_lines() -> None:
+    text = render(evil_groups(), width=80, color=False)
+    assert "\x1b" not in text
+    assert max(len(line) for line in text.splitlines()) <= 80

@@ -1,0 +1,39 @@
+"""buffer-broadcast: large ones at each forward cost; small ones give nothing, others are not DDP's."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.rules.buffer_broadcast import propose_team
+from tests.rules.crews import Fleet, gain
+
+
+def sending(size: int, us: float, inside: str) -> Fleet:
+    fleet = Fleet()
+    for _ in range(4):
+        began = fleet.now
+        fleet.collective("broadcast", size, us)
+        for _ in range(10):
+            fleet.compute(100)
+        fleet.span(inside, began)
+        for _ in range(10):
+            fleet.compute(100, backward=True)
+        fleet.collective("all_reduce", 1 << 20, 100)
+        fleet.step()
+    return fleet
+
+
+def test_a_broadcast_at_each_forward_is_found() -> None:
+    crew = sending(10_000_000, 1000, "DistributedDataParallel.forward").crew()
+    said = propose_team(crew)
+    assert said is not None
+    assert gain(crew, said) == pytest.approx(3.1 / 2.1, rel=0.08)
+
+
+def test_a_small_broadcast_gives_nothing() -> None:
+    crew = sending(100_000, 20, "DistributedDataParallel.forward").crew()
+    assert gain(crew, propose_team(crew)) < 1.02
+
+
+def test_a_broadcast_of_something_else_is_left_alone() -> None:
+    assert propose_team(sending(10_000_000, 1000, "sample_prompts").crew()) is None
