@@ -14,7 +14,6 @@ FAULTS: dict[str, Case] = {
         fix="whole step as a CUDA graph",
         slow=lambda: small.pinn(graph=False),
         fixed=lambda: small.pinn(graph=True),
-        held_out=True,
     ),
     "deeplab_class_items": Case(
         model="torchvision deeplabv3_resnet50",
@@ -31,7 +30,6 @@ FAULTS: dict[str, Case] = {
         fix="channels_last_3d",
         slow=lambda: scenes.clips(channels_last=False),
         fixed=lambda: scenes.clips(channels_last=True),
-        held_out=True,
     ),
     "tabular_looped_nadam": Case(
         model="tabular transformer, 6 layers",
@@ -48,7 +46,6 @@ FAULTS: dict[str, Case] = {
         fix='attn_implementation "eager" -> "sdpa"',
         slow=lambda: sound.whisper(attn="eager"),
         fixed=lambda: sound.whisper(attn="sdpa"),
-        held_out=True,
     ),
     "vae_conv_fp32": Case(
         model="convolutional VAE",
@@ -58,7 +55,6 @@ FAULTS: dict[str, Case] = {
         slow=scenes.vae,
         fixed=lambda: scenes.vae(tf32=True),
         also={"bf16 autocast": lambda: scenes.vae(amp=True)},
-        held_out=True,
     ),
     "tasnet_norm_chain": Case(
         model="Conv-TasNet-like, global norm written out",
@@ -76,7 +72,6 @@ FAULTS: dict[str, Case] = {
         fix="n-gram scores not computed in the step",
         slow=lambda: text.translator(scored=True),
         fixed=lambda: text.translator(scored=False),
-        held_out=True,
     ),
 }
 
@@ -92,7 +87,6 @@ LOOK_ALIKES: dict[str, Case] = {
         also={"update as a CUDA graph": lambda: small.table(workers=0, graph=True)},
         cause="update as a CUDA graph",
         plan=Plan(rounds=1, warm=60, steps=120, mean=True),
-        held_out=True,
     ),
     "convnext_channels_last": Case(
         model="torchvision convnext_tiny",
@@ -117,7 +111,6 @@ LOOK_ALIKES: dict[str, Case] = {
         fix="vocabulary padded 32103 -> 32128",
         slow=lambda: text.t5(vocab=32103),
         fixed=lambda: text.t5(vocab=32128),
-        held_out=True,
     ),
     "speller_looped_starved": Case(
         model="Conformer, 4 blocks",
@@ -130,7 +123,6 @@ LOOK_ALIKES: dict[str, Case] = {
         also={"num_workers 2 -> 16": lambda: sound.speller(workers=16, looped=True)},
         cause="num_workers 2 -> 16",
         plan=Plan(rounds=1, warm=40, steps=40, mean=True),
-        held_out=True,
     ),
     "lora_frozen_casts": Case(
         model="transformers GPT-NeoX, 3 layers, frozen, with LoRA",
@@ -177,7 +169,6 @@ LOOK_ALIKES: dict[str, Case] = {
         fixed=lambda: small.neural_ode(amp=True),
         also={"whole step as a CUDA graph": lambda: small.neural_ode(graph=True)},
         cause="whole step as a CUDA graph",
-        held_out=True,
     ),
     "encoder_graph_breaks": Case(
         model="compiled transformer encoder, 3 layers",

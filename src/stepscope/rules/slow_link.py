@@ -22,19 +22,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.link_fit import bus_factor
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.rules.crew import Crew, TeamProposal, with_moving_ns
 
 CODE = "slow-link"
 BOUND = "comms"
-
-BUS_FACTOR = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-}
-"""Bytes over the wire per byte of message among n ranks; 1 for the rest (nccl-tests)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +83,7 @@ def _rates(crew: Crew, place: int) -> tuple[Float64, Bool]:
     ids = matched.of[ledger.rank]
     dur = (ledger.end_ns - ledger.start_ns - matched.wait_ns(ledger)).astype(np.float64)
     sizes = np.array([kind.bytes or 0 for kind in ledger.kinds], np.float64)[ledger.kind] if len(ledger) else np.empty(0)
-    wires = np.array([_wire(kind.op, max(len(kind.group_ranks), 2)) for kind in ledger.kinds], np.float64)
+    wires = np.array([bus_factor(kind.op, max(kind.group_size or len(kind.group_ranks), 2)) for kind in ledger.kinds], np.float64)
     large = (sizes >= POLICY.least_bytes) & (dur > 0) & (ids != NONE)
     rates = sizes[large] * wires[ledger.kind[large]] / (dur[large] * 1e-9) if len(ledger) else np.empty(0)
     return rates, crew.tasks(place, large) if len(ledger) else np.zeros(len(crew.team.parts[place].graph), np.bool_)
-
-
-def _wire(op: str, ranks: int) -> float:
-    return float(BUS_FACTOR[op](ranks)) if op in BUS_FACTOR else 1.0
