@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.ranks import data_parallel as ddp
-from lab.ranks import experts, sharded, stages
+from lab.ranks import experts, late, sharded, stages
 from lab.ranks.case import RankCase
 
 NO_STRAGGLER = ("late-rank", "uneven-work")
@@ -205,4 +205,69 @@ IMBALANCE: dict[str, RankCase] = {
     ),
 }
 
-CASES = COMMS | IMBALANCE
+LATE: dict[str, RankCase] = {
+    "ddp_sleeper_w4": RankCase(
+        model="decoder of 4 blocks",
+        bounds=("imbalance",),
+        causes=("late-rank",),
+        fix="rank 0 no longer sleeps 45 ms before backward",
+        slow=lambda: late.sleeper(0, sleep_s=0.045),
+        fixed=lambda: late.sleeper(None, sleep_s=0.045),
+        world=4,
+        culprit_rank=0,
+        held_out=True,
+    ),
+    "fsdp_sleeper": RankCase(
+        model="decoder of 4 blocks, fully_shard",
+        bounds=("imbalance",),
+        causes=("late-rank",),
+        fix="rank 0 no longer sleeps 80 ms before backward",
+        slow=lambda: late.sleeper(0, sharded=True, sleep_s=0.08),
+        fixed=lambda: late.sleeper(None, sharded=True, sleep_s=0.08),
+        culprit_rank=0,
+        held_out=True,
+    ),
+    "ddp_extra_work": RankCase(
+        model="torchvision ResNet-18",
+        bounds=("imbalance",),
+        causes=("late-rank", "uneven-work"),
+        fix="rank 1 no longer multiplies matrices of its own",
+        slow=lambda: late.extra_work(1),
+        fixed=lambda: late.extra_work(None),
+        culprit_rank=1,
+        held_out=True,
+    ),
+    "ddp_ragged_w4": RankCase(
+        model="decoder of 3 blocks",
+        bounds=("imbalance",),
+        causes=("uneven-work", "late-rank"),
+        fix="as many tokens on every rank",
+        slow=lambda: late.ragged(even=False),
+        fixed=lambda: late.ragged(even=True),
+        world=4,
+        culprit_rank=3,
+        held_out=True,
+    ),
+    "ddp_barrier": RankCase(
+        model="decoder of 4 blocks",
+        bounds=("comms",),
+        causes=("exposed-collectives", "slow-link"),
+        no_gain_from=NO_STRAGGLER,
+        fix="no barrier after backward",
+        slow=lambda: late.barred(barrier=True),
+        fixed=lambda: late.barred(barrier=False),
+        held_out=True,
+    ),
+    "ddp_accum_resnet": RankCase(
+        model="torchvision ResNet, one block a level",
+        bounds=("comms",),
+        causes=("sync-every-microbatch",),
+        no_gain_from=NO_STRAGGLER,
+        fix="no_sync around all but the last of 8 micro-batches",
+        slow=lambda: late.accumulated_resnet(hold=False),
+        fixed=lambda: late.accumulated_resnet(hold=True),
+        held_out=True,
+    ),
+}
+
+CASES = COMMS | IMBALANCE | LATE
