@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
 from stepscope.cli.main import COMMANDS, main
+from tests.scaling_jobs import strong_series
 from tests.shared_data import ROOT
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -46,6 +48,23 @@ def test_the_json_example_has_the_contracts_keys(capsys: pytest.CaptureFixture[s
     assert set(example["ranks"][0]) == set(actual["ranks"][0])
     assert example["ranks"][0]["device_ns"] == actual["ranks"][0]["device_ns"]
     assert example["verdict"]["summary"] == actual["verdict"]["summary"]
+
+
+def test_the_examples_of_scaling_are_what_a_series_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    runs = strong_series(tmp_path)
+    assert main(["diagnose", "--scaling", *runs, "--no-cache", "--jobs", "1"]) == 0
+    assert re.findall(r"```text\n(.*?)```", text, re.DOTALL)[0] in capsys.readouterr().out
+    assert main(["diagnose", "--scaling", *runs, "--no-cache", "--jobs", "1", "--format", "json"]) == 0
+    actual = json.loads(capsys.readouterr().out)
+    example = json.loads(re.findall(r"```json\n(.*?)```", text, re.DOTALL)[0])
+    widest = actual["runs"][-1]
+    for parts in (widest["partition_ms"], widest["against_base"]["lost_parts_ms"]):
+        for part in [part for part, ms in parts.items() if not ms]:
+            del parts[part]
+    assert example["runs"] == [widest | {"path": "runs/w4"}]
+    assert example["amdahl"] == pytest.approx(actual["amdahl"])
+    assert example | {"runs": [], "amdahl": None, "notes": []} == actual | {"runs": [], "amdahl": None, "notes": []}
 
 
 def test_readme_and_ci_run_the_same_test_command() -> None:

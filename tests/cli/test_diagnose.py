@@ -177,7 +177,20 @@ def test_the_options_are_pinned() -> None:
     assert actions is not None
     options = {name: sorted(o for a in command._actions for o in a.option_strings) for name, command in dict(actions).items()}
     assert options == {
-        "diagnose": ["--all", "--cluster", "--format", "--help", "--jobs", "--no-cache", "--step-ms", "-h"],
+        "diagnose": [
+            *(
+                "--all",
+                "--cluster",
+                "--format",
+                "--help",
+                "--jobs",
+                "--no-cache",
+                "--scaling",
+                "--scaling-kind",
+                "--step-ms",
+                "-h",
+            )
+        ],
         "explain": ["--help", "--list", "-h"],
         "demo": ["--format", "--help", "-h"],
     }

@@ -3,6 +3,8 @@
 PATH is a PyTorch profiler (Kineto) or Chrome trace (.json, .json.gz, .json.zst), several of them, a folder with one file per
 rank, or a tar of them; here, or behind a URL (s3://, gs://, https://). Logs of NCCL or RCCL (NCCL_DEBUG=INFO) may stand
 beside them, named or in the folder.
+
+With --scaling each PATH is a run of one training job at another width, and the report says how it scales and where the loss lies.
 """
 
 from __future__ import annotations
@@ -20,24 +22,39 @@ if TYPE_CHECKING:
 
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.readers.source import Source
+    from stepscope.rules.job import Job
     from stepscope.rules.tasks import Workers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace, folder of rank traces, or tar")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
-    parser.add_argument("--step-ms", type=_positive, metavar="X", help="the step time without a profiler attached, in ms")
+    parser.add_argument(
+        "--step-ms",
+        type=_positive,
+        metavar="X",
+        action="append",
+        default=[],
+        help="the step time without a profiler attached, in ms; with --scaling once per run, in their order",
+    )
     parser.add_argument("--all", action="store_true", help="also findings whose mend gives less than 2 %%")
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
+    parser.add_argument("--scaling", action="store_true", help="each PATH is a run of another width: how the job scales")
+    parser.add_argument(
+        "--scaling-kind", choices=("weak", "strong"), help="whether ranks keep their work as the job widens, or share it"
+    )
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--jobs", type=_count, metavar="N", help="processes to use for several files (default: one per core)")
     who.add_argument("--cluster", metavar="ADDRESS", help="read the files on a Dask cluster: its scheduler's address")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _refuse_contradictions(arguments)
+    if arguments.scaling:
+        return _run_scaling(arguments)
     diagnosis = diagnose_paths(
         arguments.paths,
-        step_ms=arguments.step_ms,
+        step_ms=arguments.step_ms[0] if arguments.step_ms else None,
         use_cache=not arguments.no_cache,
         jobs=arguments.jobs,
         cluster=arguments.cluster,
@@ -45,6 +62,31 @@ def run(arguments: argparse.Namespace) -> int:
     )
     print_diagnosis(diagnosis, arguments.format)
     return 0
+
+
+def _run_scaling(arguments: argparse.Namespace) -> int:
+    from stepscope.cli.scaling import print_scaling, scale_paths
+
+    def measure(path: str, step_ms: float | None) -> Job:
+        return measure_paths(
+            [path], step_ms=step_ms, use_cache=not arguments.no_cache, jobs=arguments.jobs, cluster=arguments.cluster
+        )
+
+    print_scaling(scale_paths(arguments.paths, arguments.step_ms, arguments.scaling_kind, measure), arguments.format)
+    return 0
+
+
+def _refuse_contradictions(arguments: argparse.Namespace) -> None:
+    from stepscope.errors import UsageError
+
+    if arguments.scaling and arguments.all:
+        raise UsageError("--all is about findings, and --scaling compares runs without any: leave out one of the two")
+    if not arguments.scaling and arguments.scaling_kind is not None:
+        raise UsageError("--scaling-kind says how several runs scale: give it together with --scaling")
+    if not arguments.scaling and len(arguments.step_ms) > 1:
+        raise UsageError(
+            f"--step-ms was given {len(arguments.step_ms)} times: one run has one (--scaling takes one for each run)"
+        )
 
 
 def diagnose_paths(
@@ -57,10 +99,17 @@ def diagnose_paths(
     every: bool = False,
 ) -> Diagnosis:
     """Read, measure, judge; progress on stderr when that is a terminal."""
+    from stepscope.rules.verdict import diagnose
+
+    job = measure_paths(paths, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster)
+    return diagnose(job, every=every)
+
+
+def measure_paths(paths: Sequence[str], *, step_ms: float | None, use_cache: bool, jobs: int | None, cluster: str | None) -> Job:
+    """The job that these paths hold."""
     from stepscope.errors import InputError
     from stepscope.readers.inputs import find_sources
     from stepscope.rules.job import measure_job
-    from stepscope.rules.verdict import diagnose
 
     step_ns = None if step_ms is None else round(step_ms * 1e6)
     with ExitStack() as held:
@@ -78,7 +127,7 @@ def diagnose_paths(
             progress=files,
             read_progress=read,
         )
-        return diagnose(replace(job, notes=(*found.notes, *job.notes)), every=every)
+        return replace(job, notes=(*found.notes, *job.notes))
 
 
 def _logs_alone(logs: Sequence[Source]) -> str:

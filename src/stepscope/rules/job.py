@@ -53,6 +53,8 @@ class Job:
     notes: tuple[str, ...]
     together: Together | None = None
     """What the ranks say together; None for one rank, or ranks that share no collective."""
+    world_size: int | None = None
+    """As the traces recorded it; None where they do not, or do not agree."""
 
 
 def measure_file(
@@ -129,7 +131,13 @@ def measure_job(
         judgements=tuple(judgement for _, judgement in rows),
         notes=(*left_out, *notes, *(() if together is None else together.notes)),
         together=together,
+        world_size=_world_size([r.meta for r in good if r.meta is not None]),
     )
+
+
+def _world_size(metas: Sequence[TraceMeta]) -> int | None:
+    told = {meta.world_size for meta in metas if meta.world_size is not None}
+    return told.pop() if len(told) == 1 else None
 
 
 def _none_read(problems: Sequence[str]) -> str:

@@ -1,0 +1,70 @@
+"""What `diagnose --scaling` does: measure the runs one after the other, then compare them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from stepscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.core.scaling import Scaling, WidthRun
+    from stepscope.rules.job import Job
+
+Measure = Callable[[str, "float | None"], "Job"]
+"""One run's path and its step time, where one was given."""
+
+
+def scale_paths(paths: Sequence[str], steps_ms: Sequence[float], kind: str | None, measure: Measure) -> Scaling:
+    """Each path is a run. Of each only what scaling needs is kept before the next is read."""
+    from stepscope.analyses.scaling import scale
+
+    if len(paths) < 2:
+        raise UsageError("--scaling compares runs of different widths: name two or more, each a trace, a folder or a tar")
+    if steps_ms and len(steps_ms) != len(paths):
+        values = "1 was" if len(steps_ms) == 1 else f"{len(steps_ms)} were"
+        needed = f"give --step-ms {len(paths)} times, in the order of the runs, or leave it out"
+        raise UsageError(f"each of the {len(paths)} runs has a step time of its own and {values} given: {needed}")
+    runs: list[WidthRun] = []
+    for number, path in enumerate(paths):
+        run = _measured(path, steps_ms[number] if steps_ms else None, measure)
+        _refuse_same_width(runs, run)
+        runs.append(run)
+    return scale(runs, kind)
+
+
+def _measured(path: str, step_ms: float | None, measure: Measure) -> WidthRun:
+    """A function of its own, so that the job is gone when the next one is read."""
+    from stepscope.analyses.width_run import width_run
+    from stepscope.readers.remote import shown
+
+    job = measure(path, step_ms)
+    return width_run(shown(path), job.facts, job.world_size, job.notes)
+
+
+def _refuse_same_width(runs: Sequence[WidthRun], run: WidthRun) -> None:
+    for other in runs:
+        if other.width == run.width:
+            told = "as their traces say" if run.width_source == "recorded" else "by the ranks found"
+            wide = "1 rank" if run.width == 1 else f"{run.width} ranks"
+            why = "--scaling needs runs of different widths; leave one of them out"
+            raise UsageError(f"{other.path} and {run.path} are both {wide} wide ({told}). {why}")
+
+
+def print_scaling(scaling: Scaling, style: str) -> None:
+    if style == "json":
+        from stepscope.report.scaling_json import scaling_json
+
+        sys.stdout.write(scaling_json(scaling) + "\n")
+        return
+    from rich.console import Console
+
+    from stepscope.report.scaling_view import render_scaling, show_scaling
+
+    console = Console()
+    if console.is_terminal:
+        show_scaling(scaling, console)
+    else:
+        text = render_scaling(scaling)
+        sys.stdout.write(text if "utf" in console.encoding.lower() else text.encode("ascii", "replace").decode())

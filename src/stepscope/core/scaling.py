@@ -1,0 +1,135 @@
+"""Scaling: runs of one training job at several widths, and what each loses against the narrowest.
+
+A field is None when it was not measured. Times are integer nanoseconds, so that a loss and its parts agree to the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stepscope.core.facts import PARTS
+
+RANK_SPREAD = "rank_spread"
+"""The step time less the mean over ranks: the step is the median rank's."""
+UNPROFILED = "unprofiled"
+"""The given step time less the recorded one: the parts were recorded under a profiler, the given time was not."""
+
+SCALING_PARTS = (*PARTS, RANK_SPREAD, UNPROFILED)
+"""What a step time is made of here: the parts of a step as the mean over ranks, then what they leave of it."""
+
+KINDS = ("weak", "strong")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStep:
+    """One run's step time and how sure it is."""
+
+    count: int
+    """Whole steps measured on the rank with the median step."""
+    ns: int | None
+    profiled_ns: int | None
+    source: str
+    """given or trace."""
+    low_ns: int | None = None
+    high_ns: int | None = None
+    """Around the median of the recorded steps; None for a given time and where they are too few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WidthRun:
+    """All that is kept of one run."""
+
+    path: str
+    width: int
+    width_source: str
+    """recorded (the traces' world size) or counted (the ranks found)."""
+    num_ranks: int
+    """Ranks that were read."""
+    step: RunStep
+    parts_ns: Mapping[str, int | None] | None
+    """By SCALING_PARTS, summing to the step; waits are None where they could not be told from transfers, which then hold both."""
+    flops: float | None
+    """The model's, of one rank and step: the mean over ranks."""
+    gradient_bytes: float | None
+    """Reduced in one step, on one rank."""
+    device_name: str | None
+    op_shares: Mapping[str, float]
+    """Of the calls of all operators that compute."""
+    notes: tuple[str, ...] = ()
+
+    def self_check(self) -> None:
+        assert self.width >= 1
+        if self.parts_ns is not None:
+            assert set(self.parts_ns) == set(SCALING_PARTS)
+            assert sum(ns or 0 for ns in self.parts_ns.values()) == self.step.ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What one run loses against the ideal: the base run's step, divided by the growth in width where scaling is strong."""
+
+    ideal_ns: int
+    lost_ns: int
+    """The step less the ideal; negative where the run is better than that."""
+    parts_ns: Mapping[str, int | None] | None
+    """By SCALING_PARTS, summing to `lost_ns`."""
+    worst: str | None
+    """The part that lost most; None where nothing is lost or the parts are not known."""
+
+    def self_check(self) -> None:
+        if self.parts_ns is not None:
+            assert set(self.parts_ns) == set(SCALING_PARTS)
+            assert sum(ns or 0 for ns in self.parts_ns.values()) == self.lost_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """How one run compares with the base run."""
+
+    ideal_speedup: float
+    speedup: float
+    """Of the work done in a second."""
+    efficiency: float
+    """Speedup over ideal speedup."""
+    efficiency_low: float | None
+    efficiency_high: float | None
+    """At least 95 % confidence; None where either run has no interval."""
+    karp_flatt: float | None
+    """The serial share of the base run's step that would explain the speedup; None where scaling is weak."""
+    loss: Loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amdahl:
+    """T(n) = T(1) * (serial + (1 - serial) / n), fitted over all widths."""
+
+    serial_fraction: float
+    worst: float
+    """The greatest relative misfit."""
+    num_widths: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """The runs by width, the narrowest first: it is the base of all comparisons."""
+
+    kind: str | None
+    """weak, strong, or None where it is neither measured nor given: there are step times alone then."""
+    kind_source: str
+    """given, measured, mixed (measured, and neither) or not measured."""
+    because: str
+    runs: tuple[WidthRun, ...]
+    gains: tuple[Gain | None, ...]
+    """One for each run, None for the base and wherever it could not be told."""
+    amdahl: Amdahl | None
+    notes: tuple[str, ...]
+
+    def self_check(self) -> None:
+        assert len(self.gains) == len(self.runs)
+        assert all(a.width < b.width for a, b in zip(self.runs, self.runs[1:], strict=False))
+        for run in self.runs:
+            run.self_check()
+        for gain in self.gains:
+            if gain is not None:
+                gain.loss.self_check()

@@ -1,0 +1,212 @@
+"""Scaling in the terminal: the answer for the widest run, a line for each run, and where the step and the loss lie."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from stepscope.core.scaling import RANK_SPREAD, SCALING_PARTS, UNPROFILED, Gain, Scaling, WidthRun
+from stepscope.report.sheet import Column, Sheet
+from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
+from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
+from stepscope.report.units import digits_after_point, fixed, in_column, ms, percent, plural
+
+WORDS = PART_WORDS | {RANK_SPREAD: "median rank less the mean", UNPROFILED: "given step less recorded"}
+KIND_WORDS = {"weak": "each rank does the same work at every width", "strong": "all ranks together do the same work"}
+MAX_COLUMNS = 6
+"""Runs side by side in a table of parts; what 80 columns hold."""
+NEGLIGIBLE = 0.0005
+"""Of the longest step: a part that is less than this in every run has no line."""
+
+
+def render_scaling(scaling: Scaling, *, width: int = PLAIN_WIDTH) -> str:
+    """The report as plain text."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, no_color=True, legacy_windows=False)
+    with console.capture() as captured:
+        show_scaling(scaling, console)
+    return captured.get()
+
+
+def show_scaling(scaling: Scaling, console: Console) -> None:
+    """Print the report."""
+    utf8 = "utf" in console.encoding.lower()
+    fancy = utf8 and console.is_terminal and console.color_system is not None
+    sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
+    _draw(sheet, scaling)
+    for line in sheet.lines:
+        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _draw(sheet: Sheet, scaling: Scaling) -> None:
+    sheet.prose(_kind_words(scaling), style="dim")
+    sheet.blank()
+    sheet.prose(_verdict(scaling), style="bold")
+    _draw_runs(sheet, scaling)
+    shown = _shown(scaling)
+    _draw_parts(sheet, shown)
+    _draw_losses(sheet, shown)
+    _draw_laws(sheet, scaling)
+    _draw_notes(sheet, scaling)
+
+
+def _kind_words(scaling: Scaling) -> str:
+    *widths, widest = (str(run.width) for run in scaling.runs)
+    runs = f"{len(scaling.runs)} runs, {', '.join(widths)} and {widest} ranks wide"
+    if scaling.kind is None:
+        return f"{runs}: weak or strong scaling could not be told."
+    said = "as asked for" if scaling.kind_source == "given" else "by their FLOPs"
+    return f"{runs}: {scaling.kind} scaling, {said} ({KIND_WORDS[scaling.kind]})."
+
+
+def _verdict(scaling: Scaling) -> str:
+    """The widest run that could be compared, in a sentence."""
+    told = [(run, gain) for run, gain in zip(scaling.runs, scaling.gains, strict=True) if gain is not None]
+    if not told:
+        why = scaling.because if scaling.kind is None else "the step times to compare were not measured"
+        hint = " --scaling-kind weak or --scaling-kind strong says which it is." if scaling.kind is None else ""
+        return f"Step times alone, no efficiency: {why}.{hint}"
+    run, gain = told[-1]
+    head = f"{plural(run.width, 'rank')} do {gain.speedup:.2f}x the work of {scaling.runs[0].width} in the same time"
+    return f"{head}, {percent(gain.efficiency)} of the ideal {gain.ideal_speedup:.3g}x. {_loss_words(gain, run)}"
+
+
+def _loss_words(gain: Gain, run: WidthRun) -> str:
+    loss = gain.loss
+    if loss.lost_ns <= 0:
+        return "Nothing is lost."
+    lost = f"A step takes {ms(run.step.ns or 0)}, {ms(loss.lost_ns)} more than the ideal {ms(loss.ideal_ns)}"
+    if loss.worst is None or loss.parts_ns is None:
+        return f"{lost}; where they go was not measured."
+    most = loss.parts_ns[loss.worst] or 0
+    return f"{lost}; what lost most is {_part_words(loss.worst, loss.parts_ns)}, {ms(most)}."
+
+
+def _part_words(part: str, parts: Mapping[str, int | None]) -> str:
+    return UNSPLIT_COMMS if part == "comms_transfer" and parts["comms_wait"] is None else WORDS[part]
+
+
+def _draw_runs(sheet: Sheet, scaling: Scaling) -> None:
+    sheet.heading("Runs")
+    columns = (
+        Column(title="ranks", right=True),
+        Column(title="step", right=True),
+        Column(title="ideal", right=True),
+        Column(title="speedup", right=True),
+        Column(title="efficiency"),
+        Column(title="run", shrinks=True),
+    )
+    rows = [_row(run, gain, scaling.runs[0]) for run, gain in zip(scaling.runs, scaling.gains, strict=True)]
+    sheet.table(columns, rows)
+    counted = [str(run.width) for run in scaling.runs if run.width_source == "counted"]
+    if counted:
+        sheet.prose(f"Width {', '.join(counted)}: no world size was recorded; the ranks that were found.", indent=2, style="dim")
+
+
+def _row(run: WidthRun, gain: Gain | None, base: WidthRun) -> tuple[str, ...]:
+    step = "not measured" if run.step.ns is None else ms(run.step.ns)
+    if gain is None:
+        return (str(run.width), step, "-", "-", "-" if run is not base else "the base", run.path)
+    sure = ""
+    if gain.efficiency_low is not None and gain.efficiency_high is not None:
+        sure = f" ({gain.efficiency_low * 100:.0f}-{gain.efficiency_high * 100:.0f})"
+    return (str(run.width), step, ms(gain.loss.ideal_ns), f"{gain.speedup:.2f}x", f"{percent(gain.efficiency)}{sure}", run.path)
+
+
+Shown = Sequence[tuple[WidthRun, Gain | None]]
+
+
+def _shown(scaling: Scaling) -> Shown:
+    """The base and the widest runs, as many as stand side by side."""
+    pairs = list(zip(scaling.runs, scaling.gains, strict=True))
+    return pairs if len(pairs) <= MAX_COLUMNS else [pairs[0], *pairs[1 - MAX_COLUMNS :]]
+
+
+def _draw_parts(sheet: Sheet, shown: Shown) -> None:
+    split = [(run.width, run.parts_ns, run.step.ns or 0) for run, _ in shown if run.parts_ns is not None]
+    if split:
+        sheet.heading("Where the step goes", "ms, the mean over ranks")
+        _table(sheet, [(str(width), parts, total) for width, parts, total in split], in_column)
+
+
+def _draw_losses(sheet: Sheet, shown: Shown) -> None:
+    lost = [
+        (str(run.width), gain.loss.parts_ns, gain.loss.lost_ns)
+        for run, gain in shown
+        if gain is not None and gain.loss.parts_ns is not None
+    ]
+    if lost:
+        sheet.heading("Where it is lost", "ms above the ideal step; the parts sum to the loss")
+        _table(sheet, lost, _signed)
+
+
+Table = Sequence[tuple[str, Mapping[str, int | None], int]]
+
+
+def _table(sheet: Sheet, runs: Table, number: Callable[[float, int], str]) -> None:
+    """A column for each run, a line for each part that any has, and their sum."""
+    longest = max(1, *(abs(total) for _, _, total in runs))
+    # As many as the shortest column needs, and one up to a second, as a single run's parts have.
+    shortest = min(abs(total) for _, _, total in runs)
+    decimals = max(digits_after_point(shortest / 1e6), 1 if longest < 1e9 else 0)
+    kept = [part for part in SCALING_PARTS if any(abs(parts[part] or 0) > NEGLIGIBLE * longest for _, parts, _ in runs)]
+    merged = "comms_wait" not in kept and any(parts["comms_wait"] is None for _, parts, _ in runs)
+    rows: list[list[str | Text]] = []
+    for part in kept:
+        words = UNSPLIT_COMMS if part == "comms_transfer" and merged else WORDS[part]
+        values = [parts[part] for _, parts, _ in runs]
+        rows.append([words, *("-" if ns is None else number(ns / 1e6, decimals) for ns in values)])
+    rest = [sum(parts[part] or 0 for part in SCALING_PARTS if part not in kept) for _, parts, _ in runs]
+    if any(rest):
+        rows.append(["all else", *(number(ns / 1e6, decimals) for ns in rest)])
+    rows.append([Text("total", "bold"), *(Text(number(total / 1e6, decimals), "bold") for _, _, total in runs)])
+    sheet.table((Column(), *(Column(title=title, right=True) for title, _, _ in runs)), rows)
+
+
+def _signed(value: float, decimals: int) -> str:
+    text = fixed(abs(value), decimals)
+    return text if float(text.replace("\u00a0", "")) == 0 else f"{'-' if value < 0 else '+'}{text}"
+
+
+def _draw_laws(sheet: Sheet, scaling: Scaling) -> None:
+    told = [
+        (run, gain.karp_flatt)
+        for run, gain in zip(scaling.runs, scaling.gains, strict=True)
+        if gain is not None and gain.karp_flatt is not None
+    ]
+    if not told:
+        return
+    sheet.heading("Serial share", "of the work, that more ranks do not shorten")
+    base = scaling.runs[0].width
+    listed = ", ".join(f"{_share_words(share)} at {run.width} ranks" for run, share in told)
+    sheet.entry("Karp-Flatt", f"{listed} (of a step at width {base})")
+    if scaling.amdahl is not None:
+        fit = scaling.amdahl
+        words = f"{percent(fit.serial_fraction)}, fitted to {fit.num_widths} widths within {percent(fit.worst)}"
+        sheet.entry("Amdahl", f"{words} (of a step on one rank)")
+
+
+def _share_words(share: float) -> str:
+    """A step that grows with the width, or shrinks faster than it, is nothing that a serial share explains."""
+    if share > 1:
+        return "over 100\u00a0%"
+    return percent(share) if share >= 0 else "under 0\u00a0%"
+
+
+def _draw_notes(sheet: Sheet, scaling: Scaling) -> None:
+    """What holds for all, then what was said of single runs, with their widths."""
+    widths: dict[str, list[str]] = {}
+    for run in scaling.runs:
+        for note in run.notes:
+            widths.setdefault(note, []).append(str(run.width))
+    single = [note if len(at) == len(scaling.runs) else f"{note} (width {', '.join(at)})" for note, at in widths.items()]
+    notes = [*scaling.notes, *single]
+    if not notes:
+        return
+    sheet.heading("Notes", "what could not be judged, and why")
+    for note in notes[:MAX_NOTES]:
+        sheet.prose(note, indent=4, lead="  -")
+    if len(notes) > MAX_NOTES:
+        sheet.prose(f"and {plural(len(notes) - MAX_NOTES, 'note')} more", indent=4, style="dim")
