@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from stepscope.analyses.ledger import in_windows, ledger_of, op_of
 from stepscope.analyses.survey import survey
-from stepscope.core.trace import NONE
+from stepscope.core.trace import NONE, CollectiveArgs
 from tests.rules.crews import Fleet, ddp
 from tests.tracing import call, kernel, mark, op, trace_of
 
@@ -80,3 +82,53 @@ def test_a_rank_without_collectives_has_an_empty_ledger() -> None:
     ledger.self_check()
     assert len(ledger) == 0
     assert len(in_windows(ledger)) == 0
+
+
+def test_steps_keep_the_numbers_their_marks_have() -> None:
+    events = []
+    for step in range(3):
+        at = step * 1000 * US
+        events += [
+            mark(f"ProfilerStep#{step + 12}", at, at + 999 * US),
+            op("record_param_comms", at + 30 * US, at + 50 * US),
+            call("cudaLaunchKernel", at + 31 * US, at + 35 * US, step + 1),
+            kernel("ncclDevKernel_AllReduce_Sum_f32", at + 100 * US, at + 700 * US, step + 1, stream=20),
+        ]
+    found = ledger_of(survey(trace_of(*events), None), 0)
+    assert (found.step.tolist(), found.step_number.tolist()) == ([0, 1, 2], [12, 13, 14])
+
+
+def test_the_operator_tells_whom_its_kernel_sends_to() -> None:
+    told = CollectiveArgs(
+        name="send",
+        group="0",
+        description=None,
+        ranks="[0, 1, 2]",
+        group_size=3,
+        dtype="Float",
+        in_elements=4,
+        out_elements=4,
+        in_split=None,
+        out_split=None,
+        sequence=None,
+        peer=2,
+    )
+    events = [
+        op("record_param_comms", 30 * US, 50 * US, collective=told),
+        call("cudaLaunchKernel", 31 * US, 35 * US, 1),
+        kernel("ncclDevKernel_SendRecv", 100 * US, 700 * US, 1, stream=20, collective=replace(told, peer=None)),
+    ]
+    assert [(one.op, one.peer) for one in ledger_of(survey(trace_of(*events), None), 0).kinds] == [("send", 2)]
+
+
+@pytest.mark.parametrize(
+    ("path", "node"),
+    [
+        ("runs/gpu-7_4711.1760000000000000000.pt.trace.json.gz", "gpu-7"),
+        ("runs/rank0.pt.trace.json.gz", ""),
+    ],
+)
+def test_the_recording_may_be_named_for_its_machine(path: str, node: str) -> None:
+    trace = trace_of(op("aten::mm", 1, 50))
+    named = replace(trace, meta=replace(trace.meta, path=path))
+    assert ledger_of(survey(named, None), 0).node == node

@@ -6,241 +6,160 @@ lie on each other; under a wrong one (a whole step further, say) they lie beside
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from stepscope.analyses.ends import DOUBT_NS, Ends, Offset, Track, candidates, centre, common, in_order, judge, reach_of, shifts
 from stepscope.core.trace import NONE, Int64
 
 WINDOWS_NS = (1_000_000, 5_000_000, 20_000_000)
 """How far apart two ranks' ends of one collective may lie: on a device of its own microseconds, on one that processes share by
 turns or on a loaded host milliseconds."""
-_LEAST_SHARE = 0.4
-"""Of the collectives in the time both recorded, how many must be found under an offset for it to be one."""
-_LOST_COST = 3.5
-"""What an entry without a partner costs, in nats: recorders lose about 3 in 100."""
-_FLOOR_NS = 10_000
-"""Below this the distance of ends says nothing: the grain of device timestamps and NCCL's own skew."""
-_NUM_ANCHORS = 128
-_NUM_CANDIDATES = 8
-_GAP_CAP_NS = 100_000_000
-_STEP_BONUS = 0.2
-"""For equal step numbers: they may be counted from each rank's own first step, so they break ties alone."""
-_FAR_PENALTY = 0.1
-"""Per e-fold of offset beyond a millisecond: among equal candidates the smallest wins, as hosts' clocks are roughly set."""
-_DOUBT_NS, _SAME_NS = 1_000_000, 10_000_000
-_SAME_SHARE = 0.08
-"""An offset of 1 to 10 ms from which one end in twelve strays towards zero is scatter around one clock."""
-
 _SAME_FACTOR = 1.3
 """How much better another offset must be than one clock that explains as many ends."""
+_CHANCE = 20
+"""Part of the distance between collectives of one kind within which an offset of zero is no chance."""
+_ALIKE = 0.9
+"""Share of collectives with equal step numbers from which on the numbers mean the same steps."""
+_EVEN = 0.9
+"""Share of ends in kinds and steps of equal number on both ranks from which on nothing was lost but at the rims."""
+_MARGIN = 2.5
+"""By how much an offset must fit better than the next one that pairs others, in the scatter of such figures: a collective's
+varies by about one nat, the mean of n by one over the root of n."""
+_MISCOUNTED = 1.0
+"""In nats a collective: by how much ends must fit better against the step numbers than with them, for the numbers to be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
-    """One rank's entries, sorted by end, in words all ranks share."""
+class Clocks:
+    """The ranks' clocks, by index: sets of ranks tied together, each by the clock of its root."""
 
-    rank: int
-    entry: Int64
-    """Index into the rank's ledger."""
-    lane: Int64
-    """The process group."""
-    token: Int64
-    """Group, operation, type and size: equal on all ranks that take part."""
-    side: Int64
-    """1 a send and -1 a receive whose other end is not known; 0 otherwise."""
-    firm: Int64
-    """1 where nobody can leave before all have come: such ends are simultaneous."""
-    start_ns: Int64
-    end_ns: Int64
-    sequence: Int64
-    step: Int64
+    offset_ns: Int64
+    """Added to a rank's clock gives its root's."""
+    reach_ns: Int64
+    """How far a rank's ends lie from others' of the same collective."""
+    root: Int64
+    numbered: list[bool]
+    """Whether the step numbers of a rank mean the same steps as its root's."""
+    partner: dict[int, int] = field(default_factory=dict)
+    """Whom each was compared with, in the order they were tied; roots: themselves."""
+    vague: set[int] = field(default_factory=set)
+    """Those for which several offsets fitted alike."""
 
+    @classmethod
+    def apart(cls, num: int) -> Clocks:
+        none = np.zeros(num, np.int64)
+        return cls(offset_ns=none, reach_ns=none.copy(), root=np.arange(num), numbered=[True] * num)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offset:
-    """Added to the second rank's clock, the first one's comes out."""
+    def begin(self, one: int) -> None:
+        """A set of its own."""
+        self.partner[one] = one
 
-    ns: int
-    reach_ns: int
-    """How far the ends of one collective still lie apart, at most."""
-    num: int
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """Ends of one side, sorted by key and time."""
-
-    key: Int64
-    time: Int64
-    step: Int64
-    gap: Int64
+    def tie(self, one: int, other: int, found: Offset) -> bool:
+        """Into the other's set; False where the offset is in doubt."""
+        if not found.settled:
+            self.vague.add(one)
+            return False
+        root = int(self.root[other])
+        self.partner[one], self.root[one] = other, root
+        self.offset_ns[one], self.reach_ns[one] = self.offset_ns[other] + found.ns, found.reach_ns
+        self.reach_ns[root] = max(self.reach_ns[root], found.reach_ns)
+        self.numbered[one] = self.numbered[other] and found.numbered
+        return True
 
 
 def offset_between(a: Track, b: Track) -> Offset | None:
-    """The offset that explains most of two ranks' ends best; None where they have nothing in common."""
+    """The offset that explains most of two ranks' ends best; None where they have nothing in common.
+
+    Equal sequence numbers settle it. Else ends are compared within steps of one number, and across all steps only where that
+    finds nothing or fits far worse: ranks that began to count apart.
+    """
+    counted = _by_sequence(a, b)
+    if counted is not None:
+        return counted
+    inside = _by_ends(a, b, within_steps=True)
+    if inside is not None and inside.settled and inside.reach_ns <= WINDOWS_NS[0]:
+        return inside
+    across = _by_ends(a, b, within_steps=False)
+    if inside is None or across is None:
+        return across if inside is None else inside
+    if abs(across.ns - inside.ns) <= inside.gap_ns // 2:
+        return replace(inside, settled=inside.settled or across.settled)
+    return across if across.settled and across.score > inside.score + _MISCOUNTED else inside
+
+
+def _by_sequence(a: Track, b: Track) -> Offset | None:
+    keys = []
+    for track in (a, b):
+        told = np.flatnonzero((track.sequence != NONE) & (track.firm == 1))
+        keys.append((told, np.stack((track.token[told], track.sequence[told]))))
+    (in_a, key_a), (in_b, key_b) = keys
+    if not len(in_a) or not len(in_b):
+        return None
+    _, which = np.unique(np.concatenate((key_a, key_b), axis=1), axis=1, return_inverse=True)
+    which = which.reshape(-1)
+    _, of_a, of_b = np.intersect1d(which[: len(in_a)], which[len(in_a) :], return_indices=True)
+    if not len(of_a):
+        return None
+    at, there = in_a[of_a], in_b[of_b]
+    difference = a.end_ns[at] - b.end_ns[there]
+    offset = centre(difference)
+    known = (a.number[at] != NONE) & (b.number[there] != NONE)
+    alike = bool(known.any()) and float((a.number[at][known] == b.number[there][known]).mean()) > _ALIKE
+    reach = int(np.abs(difference - offset).max())
+    return Offset(ns=offset, reach_ns=reach, num=len(at), score=np.inf, fit=np.inf, numbered=alike)
+
+
+def _by_ends(a: Track, b: Track, *, within_steps: bool) -> Offset | None:
     for only_firm in (True, False):
-        first, second = _common(a, b, only_firm)
+        first, second = common(a, b, only_firm, within_steps)
         if len(first.time) >= (4 if only_firm else 1) and len(second.time):
             break
     else:
         return None
+    if within_steps and (even := _by_order(first, second)):
+        return even
     found: list[Offset] = []
     for window in WINDOWS_NS:
-        if both := _best(first, second, window):
-            found += both
-            if both[0].num == min(len(first.time), len(second.time)):
-                break
+        results = [one for candidate in candidates(first, second, window) if (one := judge(first, second, candidate, window))]
+        most = max((one.num for one in results), default=0)
+        # A few ends at the rims of two recordings can agree by chance better than all of them do by right.
+        found += [one for one in results if one.num * 3 >= most]
+        if most == min(len(first.time), len(second.time)):
+            break
     if not found:
         return None
     best = max(found, key=lambda one: one.score)
-    same = [one for one in found if abs(one.ns) <= _DOUBT_NS and one.num >= best.num]
-    same = [one for one in same if one.score * _SAME_FACTOR >= best.score or one.reach_ns <= best.reach_ns]
-    return max(same, key=lambda one: one.score) if same else best
+    is_known = bool(a.node) and a.node == b.node
+    if same := _one_clock(found, best, is_known=is_known, within_steps=within_steps):
+        return replace(same, numbered=within_steps)
+    for shift in shifts(first, second, best.ns, WINDOWS_NS[-1]):
+        found += [one for window in WINDOWS_NS if (one := judge(first, second, shift, window))]
+    rivals = [one.fit for one in found if abs(one.ns - best.ns) > best.gap_ns // 2]
+    ahead = best.fit - max(rivals, default=-np.inf)
+    return replace(best, settled=ahead * np.sqrt(best.num) >= _MARGIN, numbered=within_steps)
 
 
-def _common(a: Track, b: Track, only_firm: bool) -> tuple[_Ends, _Ends]:
-    key_a = a.token * 3 + a.side + 1
-    key_b = b.token * 3 - b.side + 1
-    in_a, in_b = np.isin(key_a, key_b), np.isin(key_b, key_a)
-    if only_firm:
-        in_a, in_b = in_a & (a.firm == 1), in_b & (b.firm == 1)
-    return _ends(key_a[in_a], a.end_ns[in_a], a.step[in_a]), _ends(key_b[in_b], b.end_ns[in_b], b.step[in_b])
-
-
-def _ends(key: Int64, time: Int64, step: Int64) -> _Ends:
-    order = np.lexsort((time, key))
-    key, time, step = key[order], time[order], step[order]
-    apart = np.full(len(key) + 1, _GAP_CAP_NS, np.int64)
-    same = key[1:] == key[:-1]
-    apart[1:-1][same] = np.minimum(np.diff(time)[same], _GAP_CAP_NS)
-    return _Ends(key, time, step, np.minimum(apart[1:], apart[:-1]))
-
-
-def _best(a: _Ends, b: _Ends, window: int) -> tuple[Offset, Offset] | None:
-    """The best candidate within one window, and the best of those that say the clocks are one."""
-    results = [one for candidate in _candidates(a, b, window) if (one := _judge(a, b, candidate, window))]
-    if not results:
+def _by_order(a: Ends, b: Ends) -> Offset | None:
+    """Where both ranks have equally many of nearly each kind in each step: nothing was lost, and the first is the first."""
+    difference = in_order(a, b)
+    if len(difference) < _EVEN * max(len(a.time), len(b.time)):
         return None
-    most = max(one.num for one in results)
-    # A few ends at the rims of two recordings can agree by chance better than all of them do by right.
-    best = max((one for one in results if one.num * 3 >= most), key=lambda one: one.score)
-    return best, max((one for one in results if abs(one.ns) <= _DOUBT_NS), key=lambda one: one.score, default=best)
-
-
-def _candidates(a: _Ends, b: _Ends, window: int) -> list[int]:
-    """Where differences between same-kind ends crowd."""
-    by_time = np.argsort(a.time, kind="stable")
-    anchors = by_time[np.unique(np.linspace(0, len(by_time) - 1, _NUM_ANCHORS).astype(np.int64))]
-    low = np.searchsorted(b.key, a.key[anchors], "left")
-    count = np.searchsorted(b.key, a.key[anchors], "right") - low
-    which = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
-    difference = np.sort(np.repeat(a.time[anchors], count) - b.time[which])
-    crowd = np.searchsorted(difference, difference + window, "right") - np.arange(len(difference))
-    found: list[int] = []
-    near = np.abs(difference) <= window
-    if near.any():
-        found.append(int(np.median(difference[near])))
-    for _ in range(_NUM_CANDIDATES):
-        at = int(np.argmax(crowd))
-        if crowd[at] <= 0:
-            break
-        last = at + int(crowd[at])
-        found.append(int(np.median(difference[at:last])))
-        begin = int(np.searchsorted(difference, difference[at] - window, "right"))
-        crowd[begin:last] = 0
-    return found
-
-
-def nearest(key: Int64, time: Int64, in_key: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64]:
-    """For each of the first, the nearest in time of the same key among the second (sorted by key and time), each taken once.
-
-    Returns indices of the first and of the second.
-    """
-    if not len(key) or not len(in_key):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    time, in_time, span = _squeezed(time, in_time, window)
-    flat, in_flat = _flat(key, time, in_key, in_time, span)
-    right = np.searchsorted(in_flat, flat)
-    left = np.clip(right - 1, 0, len(in_flat) - 1)
-    right = np.clip(right, 0, len(in_flat) - 1)
-    pick = np.where(np.abs(in_flat[left] - flat) <= np.abs(in_flat[right] - flat), left, right)
-    off = np.abs(in_flat[pick] - flat)
-    order = np.lexsort((off, pick))
-    first = np.ones(len(order), np.bool_)
-    first[1:] = pick[order][1:] != pick[order][:-1]
-    taken = order[first & (off[order] <= window)]
-    taken.sort()
-    return taken, pick[taken]
-
-
-def _flat(key: Int64, time: Int64, in_key: Int64, in_time: Int64, span: int) -> tuple[Int64, Int64]:
-    """Key and time in one number, so that one search serves all keys."""
-    names, number = np.unique(np.concatenate((key, in_key)), return_inverse=True)
-    number = number.reshape(-1).astype(np.int64) * span
-    assert len(names) * span < 2**62
-    return number[: len(key)] + time, number[len(key) :] + in_time
-
-
-def _squeezed(time: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64, int]:
-    """Times from zero with no gap wider than twice the window and more: a stray time of zero must not make numbers overflow."""
-    both = np.concatenate((time, in_time))
-    order = np.argsort(both, kind="stable")
-    flat = np.empty(len(both), np.int64)
-    flat[order] = np.cumsum(np.minimum(np.diff(both[order], prepend=both[order[0]]), 2 * window + 1))
-    return flat[: len(time)], flat[len(time) :], int(flat.max()) + 2 * window + 1
-
-
-def _judge(a: _Ends, b: _Ends, offset: int, window: int) -> Offset | None:
-    """How well an offset explains the ends: how near they lie, against how far apart collectives are, and how many stay alone."""
-    for _ in range(2):
-        of_b, of_a = nearest(b.key, b.time + offset, a.key, a.time, window)
-        if not len(of_a):
-            return None
-        difference = a.time[of_a] - b.time[of_b]
-        offset = centre(difference)
-    num = len(of_a)
-    begin = max(int(a.time.min()), int(b.time.min()) + offset) - window
-    end = min(int(a.time.max()), int(b.time.max()) + offset) + window
-    inside_a = max(num, int(((a.time >= begin) & (a.time <= end)).sum()))
-    inside_b = max(num, int(((b.time + offset >= begin) & (b.time + offset <= end)).sum()))
-    if num < _LEAST_SHARE * min(inside_a, inside_b):
+    offset = centre(difference)
+    judged = judge(a, b, offset, WINDOWS_NS[-1])
+    if judged is None:
         return None
-    residual = np.abs(difference - offset)
-    width = (np.abs(_without_drift(difference - offset, a.time[of_a])) + np.median(residual) + _FLOOR_NS) * (1 + 4 / num)
-    lost = inside_a + inside_b - 2 * num
-    score = (float(np.log1p(a.gap[of_a] / width).sum()) - _LOST_COST * lost) / (num + lost / 2)
-    # One agreement is spent on the offset itself; recordings mostly cover the same steps.
-    score *= (num - 1) / num * float(np.sqrt(num / min(len(a.time), len(b.time)))) if num > 1 else 0.2
-    known = (a.step[of_a] != NONE) & (b.step[of_b] != NONE)
-    if known.any():
-        score += _STEP_BONUS * float((a.step[of_a][known] == b.step[of_b][known]).mean())
-    score -= _FAR_PENALTY * float(np.log1p(abs(offset) / 1_000_000))
-    return Offset(ns=offset, reach_ns=int(residual.max()), num=num, score=score)
+    return replace(judged, ns=offset, reach_ns=reach_of(np.abs(difference - offset)), numbered=True)
 
 
-def centre(difference: Int64) -> int:
-    """The median; zero where the differences scatter around it, as they do when processes take turns on one device."""
-    middle = int(np.median(difference))
-    if _DOUBT_NS < abs(middle) < _SAME_NS:
-        strays = difference * (1 if middle > 0 else -1) < abs(middle) / 2
-        if int(strays.sum()) >= max(1.0, _SAME_SHARE * len(difference)):
-            return 0
-    return middle
-
-
-def _without_drift(residual: Int64, time: Int64) -> Int64:
-    """Residuals less a steady drift between the clocks."""
-    if len(residual) < 8:
-        return residual
-    order = np.argsort(time)
-    half = len(order) // 2
-    early, late = order[:half], order[half:]
-    run = float(np.median(time[late]) - np.median(time[early]))
-    rise = float(np.median(residual[late]) - np.median(residual[early]))
-    # Crystals differ by less than 200 parts in a million.
-    if run <= 0 or abs(rise) > 2e-4 * run:
-        return residual
-    drift: Int64 = (rise / run * (time - time[order[half]])).astype(np.int64)
-    return residual - drift
+def _one_clock(found: list[Offset], best: Offset, *, is_known: bool, within_steps: bool) -> Offset | None:
+    """The best of those that say the clocks are one, where that is known or as likely as the best of all."""
+    near = [one for one in found if abs(one.ns) <= DOUBT_NS]
+    if not is_known:
+        near = [one for one in near if one.num >= best.num]
+        near = [one for one in near if one.score * _SAME_FACTOR >= best.score or one.reach_ns <= best.reach_ns]
+    if not is_known and not within_steps:
+        # Where collectives follow each other closely, some wrong offset always lies near zero.
+        near = [one for one in near if abs(one.ns) <= one.gap_ns // _CHANCE]
+    return max(near, key=lambda one: one.score, default=None)

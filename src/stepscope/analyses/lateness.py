@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.matching import FIRM
+from stepscope.analyses.lanes import FIRM
 from stepscope.core.comms import Lateness, Ledger, Matched
-from stepscope.core.trace import NONE, Bool, Int64
+from stepscope.core.trace import NONE, Bool, Float64, Int64
 
 _FLOOR_NS = 10_000
 """Arrivals closer than this are a tie on any clock: device timestamps and NCCL's own skew."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrivals:
+    """Arrivals of all ranks, sorted by collective and, within one, by time."""
+
+    number: Int64
+    row: Int64
+    """The rank's index."""
+    step: Int64
+    at_ns: Float64
+    """From the collective's last arrival: nanoseconds since the epoch are too many for a float."""
+
+
 def lateness(ledgers: Sequence[Ledger], matched: Matched) -> tuple[Lateness, ...]:
     """Per rank, its arrival against the median arrival, over the complete collectives of the measured windows."""
     ledgers = sorted(ledgers, key=lambda one: one.rank)
-    chosen = matched.complete & _measured(ledgers, matched)
-    numbers = np.flatnonzero(chosen)
-    if not len(numbers):
-        return tuple(Lateness(rank=one.rank, median_ns=0, share_last=0.0) for one in ledgers)
-    whole = np.stack([matched.arrival_ns[one.rank][numbers] for one in ledgers])
-    took = whole != NONE
-    # From each collective's last arrival: nanoseconds since the epoch are too many for a float.
-    arrivals = np.where(took, (whole - matched.last_ns[numbers]).astype(np.float64), np.nan)
-    late = arrivals - np.nanmedian(arrivals, axis=0)
-    last = _last(arrivals, noise_ns(ledgers, matched))
+    found = _arrivals(ledgers, matched, matched.complete & _measured(ledgers, matched))
+    late, is_last = _compared(found, noise_ns(ledgers, matched))
+    order = np.argsort(found.row, kind="stable")
+    cuts = np.searchsorted(found.row[order], np.arange(len(ledgers) + 1))
     result = []
     for i, ledger in enumerate(ledgers):
-        mine = late[i][took[i]]
-        median = int(np.median(mine)) if len(mine) else 0
-        share = float((last[took[i]] == i).mean()) if len(mine) else 0.0
+        mine = order[cuts[i] : cuts[i + 1]]
         result.append(
             Lateness(
-                rank=ledger.rank, median_ns=median, share_last=share, per_step_ns=_per_step(ledger, matched, numbers, late[i])
+                rank=ledger.rank,
+                median_ns=int(np.median(late[mine])) if len(mine) else 0,
+                share_last=float(is_last[mine].mean()) if len(mine) else 0.0,
+                per_step_ns=_per_step(found.step[mine], late[mine]),
             )
         )
     return tuple(result)
@@ -69,23 +77,35 @@ def _measured(ledgers: Sequence[Ledger], matched: Matched) -> Bool:
     return inside
 
 
-def _last(arrivals: np.ndarray[tuple[int, ...], np.dtype[np.float64]], noise: int) -> Int64:
-    """Per collective, the row that came last by more than the noise; NONE for a tie."""
-    order = np.sort(np.where(np.isnan(arrivals), -np.inf, arrivals), axis=0)
-    who = np.nanargmax(arrivals, axis=0)
-    if len(order) < 2:
-        return np.full(arrivals.shape[1], NONE, np.int64)
-    return np.where(order[-1] - order[-2] > noise, who, NONE).astype(np.int64)
+def _arrivals(ledgers: Sequence[Ledger], matched: Matched, chosen: Bool) -> _Arrivals:
+    parts = [np.empty((4, 0), np.int64)]
+    for i, ledger in enumerate(ledgers):
+        ids = matched.of[ledger.rank]
+        mine = np.flatnonzero(ids != NONE)
+        mine = mine[chosen[ids[mine]]]
+        at = matched.arrival_ns[ledger.rank][mine] - matched.last_ns[ids[mine]]
+        parts.append(np.stack((ids[mine], np.full(len(mine), i), ledger.step[mine], at)))
+    number, row, step, at_ns = np.concatenate(parts, axis=1)
+    order = np.lexsort((row, at_ns, number))
+    return _Arrivals(number=number[order], row=row[order], step=step[order], at_ns=at_ns[order].astype(np.float64))
 
 
-def _per_step(
-    ledger: Ledger, matched: Matched, numbers: Int64, late: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-) -> tuple[int, ...]:
-    ids = matched.of[ledger.rank]
-    place = np.full(matched.num, NONE, np.int64)
-    place[numbers] = np.arange(len(numbers))
-    found = np.flatnonzero(ids != NONE)
-    found = found[(place[ids[found]] != NONE) & (ledger.step[found] != NONE)]
-    value = late[place[ids[found]]]
-    steps = ledger.step[found]
-    return tuple(int(value[steps == step].max()) for step in np.unique(steps).tolist())
+def _compared(found: _Arrivals, noise: int) -> tuple[Float64, Bool]:
+    """How much later than its collective's median each arrived, and whether it came last by more than the noise."""
+    fresh = np.ones(len(found.number), np.bool_)
+    fresh[1:] = np.diff(found.number) != 0
+    first = np.flatnonzero(fresh)
+    count = np.diff(np.append(first, len(fresh)))
+    middle = (found.at_ns[first + (count - 1) // 2] + found.at_ns[first + count // 2]) / 2
+    is_last = np.zeros(len(fresh), np.bool_)
+    final = first + count - 1
+    is_last[final] = (count > 1) & (found.at_ns[final] - found.at_ns[np.maximum(final - 1, 0)] > noise)
+    return found.at_ns - np.repeat(middle, count), is_last
+
+
+def _per_step(step: Int64, late: Float64) -> tuple[int, ...]:
+    """A rank's greatest lateness in each of its steps."""
+    step, late = step[step != NONE], late[step != NONE]
+    order = np.lexsort((late, step))
+    final = np.append(np.diff(step[order]) != 0, True)[: len(order)]
+    return tuple(late[order][final].astype(np.int64).tolist())

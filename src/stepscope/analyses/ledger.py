@@ -11,12 +11,14 @@ import numpy as np
 from stepscope.analyses.collective_inputs import told_around
 from stepscope.analyses.collectives import host_collectives
 from stepscope.analyses.intervals import lengths_in, subtract
+from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
 from stepscope.analyses.prefetch import gathers_ahead
 from stepscope.analyses.step_parts import backward_spans, step_parts
+from stepscope.analyses.steps import PROFILER_STEP
 from stepscope.analyses.survey import Survey
 from stepscope.core.comms import Collective, Ledger, ProcessGroup
-from stepscope.core.trace import NONE, CollectiveArgs, Int64, Trace
+from stepscope.core.trace import NONE, CollectiveArgs, Int64, Kind, Trace
 from stepscope.workload.dtypes import ITEM_BYTES, SCALAR_NAMES
 
 OPS = (
@@ -34,6 +36,8 @@ OPS = (
     ("reduce", re.compile(r"reduce", re.IGNORECASE)),
 )
 """What a name says; the first that fits."""
+_DIGITS = re.compile(r"\d{1,18}")
+_HOST = re.compile(r"(?:^|/)([^/]+)_\d+\.\d{13,19}\.pt\.trace\.json(?:\.gz)?$")
 OUTPUT_COUNTS = frozenset({"all_gather"})
 """Whose message is what comes out; of the others it is what goes in."""
 
@@ -62,6 +66,7 @@ def ledger_of(found: Survey, rank: int) -> Ledger:
     )
     args = [_args(found, int(e), int(a)) for e, a in zip(events, asking, strict=True)]
     exposed_start, exposed_end, exposed_of = _exposed(found, events)
+    step = np.where(on_device[events], found.cut.step_of[events], _host_step(found, events))
     windows = found.cut.steps.windows
     low = np.array([w[0] for w in windows], np.int64)
     high = np.array([w[1] for w in windows], np.int64)
@@ -75,7 +80,7 @@ def ledger_of(found: Survey, rank: int) -> Ledger:
         launch_ns=np.where(launch != NONE, trace.start_ns[np.maximum(launch, 0)], NONE),
         stream=trace.stream[events].astype(np.int64),
         sequence=np.array([NONE if a is None or a.sequence is None else a.sequence for a in args], np.int64),
-        step=np.where(on_device[events], found.cut.step_of[events], _host_step(found, events)),
+        step=step,
         exposed_start_ns=exposed_start,
         exposed_end_ns=exposed_end,
         exposed_of=exposed_of,
@@ -89,6 +94,8 @@ def ledger_of(found: Survey, rank: int) -> Ledger:
         groups=_groups(trace),
         world_size=trace.meta.world_size,
         link=_link(found),
+        step_number=_step_numbers(found)[step],
+        node=_node(trace.meta.path),
     )
 
 
@@ -174,7 +181,15 @@ def _kind(found: Survey, event: int, asking: int, around: int) -> Collective:
         bytes=size,
         on_device=on_device,
         group_size=args.group_size,
+        peer=_peer(found, event, asking) if op in ("send", "recv") else None,
     )
+
+
+def _peer(found: Survey, event: int, asking: int) -> int | None:
+    """The other rank of a transfer: the operator has it, its kernel may not."""
+    trace = found.trace
+    told = [trace.collectives[trace.collective[at]] for at in (event, asking) if at != NONE and trace.collective[at] != NONE]
+    return next((args.peer for args in told if args.peer is not None), None)
 
 
 def _told(found: Survey, name: str, around: int, on_device: bool) -> Collective:
@@ -204,6 +219,23 @@ def _ranks(text: str) -> tuple[int, ...]:
     except ValueError:
         return ()
     return tuple(int(r) for r in found) if isinstance(found, list) and all(isinstance(r, int) for r in found) else ()
+
+
+def _step_numbers(found: Survey) -> Int64:
+    """Per step, the number its mark has; NONE for those without one, and at the end for what lies outside the steps."""
+    trace, cut = found.trace, found.cut
+    numbers = np.full(len(cut.host_start) + 1, NONE, np.int64)
+    if cut.steps.source == "ProfilerStep":
+        marks = np.flatnonzero(trace.is_kind(Kind.MARK) & matching(trace, PROFILER_STEP))
+        told = [_DIGITS.search(trace.names[name]) for name in trace.name[marks].tolist()]
+        numbers[:-1] = [NONE if one is None else int(one[0]) for one in told]
+    return numbers
+
+
+def _node(path: str) -> str:
+    """The machine in a name as torch's trace handler makes them: host_process.time.pt.trace.json."""
+    found = _HOST.search(path)
+    return "" if found is None else found[1]
 
 
 def _host_step(found: Survey, events: Int64) -> Int64:

@@ -50,6 +50,8 @@ class Collective:
     """A kernel, or carried by the host (gloo)."""
     group_size: int | None = None
     """As recorded: the list of ranks may be missing or cut short."""
+    peer: int | None = None
+    """The other rank of a send or a receive; None where it was not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ class Ledger:
     sequence: Int64
     """The group's sequence number as recorded; NONE where it was not."""
     step: Int64
-    """The step that launched it; NONE outside the steps."""
+    """The step that launched it, counted from this recording's first; NONE outside the steps."""
     exposed_start_ns: Int64
     """Stretches with a collective and no compute beside it, sorted; `exposed_of` says whose."""
     exposed_end_ns: Int64
@@ -95,6 +97,11 @@ class Ledger:
     world_size: int | None = None
     link: tuple[str, float, str] | None = None
     """The device's fastest link by datasheet: its name, bytes a second in one direction, the source."""
+    step_number: Int64 = field(default_factory=_no_entries)
+    """Per entry, its step's number as the profiler's schedule counts them, alike on all ranks; NONE where none is marked. Empty
+    like `phase`."""
+    node: str = ""
+    """The machine, where the recording's name tells it; ranks of one share a clock."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -104,7 +111,7 @@ class Ledger:
         assert all(
             len(a) == n for a in (self.event, self.start_ns, self.end_ns, self.launch_ns, self.stream, self.sequence, self.step)
         )
-        assert all(len(a) in (0, n) for a in (self.phase, self.unevenness, self.ahead))
+        assert all(len(a) in (0, n) for a in (self.phase, self.unevenness, self.ahead, self.step_number))
         assert bool((self.end_ns >= self.start_ns).all())
         assert bool((np.diff(self.start_ns) >= 0).all())
         assert not n or int(self.kind.max()) < len(self.kinds)
@@ -117,14 +124,15 @@ class Matched:
 
     ranks: tuple[int, ...]
     offset_ns: dict[int, int]
-    """Added to a rank's clock gives the job's; 0 for the reference rank and for ranks that share no collective with it."""
+    """Added to a rank's clock gives that of its set of ranks. Collectives tie ranks to sets; each counts by the clock of its
+    lowest rank, from the reference rank's base. Only times of one set can be compared."""
     unaligned: tuple[int, ...]
-    """Ranks whose clock could not be aligned with the reference."""
+    """Ranks outside the reference rank's set."""
     of: dict[int, Int64]
     """Per rank, per entry of its ledger: the number of the collective; NONE: no other rank's was found."""
     num: int
     arrival_ns: dict[int, Int64]
-    """Per rank, per collective: when it arrived, on the job's clock; NONE: it took no part, or its part was not recorded."""
+    """Per rank, per entry of its ledger: when it arrived, on its set's clock."""
     last_ns: Int64
     """Per collective: when the last rank arrived."""
     end_ns: Int64
@@ -138,7 +146,7 @@ class Matched:
         ids = self.of[ledger.rank]
         found = ids != NONE
         waited = np.zeros(len(ids), np.int64)
-        arrived = self.arrival_ns[ledger.rank][ids[found]]
+        arrived = self.arrival_ns[ledger.rank][found]
         waited[found] = np.clip(self.last_ns[ids[found]] - arrived, 0, (ledger.end_ns - ledger.start_ns)[found])
         return waited
 

@@ -96,6 +96,8 @@ class CollectiveArgs:
     in_split: str | None
     out_split: str | None
     sequence: int | None
+    peer: int | None = None
+    """The rank a send goes to or a receive comes from, counted in the job."""
 
 
 Detail = OpInputs | Launch | SyncWait | None

@@ -111,7 +111,7 @@ def _detail(key: bytes) -> Detail:
 
 
 def _collective(key: tuple[bytes, ...]) -> CollectiveArgs:
-    name, group, desc, ranks, size, dtype, n_in, n_out, in_split, out_split, sequence, group_id = map(_value, key)
+    name, group, desc, ranks, size, dtype, n_in, n_out, in_split, out_split, sequence, group_id, src, dst = map(_value, key)
     return CollectiveArgs(
         name=_str(name),
         group=_str(group) if group is not None else _str(group_id),
@@ -124,6 +124,7 @@ def _collective(key: tuple[bytes, ...]) -> CollectiveArgs:
         in_split=_str(in_split),
         out_split=_str(out_split),
         sequence=_int(sequence),
+        peer=_int(dst if src is None else src),
     )
 
 

@@ -37,7 +37,7 @@ FOLDER_VARIABLE = "STEPSCOPE_CACHE_DIR"
 MAGIC = b"STEPSCOPE-CACHE\x00"
 FORMAT = 1
 """Of the file's layout."""
-SCHEMA = 1
+SCHEMA = 2
 """Of what stands in it: to be raised with every change to Trace or to what the reader puts in it."""
 HEAD = struct.Struct("<16sIIQqQQ")
 SMALLEST_EVENT_BYTES = 16

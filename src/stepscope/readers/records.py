@@ -55,6 +55,8 @@ class Args(Struct, gc=False, frozen=True):
     coll_in_split: Raw = msgspec.field(default=EMPTY, name="In split size")
     coll_out_split: Raw = msgspec.field(default=EMPTY, name="Out split size")
     coll_seq: Raw = msgspec.field(default=EMPTY, name="Seq")
+    coll_src: Raw = msgspec.field(default=EMPTY, name="Src Rank")
+    coll_dst: Raw = msgspec.field(default=EMPTY, name="Dst Rank")
 
 
 NO_ARGS = Args()

@@ -242,7 +242,7 @@ class Scanner:
 
 _COLLECTIVE_PARTS = attrgetter(
     "coll_name", "coll_group", "coll_desc", "coll_ranks", "coll_size", "coll_dtype", "coll_in", "coll_out",
-    "coll_in_split", "coll_out_split", "coll_seq", "coll_id",
+    "coll_in_split", "coll_out_split", "coll_seq", "coll_id", "coll_src", "coll_dst",
 )  # fmt: skip
 
 

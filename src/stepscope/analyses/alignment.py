@@ -1,0 +1,157 @@
+"""Laying one list of collectives against another of the same kinds: in order, near in time, with gaps on both sides."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.core.trace import NONE, Bool, Int64
+
+FAR_GAIN = 0.3
+"""What a pair beyond `near` counts that order alone makes one: less than two ends that meet."""
+EVEN = 0.95
+"""Share of kinds and steps with equally many on two ranks from which on nothing was lost."""
+DENSE = 4
+"""Ends that stray by more than this part of the distance between collectives do not tell them apart."""
+MOST_NS = 20_000_000
+"""Ends of one collective lie no further apart, whatever was measured."""
+
+
+def aligned(time: Int64, token: Int64, near: Int64, list_ns: Int64, list_token: Int64, place: Int64, list_place: Int64) -> Int64:
+    """Per entry, its place in a list of the same kinds sorted by time, in order and within `near`; NONE where it has none.
+
+    Of several orders that fit, one in which `place` and `list_place` agree is preferred, where both are told; those that agree
+    may lie further apart.
+    """
+    at = np.full(len(time), NONE, np.int64)
+    wide = np.where(place != NONE, np.maximum(near, MOST_NS), near)
+    low, high = np.searchsorted(list_ns, time - wide, "left"), np.searchsorted(list_ns, time + wide, "right")
+    count = high - low
+    of = np.repeat(np.arange(len(time)), count)
+    to = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+    agree = (place[of] == list_place[to]) & (place[of] != NONE)
+    off = np.abs(time[of] - list_ns[to])
+    same = (token[of] == list_token[to]) & (agree | (off <= near[of]))
+    of, to, off, agree = of[same], to[same], off[same], agree[same]
+    if not len(of):
+        return at
+    if bool((np.diff(of) > 0).all() and (np.diff(to) > 0).all()):
+        at[of] = to
+        return at
+    gain = np.where(off <= near[of], 1.0 - off / (near[of] + 1) + agree, FAR_GAIN)
+    chain = _heaviest_chain(of.tolist(), to.tolist(), gain.tolist(), len(list_ns))
+    if _is_dense(off[chain], list_ns, list_token):
+        chain = chain[agree[chain]]
+    at[of[chain]] = to[chain]
+    return at
+
+
+def _is_dense(off: Int64, list_ns: Int64, list_token: Int64) -> bool:
+    """Whether collectives of a kind follow so closely that the noise of their ends hides which is which."""
+    order = np.lexsort((list_ns, list_token))
+    gaps = np.diff(list_ns[order])[np.diff(list_token[order]) == 0]
+    return len(gaps) > 0 and len(off) > 0 and float(np.median(off)) * DENSE > float(np.median(gaps))
+
+
+def places(token: Int64, number: Int64, list_token: Int64, list_number: Int64) -> tuple[Int64, Int64]:
+    """For both lists, which of its kind and step each one is, in one numbering; NONE where the lists hold unequally many.
+
+    Where many are unequal, events were lost, and equal numbers may have lost different ones: then all are NONE.
+
+    token   number                                    place
+    a       7            list: a 7, a 7, b 7          0       list: 0, 1, NONE
+    a       7                                         1
+    b       7                                         NONE    (two against one)
+    b       7                                         NONE
+    """
+    both = np.stack((np.concatenate((token, list_token)), np.concatenate((number, list_number))))
+    _, which = np.unique(both, axis=1, return_inverse=True)
+    which = which.reshape(-1).astype(np.int64)
+    cut = len(token)
+    size = int(which.max()) + 1 if len(which) else 0
+    mine, theirs = np.bincount(which[:cut], minlength=size), np.bincount(which[cut:], minlength=size)
+    first = np.cumsum(np.maximum(mine, theirs)) - np.maximum(mine, theirs)
+    even = mine == theirs
+    told = even[which] & (both[1] != NONE)
+    counted = np.zeros(size, np.bool_)
+    counted[which[both[1] != NONE]] = True
+    # A step that one rank alone recorded is no loss.
+    counted &= (mine > 0) & (theirs > 0)
+    if not counted.any() or float(even[counted].mean()) < EVEN:
+        told[:] = False
+    place = np.where(told, first[which] + np.concatenate((nth(which[:cut]), nth(which[cut:]))), NONE)
+    return place[:cut], place[cut:]
+
+
+def nth(key: Int64) -> Int64:
+    """How many of the same key stand before each."""
+    order = np.argsort(key, kind="stable")
+    fresh = np.ones(len(key), np.bool_)
+    fresh[1:] = np.diff(key[order]) != 0
+    at = np.arange(len(key))
+    result = np.empty(len(key), np.int64)
+    result[order] = at - np.maximum.accumulate(np.where(fresh, at, 0))
+    return result
+
+
+def filled(at: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int64, list_token: Int64) -> Int64:
+    """Places also for those between the same neighbours on both sides, alike one by one: late or early ends, not losses."""
+    at = at.copy()
+    known = np.flatnonzero(at != NONE)
+    if not len(known) or len(known) == len(at):
+        return at
+    for low, high in zip([-1, *known.tolist()], [*known.tolist(), len(at)], strict=True):
+        if high - low < 2:
+            continue
+        first = at[low] + 1 if low >= 0 else 0
+        stop = at[high] if high < len(at) else len(list_ns)
+        mine, theirs = _between(low, high, int(first), int(stop), len(at))
+        if not len(mine) or len(mine) != len(theirs) or bool((token[mine] != list_token[theirs]).any()):
+            continue
+        if low >= 0 and high < len(at):
+            span = np.full(len(mine), list_ns[stop] - list_ns[first - 1])
+        else:
+            span = 2 * np.abs(list_ns[theirs] - list_ns[stop if low < 0 else first - 1])
+        near: Bool = np.abs(time[mine] - list_ns[theirs]) <= np.where(firm[mine] == 1, np.minimum(span // 5, MOST_NS // 2), span)
+        at[mine[near]] = theirs[near]
+    return at
+
+
+def _between(low: int, high: int, first: int, stop: int, size: int) -> tuple[Int64, Int64]:
+    """Entries between two that are placed, and what the list has between their places."""
+    mine, theirs = np.arange(low + 1, high), np.arange(first, stop)
+    if low >= 0 and high < size:
+        return mine, theirs
+    # Recordings begin and end apart: count from the neighbour that both have.
+    num = min(len(mine), len(theirs))
+    return (mine[len(mine) - num :], theirs[len(theirs) - num :]) if low < 0 else (mine[:num], theirs[:num])
+
+
+def _heaviest_chain(of: list[int], to: list[int], gain: list[float], size: int) -> Int64:
+    """The pairs, rising on both sides, with the greatest sum of gains; a prefix-maximum tree keeps it n log n."""
+    tree_value, tree_pair = [0.0] * (size + 1), [-1] * (size + 1)
+    before, total = [-1] * len(of), [0.0] * len(of)
+    best, begin = -1, 0
+    while begin < len(of):
+        end = begin
+        while end < len(of) and of[end] == of[begin]:
+            node, value, pair = to[end], 0.0, -1
+            while node > 0:
+                if tree_value[node] > value:
+                    value, pair = tree_value[node], tree_pair[node]
+                node &= node - 1
+            total[end], before[end] = value + gain[end], pair
+            end += 1
+        for pair in range(begin, end):
+            if best < 0 or total[pair] > total[best]:
+                best = pair
+            node = to[pair] + 1
+            while node <= size:
+                if tree_value[node] < total[pair]:
+                    tree_value[node], tree_pair[node] = total[pair], pair
+                node += node & -node
+        begin = end
+    chain = []
+    while best >= 0:
+        chain.append(best)
+        best = before[best]
+    return np.array(chain[::-1], np.int64)
