@@ -191,6 +191,9 @@ def test_the_options_are_pinned() -> None:
                 "-h",
             )
         ],
+        "run": [
+            *("--every", "--help", "--memory", "--no-diagnose", "--out", "--stacks", "--start-step", "--steps", "--windows", "-h")
+        ],
         "explain": ["--help", "--list", "-h"],
         "demo": ["--format", "--help", "-h"],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepscope.analyses.ledger import ledger_of
@@ -22,6 +22,7 @@ KERNELS = {
     "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
     "broadcast": "ncclDevKernel_Broadcast_RING_LL",
     "sendrecv": "ncclDevKernel_SendRecv",
+    "all_to_all": "ncclDevKernel_SendRecv",
 }
 NODE = "autograd::engine::evaluate_function: {}"
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -95,8 +96,11 @@ class Fleet:
         needed: bool = True,
         dtype: str = "Float",
         told: bool = True,
+        held_us: float | Sequence[float] = 0,
+        splits: Sequence[tuple[Sequence[int], Sequence[int]]] | None = None,
     ) -> None:
-        """All ranks take part; `needed`: compute launched later waits for it."""
+        """All ranks take part; `needed`: compute launched later waits for it; `held_us`: by rank, how long its kernel stands
+        outside when it could begin; `splits`: by rank, rows sent to and received from each."""
         self.sequence += 1
         item = {"Float": 4, "Int": 4}[dtype]
         args = CollectiveArgs(
@@ -112,14 +116,22 @@ class Fleet:
             out_split=None,
             sequence=self.sequence,
         )
-        said = args if told else None
+        said = [
+            None
+            if not told
+            else args
+            if splits is None
+            else replace(args, in_split=str(list(rows[0])), out_split=str(list(rows[1])))
+            for rows in splits or [((), ())] * len(self.ranks)
+        ]
         begins = [
-            max(rank.launched("record_param_comms", 10, inside, said), rank.comms_free + US, rank.compute_free + 5 * US)
-            for rank in self.ranks
+            max(rank.launched("record_param_comms", 10, inside, mine), rank.comms_free + US, rank.compute_free + 5 * US)
+            + int(held * US)
+            for rank, mine, held in zip(self.ranks, said, self._each(held_us), strict=True)
         ]
         end = max(begins) + int(us * US)
-        for rank, begin in zip(self.ranks, begins, strict=True):
-            rank.events.append(kernel(KERNELS[kind], begin, end, rank.number, stream=20, collective=said))
+        for rank, begin, mine in zip(self.ranks, begins, said, strict=True):
+            rank.events.append(kernel(KERNELS[kind], begin, end, rank.number, stream=20, collective=mine))
             rank.comms_free = end
             rank.compute_free = end + 2 * US if needed else rank.compute_free
 
@@ -150,8 +162,8 @@ class Fleet:
     def traces(self) -> list[Trace]:
         return [trace_of(*rank.events) for rank in self.ranks]
 
-    def crew(self) -> Crew:
-        cases = [case_of(survey(trace, None), at, None) for at, trace in enumerate(self.traces())]
+    def crew(self, traces: Sequence[Trace] | None = None) -> Crew:
+        cases = [case_of(survey(trace, None), at, None) for at, trace in enumerate(traces or self.traces())]
         ledgers = [ledger_of(case.survey, at) for at, case in enumerate(cases)]
         crew = crew_of(cases, ledgers, ledgers, match(ledgers), None)
         assert crew is not None

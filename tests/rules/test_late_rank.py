@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.readers.inputs import find_sources
+from stepscope.rules.job import measure_job
 from stepscope.rules.late_rank import propose_team
+from stepscope.rules.verdict import diagnose
 from tests.rules.crews import Fleet, ddp, gain
+from tests.shared_data import ROOT
 
 
 def sleepy(*host_us: float) -> Fleet:
@@ -39,3 +44,21 @@ def test_a_rank_with_more_work_is_not_late() -> None:
 
 def test_one_rank_alone_is_not_late() -> None:
     assert propose_team(sleepy(8000).crew()) is None
+
+
+def recorded_gloo(variant: str, step_ms: float) -> Diagnosis:
+    """Two ranks on hosts alone; in `slow` rank 1 sleeps 30 ms a step."""
+    paths = sorted((ROOT / "lab" / "rank_traces").glob(f"gloo_late_rank.{variant}.rank*.gz"))
+    assert len(paths) == 2
+    with find_sources([str(path) for path in paths]) as found:
+        return diagnose(measure_job(found.sources, step_ns=round(step_ms * 1e6), use_cache=False))
+
+
+def test_a_recorded_job_without_a_device_names_the_rank_that_sleeps() -> None:
+    said = recorded_gloo("slow", 39.35).findings
+    assert [(finding.code, finding.ranks) for finding in said] == [("late-rank", (1,))]
+    assert said[0].predicted_speedup == pytest.approx(39.35 / 8.78, rel=0.15)
+
+
+def test_a_recorded_even_job_without_a_device_names_nobody() -> None:
+    assert not recorded_gloo("fixed", 8.78).findings

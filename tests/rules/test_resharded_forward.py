@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from stepscope.core.trace import DeviceProperties, MemoryEvents, Trace
 from stepscope.rules.resharded_forward import propose_team
 from tests.rules.crews import NODE, Fleet, gain
 
@@ -37,3 +41,41 @@ def test_the_second_gather_is_gone() -> None:
 @pytest.mark.parametrize("again", [(), (1 << 20, 1 << 20), (8 << 20,)])
 def test_gathered_once_or_something_else_is_right(again: tuple[int, ...]) -> None:
     assert propose_team(sharded(again=again).crew()) is None
+
+
+def with_memory(trace: Trace, reserved: int, whole: int) -> Trace:
+    """The allocator's events of a device, and one of the host, which says nothing of it."""
+    device = DeviceProperties(index=0, name="made up", memory_bytes=whole, num_sms=1, compute_capability=None, warp_size=None)
+    rows = np.array([reserved // 2, reserved, 1 << 50], np.int64)
+    events = MemoryEvents(
+        time_ns=np.arange(3),
+        size_bytes=rows,
+        address=np.arange(3),
+        allocated_bytes=rows // 2,
+        reserved_bytes=rows,
+        device_type=np.array([1, 1, 0], np.int16),
+        device=np.zeros(3, np.int16),
+    )
+    return replace(trace, memory=events, meta=replace(trace.meta, devices=(device,), has_memory=True))
+
+
+def test_without_the_allocators_events_memory_is_not_known() -> None:
+    said = propose_team(sharded(again=SIZES).crew())
+    assert said is not None
+    assert "not known: record with profile_memory=True" in said.evidence[1]
+
+
+@pytest.mark.parametrize(("room", "num"), [(60 << 20, 4), (30 << 20, 2), (4 << 20, None)])
+def test_no_more_is_kept_than_memory_has_room_for(room: int, num: int | None) -> None:
+    whole = 1 << 30
+    fleet = sharded(again=SIZES[::-1])
+    reserved = round(0.95 * whole) - room
+    crew = fleet.crew([with_memory(trace, reserved, whole) for trace in fleet.traces()])
+    said = propose_team(crew)
+    if num is None:
+        assert said is None
+        return
+    assert said is not None
+    assert f"{num} all-gathers a step" in said.evidence[0]
+    assert "not reserved" in said.evidence[1]
+    assert ("of the last layers" in said.action) == (num < 4)

@@ -45,7 +45,7 @@ def run_step(facts: Facts) -> RunStep:
         count=len(steps.windows),
         ns=profiled if given is None else given,
         profiled_ns=profiled,
-        source="trace" if given is None else "given",
+        source=facts.step_source,
         low_ns=low,
         high_ns=high,
     )

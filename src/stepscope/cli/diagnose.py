@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stepscope.core.diagnosis import Diagnosis
+    from stepscope.readers.inputs import Found
     from stepscope.readers.source import Source
     from stepscope.rules.job import Job
     from stepscope.rules.tasks import Workers
@@ -99,30 +100,42 @@ def diagnose_paths(
     every: bool = False,
 ) -> Diagnosis:
     """Read, measure, judge; progress on stderr when that is a terminal."""
+    from stepscope.analyses.run_known import run_facts
+    from stepscope.readers.inputs import find_sources
+    from stepscope.rules.untraced import diagnose_untraced
     from stepscope.rules.verdict import diagnose
 
-    job = measure_paths(paths, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster)
-    return diagnose(job, every=every)
+    with find_sources(paths) as found:
+        if not found.sources and found.run is not None:
+            return diagnose_untraced(run_facts(found.run), found.notes)
+        job = _measure(found, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster)
+        return diagnose(job, every=every)
 
 
 def measure_paths(paths: Sequence[str], *, step_ms: float | None, use_cache: bool, jobs: int | None, cluster: str | None) -> Job:
     """The job that these paths hold."""
-    from stepscope.errors import InputError
     from stepscope.readers.inputs import find_sources
+
+    with find_sources(paths) as found:
+        return _measure(found, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster)
+
+
+def _measure(found: Found, *, step_ms: float | None, use_cache: bool, jobs: int | None, cluster: str | None) -> Job:
+    from stepscope.analyses.run_known import run_facts
+    from stepscope.errors import InputError
     from stepscope.rules.job import measure_job
 
-    step_ns = None if step_ms is None else round(step_ms * 1e6)
+    if not found.sources:
+        raise InputError(f"{found.run.path}: the profiler recorded no step" if found.run is not None else _logs_alone(found.logs))
     with ExitStack() as held:
-        found = held.enter_context(find_sources(paths))
-        if not found.sources:
-            raise InputError(_logs_alone(found.logs))
         workers = held.enter_context(_workers(found.sources, jobs, cluster))
         files, read = held.enter_context(_progress(found.sources))
         job = measure_job(
             found.sources,
             logs=found.logs,
+            run=None if found.run is None else run_facts(found.run),
             workers=workers,
-            step_ns=step_ns,
+            step_ns=None if step_ms is None else round(step_ms * 1e6),
             use_cache=use_cache,
             progress=files,
             read_progress=read,

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 from stepscope import __version__
-from stepscope.cli import demo, diagnose, explain
+from stepscope.cli import demo, diagnose, explain, run
 from stepscope.errors import StepscopeError
 
-COMMANDS = (diagnose, explain, demo)
+COMMANDS = (run, diagnose, explain, demo)
 """One module per subcommand: its docstring is its help, `add_arguments` its options, `run` its work."""
 
 

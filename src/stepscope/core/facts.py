@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.nccl import NcclLog
 from stepscope.core.numbers import number_ranges
+from stepscope.core.run import RunFacts
 
 MAX_UNKNOWN = 6
 """Kinds of unknown events that are named."""
@@ -315,6 +316,11 @@ class Facts:
 
     ranks: tuple[RankFacts, ...]
     given_step_ns: int | None = None
+    """The step with no profiler attached; None when nobody told it."""
+    is_step_measured: bool = False
+    """Whether the capture measured that time; else the user gave it."""
+    run: RunFacts | None = None
+    """The recorded run; None for traces that came without one."""
     nccl: NcclLog | None = None
     """What NCCL's own logs tell; None when none was given."""
     comms: CommsFacts | None = None
@@ -345,6 +351,11 @@ class Facts:
         )
         more = f" and {len(counts) - MAX_UNKNOWN} other kinds" if len(counts) > MAX_UNKNOWN else ""
         return f"{counts.total()} events of kinds not known to stepscope, counted and left out: {named}{more}"
+
+    @property
+    def step_source(self) -> str:
+        """Where the step time comes from: given, measured, or the trace alone."""
+        return "trace" if self.given_step_ns is None else "measured" if self.is_step_measured else "given"
 
     @property
     def median_rank(self) -> RankFacts:

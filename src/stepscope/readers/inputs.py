@@ -19,9 +19,11 @@ from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
 from stepscope.readers.nccl_log import is_nccl_log
 from stepscope.readers.remote import AnyPath, as_path, find_remote, shown, size_of
+from stepscope.readers.run_folder import RunRecord, read_run
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
+from stepscope.runfolder import is_run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,6 +49,8 @@ class Found:
     notes: tuple[str, ...]
     logs: tuple[Source, ...] = ()
     """Logs of NCCL that were named or lie beside the traces."""
+    run: RunRecord | None = None
+    """The recorded run, where the folder of one was named, and nothing else."""
     _held: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
 
     def close(self) -> None:
@@ -64,16 +68,21 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
     if not paths:
         raise InputError(f"no trace was named. {WANTED}")
     notes: list[str] = []
+    runs: list[RunRecord] = []
     with ExitStack() as held:
-        sources = [source for path in paths for source in _of_path(as_path(str(path)), notes, held)]
+        sources = [source for path in paths for source in _of_path(as_path(str(path)), notes, held, runs)]
         sources = _without_repeats(sources, notes)
         traces = tuple(_with_rank(s) for s in sources if not s.is_log)
         logs = tuple(s for s in sources if s.is_log)
-        return Found(sources=traces, notes=tuple(notes), logs=logs, _held=held.pop_all())
+        run = runs[0] if len(paths) == 1 and runs else None
+        return Found(sources=traces, notes=tuple(notes), logs=logs, run=run, _held=held.pop_all())
 
 
-def _of_path(path: Path | str, notes: list[str], held: ExitStack) -> list[Source]:
+def _of_path(path: Path | str, notes: list[str], held: ExitStack, runs: list[RunRecord]) -> list[Source]:
     try:
+        if isinstance(path, Path) and is_run(path):
+            runs.append(read_run(path))
+            return _in_run(runs[-1], notes)
         return _of_url(path, notes, held) if isinstance(path, str) else _of_readable(path, notes, held)
     except FileNotFoundError:
         raise InputError(f"{shown(str(path))} does not exist. {WANTED}") from None
@@ -122,6 +131,18 @@ def _in_folder(folder: Path | str, named: Sequence[tuple[AnyPath, str]], notes: 
     if not found:
         raise InputError(f"{folder} has no trace in it ({len(files)} other file(s)). {WANTED}")
     return found
+
+
+def _in_run(run: RunRecord, notes: list[str]) -> list[Source]:
+    """One recording for each rank, and NCCL's logs where the job wrote them there."""
+    notes.extend(run.notes)
+    chosen = run.chosen_windows()
+    sources = [
+        Source(path=path, label=str(path), rank=rank, rank_source="run folder", named=True) for rank, path in chosen.items()
+    ]
+    logs = [path for path in sorted(run.path.iterdir()) if path.is_file() and _may_be_log(path.name)]
+    others = [Source(path=path, label=str(path), named=False, is_log=True) for path in logs]
+    return [*sources, *(source for source in others if _is_readable_log(source, notes))]
 
 
 def _may_be_log(name: str) -> bool:
@@ -206,6 +227,8 @@ def _without_repeats(sources: list[Source], notes: list[str]) -> list[Source]:
 
 
 def _with_rank(source: Source) -> Source:
+    if source.rank is not None:
+        return source
     path = PurePosixPath(source.label.replace(os.sep, "/"))
     places = [(path.name, "file name")] + ([] if source.named else [(path.parent.name, "folder name")])
     for name, place in places:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.core.run import Known
 from stepscope.readers.remote import AnyPath
 
 
@@ -25,6 +26,9 @@ class Source:
     """A log of NCCL, not a trace."""
     archive: AnyPath | None = None
     """The archive it lies in. `path` differs where that is compressed: then it is the archive unpacked, and goes away."""
+
+    known: Known | None = None
+    """What the run's folder tells of its rank."""
 
     @property
     def stem(self) -> AnyPath:

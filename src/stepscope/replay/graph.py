@@ -84,6 +84,8 @@ class Graph:
 
     num_streams: int
     num_steps: int
+    on_host: bool = False
+    """Whether the tasks are operators of the host itself, each of which it waits for."""
 
     def __len__(self) -> int:
         return len(self.task_event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.analyses.collectives import host_collectives
 from stepscope.analyses.host_activity import ON_DEVICE_COPY
 from stepscope.analyses.naming import matching
 from stepscope.analyses.roofline import held_by_arithmetic
@@ -16,6 +17,9 @@ from stepscope.replay.resources import TaskKinds
 def task_kinds(found: Survey, graph: Graph) -> TaskKinds:
     """By its roofline where its work is known: the roof it is under; else matrix kernels are arithmetic, the rest memory."""
     trace, work, tasks = found.trace, found.kernels, graph.task_event
+    if graph.on_host:
+        shared, none = host_collectives(trace)[tasks], np.zeros(len(tasks), np.bool_)
+        return TaskKinds(transfer=none, comms=shared, arithmetic=~shared, memory=none)
     on_units = np.zeros(len(trace), np.bool_)
     on_units[work.kernels[held_by_arithmetic(work, found.roofs)]] = True
     kernel, comms = trace.kind[tasks] == Kind.KERNEL, found.collective[tasks]

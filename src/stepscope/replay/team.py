@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.core.comms import Ledger, Matched
-from stepscope.core.trace import NONE, Float64
+from stepscope.core.trace import NONE
 from stepscope.replay.changes import without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
-from stepscope.replay.profiler_cost import COST_RANGE_NS, DEVICE_BOUND, without_cost
+from stepscope.replay.moving import moving_ns
+from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
 from stepscope.replay.resources import TaskKinds, free_of
 from stepscope.replay.together import Part, Team, play_together
 
@@ -21,6 +22,8 @@ MOST_MOVING = 3.0
 PROBE = 1.1
 LEAST_SLOPE = 0.5
 """Of a collective's longer time that the step must grow by: else it is not the collectives that it waits for."""
+LEAST_COST, MOST_COST = 0.5, 3.0
+"""Times the usual cost of recording, between which it is looked for: nine of ten hosts lie well within."""
 MOST_STRETCH = 4.0
 """Times the recorded host time, with the profiler's usual cost taken off: a host slower than that is not what was recorded."""
 
@@ -36,18 +39,7 @@ def team_of(graphs: Sequence[Graph], ledgers: Sequence[Ledger], matched: Matched
         parts.append(Part(graph=graph, shared=shared))
     single = np.flatnonzero(members == 1)
     parts = [replace(part, shared=np.where(np.isin(part.shared, single), NONE, part.shared)) for part in parts]
-    return Team(parts=tuple(parts), moving_ns=moving_ns(ledgers, matched), members=members)
-
-
-def moving_ns(ledgers: Sequence[Ledger], matched: Matched) -> Float64:
-    """Per collective, the time from the last arrival to the end; no more than its shortest part took."""
-    shortest = np.full(matched.num, np.inf)
-    for ledger in ledgers:
-        ids = matched.of[ledger.rank]
-        found = ids != NONE
-        np.minimum.at(shortest, ids[found], (ledger.end_ns - ledger.start_ns)[found].astype(np.float64))
-    after_last = np.maximum((matched.end_ns - matched.last_ns).astype(np.float64), 0.0)
-    return np.where(np.isfinite(shortest), np.minimum(shortest, after_last), after_last)
+    return Team(parts=tuple(parts), moving_ns=moving_ns(parts, ledgers, matched), members=members)
 
 
 def with_graphs(team: Team, graphs: Sequence[Graph]) -> Team:
@@ -56,35 +48,43 @@ def with_graphs(team: Team, graphs: Sequence[Graph]) -> Team:
 
 
 def calibrated(team: Team, pitch_ns: float) -> Team:
-    """Moving takes as much longer as the recorded step needs to come out: time that no rank's own work accounts for, such as
-    ranks that share a device or a wire, was spent while the collectives ran."""
-    plain, longer = (play_together(replace(team, moving_ns=team.moving_ns * factor)).pitch_ns for factor in (1.0, PROBE))
+    """Moving takes as much longer as the step needs to come out, where the step waits for it and the ranks' own work does not
+    account for the time: they share a device or a wire, and what that costs was spent while the collectives ran."""
+    plain, longer = (play_together(_moving(team, factor)).pitch_ns for factor in (1.0, PROBE))
     moving = float(team.moving_ns.sum()) / max(team.parts[0].graph.num_steps, 1)
     if plain >= pitch_ns * (1 - CLOSE) or longer - plain < LEAST_SLOPE * (PROBE - 1) * moving:
         return team
     low, high = 1.0, MOST_MOVING
     for _ in range(10):
         middle = (low + high) / 2
-        slower = replace(team, moving_ns=team.moving_ns * middle)
-        low, high = (low, middle) if play_together(slower).pitch_ns > pitch_ns else (middle, high)
-    return replace(team, moving_ns=team.moving_ns * low)
+        low, high = (low, middle) if play_together(_moving(team, middle)).pitch_ns > pitch_ns else (middle, high)
+    return _moving(team, low)
 
 
-def fit_team(recorded: Team, step_ns: float | None, usual_cost_ns: float) -> Team:
-    """The team of the unprofiled run, with the profiler's cost taken off all ranks alike until the step comes out as given.
+def fit_team(recorded: Team, step_ns: float | None) -> Team:
+    """The team of the unprofiled run.
 
-    A step that takes longer than its recording: a recording of few steps lets the hosts run ahead on the device's backlog, and
-    hides what they take. Then no host is taken to run ahead: each waits for its device once a step, and its time is fitted so.
+    One step time cannot tell two unknowns, the hosts' time and the collectives'. The hosts' is known better: the profiler's cost
+    follows from their pace (`usual_cost_ns`). So that is taken off first. If the step is still too long, recording cost more, up
+    to MOST_COST times as much. If it is too short and the step waits for collectives, these took longer than the recording shows;
+    else recording cost less, down to LEAST_COST.
+
+    A step that takes longer than its recording, though nothing is recorded for free: a recording of few steps lets the hosts run
+    ahead on the device's backlog, and hides what they take. Then no host is taken to run ahead: each waits for its device once a
+    step, and its time is fitted so.
     """
-    usual = _at_cost(recorded, usual_cost_ns)
+    usual = _at_cost(recorded, 1.0)
     if step_ns is None or play_together(_scaled(recorded, 0.0)).pitch_ns >= step_ns * DEVICE_BOUND:
         # Nothing to fit to, or device and wire hold the step up: the hosts' time cannot be told from it.
         return usual
     if play_together(usual).pitch_ns >= step_ns * (1 - CLOSE):
-        return _bisected(recorded, step_ns, usual_cost_ns, COST_RANGE_NS[1])
-    if play_together(recorded).pitch_ns >= step_ns:
-        return _bisected(recorded, step_ns, 0.0, usual_cost_ns)
-    return _in_turns(with_graphs(usual, [waiting_each_step(part.graph) for part in usual.parts]), step_ns)
+        return _bisected(recorded, step_ns, 1.0, MOST_COST)
+    if play_together(recorded).pitch_ns < step_ns:
+        return _in_turns(with_graphs(usual, [waiting_each_step(part.graph) for part in usual.parts]), step_ns)
+    slower = calibrated(usual, step_ns)
+    if play_together(slower).pitch_ns >= step_ns * (1 - CLOSE):
+        return slower
+    return calibrated(_bisected(recorded, step_ns, LEAST_COST, 1.0), step_ns)
 
 
 def waiting_each_step(graph: Graph) -> Graph:
@@ -97,8 +97,13 @@ def waiting_each_step(graph: Graph) -> Graph:
     return replace(graph, call_wait=wait)
 
 
-def _at_cost(team: Team, cost_ns: float) -> Team:
-    return with_graphs(team, [without_cost(part.graph, cost_ns) for part in team.parts])
+def _at_cost(team: Team, factor: float) -> Team:
+    """Recording cost every host so many times its usual."""
+    return with_graphs(team, [without_cost(part.graph, factor * usual_cost_ns(part.graph)) for part in team.parts])
+
+
+def _moving(team: Team, factor: float) -> Team:
+    return replace(team, moving_ns=team.moving_ns * factor)
 
 
 def _bisected(team: Team, step_ns: float, low: float, high: float) -> Team:

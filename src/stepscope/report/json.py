@@ -32,6 +32,7 @@ def contract(diagnosis: Diagnosis) -> dict[str, Any]:
             "notes": list(diagnosis.notes),
             "unknown_events": diagnosis.unknown_events,
         }
+        | ({} if diagnosis.facts.run is None else {"run": asdict(diagnosis.facts.run)})
         | ({} if nccl is None else {"nccl": nccl_contract(nccl)})
         | ({} if comms is None else {"comms": asdict(comms)})
     )

@@ -20,6 +20,7 @@ from stepscope.report.host_view import draw_host
 from stepscope.report.kernel_view import draw_kernels
 from stepscope.report.nccl_view import draw_nccl
 from stepscope.report.ranks_view import draw_ranks
+from stepscope.report.run_view import draw_run
 from stepscope.report.sheet import Sheet
 from stepscope.report.step_view import draw_device, draw_step
 from stepscope.report.units import ms, percent, plural
@@ -92,6 +93,8 @@ def _draw(sheet: Sheet, diagnosis: Diagnosis) -> None:
         draw_device(sheet, rank)
         draw_kernels(sheet, rank)
         draw_host(sheet, rank)
+    if diagnosis.facts.run is not None:
+        draw_run(sheet, diagnosis.facts.run)
     if diagnosis.facts.nccl is not None:
         draw_nccl(sheet, diagnosis.facts.nccl)
     _draw_notes(sheet, diagnosis)
@@ -101,7 +104,7 @@ def _what_was_read(sheet: Sheet, facts: Facts) -> str:
     """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps told apart by ProfilerStep, 3 whole ones measured`."""
     ranks = facts.ranks
     if not ranks:
-        return "No rank was read."
+        return "No rank was read." if facts.run is None else f"{sheet.clean(facts.run.path)}: the profiler recorded no step"
     if len(ranks) == 1:
         read = sheet.shorten(sheet.clean(ranks[0].path), sheet.width - 4)
     else:

@@ -9,7 +9,9 @@ from stepscope.analyses.places import Stacks, stacks_of
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.survey import Survey
 from stepscope.core.facts import RankFacts, Replayed
+from stepscope.core.run import Known
 from stepscope.replay.graph import Graph, build
+from stepscope.replay.host_graph import build_on_host, fit_on_host
 from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import fit
 from stepscope.replay.resources import TaskKinds, shares
@@ -33,6 +35,8 @@ class Case:
     """Worker processes bring the batches and the run waits for them: a step that does the rest faster waits longer."""
     pitch_ns: float | None
     """The step that gains are measured against: the replayed one."""
+    known: Known | None = None
+    """What the run's folder tells beside the trace."""
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
     _stacks: list[Stacks | None] = field(default_factory=list, repr=False, compare=False)
 
@@ -60,16 +64,19 @@ class Case:
         return self.pitch_ns / max(after, 1.0)
 
 
-def case_of(found: Survey, rank: int, step_ns: int | None) -> Case:
+def case_of(found: Survey, rank: int, step_ns: int | None, known: Known | None = None) -> Case:
     """Measure the rank and replay its steps."""
     facts = measure_rank(found, rank, step_ns)
     graph = build(found.trace, found.links, found.cut, found.host, found.collective)
+    if graph is None and facts.device_name is None:
+        graph = build_on_host(found.trace, found.cut, found.host)
     pitch = facts.steps.pitch_ns
     if graph is None or not pitch or is_blind(facts):
-        return Case(survey=found, facts=facts, graph=None, kinds=None, pitch_ns=None)
+        return Case(survey=found, facts=facts, graph=None, kinds=None, pitch_ns=None, known=known)
     kinds = task_kinds(found, graph)
     starved = is_starved(found.trace, found.host, pitch)
-    fitted = fit(graph, step_ns, kinds.transfer)
+    wait_ns = None if known is None or known.steps is None or starved else known.steps.wait_ns
+    fitted = fit_on_host(graph, step_ns, wait_ns) if graph.on_host else fit(graph, step_ns, kinds.transfer)
     replayed = Replayed(
         recorded_error=play(graph, backlog_ns=graph.backlog_ns).pitch_ns / pitch - 1,
         pitch_ns=fitted.pitch_ns,
@@ -85,4 +92,5 @@ def case_of(found: Survey, rank: int, step_ns: int | None) -> Case:
         kinds=kinds,
         paced_by_loader=starved,
         pitch_ns=fitted.pitch_ns,
+        known=known,
     )

@@ -15,7 +15,7 @@ from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import Replayed
 from stepscope.core.nccl import NcclLog
 from stepscope.replay.changes import Change
-from stepscope.replay.profiler_cost import USUAL_COST_NS
+from stepscope.replay.gloo_graph import build_host, host_kinds
 from stepscope.replay.team import calibrated, fit_team, team_of, team_shares, with_graphs
 from stepscope.replay.together import Team, play_together
 from stepscope.rules import (
@@ -53,6 +53,8 @@ TEAM_RULES: tuple[ModuleType, ...] = (
     data_parallel_module,
     throttled_gpu,
 )
+HOST_RULES: tuple[ModuleType, ...] = (late_rank,)
+"""Those that need no device: a job on hosts alone has no kernels to ask about."""
 NO_MORE = 1.15
 """Times the gain from a rank at the others' pace, up to which a mend of that rank alone is the same mend."""
 MOST_RANKS = 8
@@ -68,13 +70,14 @@ def crew_of(
     nccl: NcclLog | None = None,
 ) -> Crew | None:
     """The ranks' graphs tied together and fitted to the step; None when a rank has none."""
-    graphs = [case.recorded for case in cases]
-    if not graphs or any(graph is None for graph in graphs):
+    cases = [_with_host_graph(case) for case in cases]
+    graphs = [case.recorded for case in cases if case.recorded is not None]
+    if not graphs or len(graphs) < len(cases):
         return None
-    team = team_of([graph for graph in graphs if graph is not None], ledgers, matched)
+    team = team_of(graphs, ledgers, matched)
     pitches = [case.facts.steps.pitch_ns for case in cases if case.facts.steps.pitch_ns is not None]
     team = calibrated(team, float(np.median(pitches)))
-    fitted = fit_team(team, None if step_ns is None else float(step_ns), USUAL_COST_NS)
+    fitted = fit_team(team, None if step_ns is None else float(step_ns))
     split = tuple(
         replace(case, facts=with_waits(case.facts, ledger, matched)) for case, ledger in zip(cases, ledgers, strict=True)
     )
@@ -90,13 +93,23 @@ def crew_of(
     )
 
 
+def _with_host_graph(case: Case) -> Case:
+    """A rank without a device is tied to the others by the collectives its threads carry out, which run beside its own work."""
+    if case.recorded is not None and not case.recorded.on_host:
+        return case
+    graph = build_host(case.survey)
+    return case if graph is None else replace(case, recorded=graph, graph=None, kinds=host_kinds(graph))
+
+
 def replayed(crew: Crew, step_ns: int | None) -> Replayed:
     """What the replay of all ranks says of the job: its step, and what each resource holds up."""
-    first = crew.cases[0]
-    assert first.facts.replayed is not None
+    found = crew.cases[0].facts.replayed
+    if found is None:
+        # Without a device no rank is replayed alone.
+        found = Replayed(recorded_error=0.0, pitch_ns=crew.pitch_ns, error=None, cost_ns=0.0, shares={})
     kinds = [case.kinds for case in crew.cases if case.kinds is not None]
     return replace(
-        first.facts.replayed,
+        found,
         pitch_ns=crew.pitch_ns,
         error=None if step_ns is None else crew.pitch_ns / step_ns - 1,
         shares=team_shares(crew.team, kinds),
@@ -105,7 +118,8 @@ def replayed(crew: Crew, step_ns: int | None) -> Replayed:
 
 def judge_crew(crew: Crew) -> Judgement:
     """Every rule's findings, with what its mend gives the job: a rule about one rank is mended on every rank that has it."""
-    said = [rule.propose_team(crew) for rule in TEAM_RULES]
+    rules = TEAM_RULES if all(case.graph is not None for case in crew.cases) else HOST_RULES
+    said = [rule.propose_team(crew) for rule in rules]
     own = [judge_rank(case) for case in crew.cases]
     proposals = [word for word in said if word is not None] + _lifted(crew, [proposals for proposals, _ in own])
     paired = sorted(((_finding(crew, p), p) for p in proposals), key=lambda pair: -pair[0].predicted_speedup)

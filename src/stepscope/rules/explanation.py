@@ -10,7 +10,7 @@ from stepscope.errors import UsageError
 from stepscope.rules.crewbook import TEAM_RULES
 from stepscope.rules.rulebook import RULES
 
-EVERY_RULE: tuple[ModuleType, ...] = (*RULES, *TEAM_RULES)
+EVERY_RULE: tuple[ModuleType, ...] = tuple(dict.fromkeys((*RULES, *TEAM_RULES)))
 """Those about one rank and those about many."""
 SECTIONS = ("What it sees", "Why it costs", "Evidence it needs", "What to do", "Example")
 

@@ -11,6 +11,7 @@ from stepscope.analyses.survey import Survey, device_of, survey
 from stepscope.core.comms import Ledger
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.nccl import NcclLog
+from stepscope.core.run import Known, RunFacts
 from stepscope.core.trace import Trace, TraceMeta
 from stepscope.errors import InputError, StepscopeError
 from stepscope.hardware.lookup import find_spec
@@ -70,7 +71,7 @@ def measure_file(
         trace = read_trace(source, use_cache=use_cache, progress=progress)
     except StepscopeError as problem:
         return Measured(problem=str(problem))
-    case = _case(trace, trace.meta.rank or 0, step_ns)
+    case = _case(trace, trace.meta.rank or 0, step_ns, source.known)
     ledger = ledger_of(case.survey, case.facts.rank)
     return Measured(
         meta=trace.meta,
@@ -81,23 +82,29 @@ def measure_file(
     )
 
 
-def _case(trace: Trace, rank: int, step_ns: int | None) -> Case:
+def _case(trace: Trace, rank: int, step_ns: int | None, known: Known | None) -> Case:
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
-    return case_of(survey(trace, spec), rank, step_ns)
+    return case_of(survey(trace, spec), rank, step_ns, known)
 
 
 def measure_job(
     sources: Sequence[Source],
     *,
     logs: Sequence[Source] = (),
+    run: RunFacts | None = None,
     workers: Workers | None = None,
     step_ns: int | None = None,
     use_cache: bool = True,
     progress: Progress | None = None,
     read_progress: Callable[[int], None] | None = None,
 ) -> Job:
-    """Every rank that could be read, by rank, and notes on what could not."""
+    """Every rank that could be read, by rank, and notes on what could not. A given step time goes before a measured one."""
+    is_measured = False
+    if run is not None:
+        sources = [replace(source, known=run.known.get(source.rank)) if source.rank is not None else source for source in sources]
+        if step_ns is None and run.step_ns is not None:
+            step_ns, is_measured = run.step_ns, True
     found: dict[int, Measured] = {}
     for number, measured in _measured(sources, workers, step_ns, use_cache, read_progress):
         found[number] = measured
@@ -125,6 +132,8 @@ def measure_job(
         facts=Facts(
             ranks=tuple(facts for facts, _ in rows),
             given_step_ns=step_ns,
+            is_step_measured=is_measured,
+            run=run,
             nccl=nccl,
             comms=None if together is None else together.comms,
         ),
@@ -166,9 +175,9 @@ def _together(
     def case(rank: int) -> Case | None:
         survey_of_rank = kept[rank]
         if survey_of_rank is not None:
-            return case_of(survey_of_rank, rank, None)
+            return case_of(survey_of_rank, rank, None, source_of[rank].known)
         try:
-            return _case(read_trace(source_of[rank], use_cache=use_cache), rank, None)
+            return _case(read_trace(source_of[rank], use_cache=use_cache), rank, None, source_of[rank].known)
         except StepscopeError as problem:
             # A worker of a cluster could read it; this machine cannot, or no more.
             unread.append(f"rank {rank} could not be read again to be replayed with the others: {problem}")

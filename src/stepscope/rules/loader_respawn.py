@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.intervals import Intervals, intersect, lengths_in, union
+from stepscope.analyses.intervals import Intervals, contains, intersect, lengths_in, union
 from stepscope.analyses.loader import WORKERS, next_calls
-from stepscope.core.trace import Bool, Int64
+from stepscope.core.trace import Bool, Int64, Kind
 from stepscope.replay.changes import Change, with_part_ns, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
@@ -45,7 +45,7 @@ POLICY = Policy()
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Keep the workers: their start and the epoch's first wait gone."""
-    if case.graph is None or case.pitch_ns is None:
+    if case.graph is None or case.pitch_ns is None or _are_kept(case):
         return None
     last, first = _epoch_edges(case)
     if len(last) == 0:
@@ -72,11 +72,20 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     )
 
 
+def _are_kept(case: Case) -> bool:
+    """Whether the loader itself says that its workers stay."""
+    return case.known is not None and case.known.loader is not None and case.known.loader.persistent_workers is True
+
+
 def _epoch_edges(case: Case) -> tuple[Int64, Int64]:
     """Pairs of fetches: the one that found the epoch at its end, and the one after the workers' new start."""
     trace, fetches = case.survey.trace, next_calls(case.survey.trace, case.survey.host, WORKERS)
     before, after = fetches[:-1], fetches[1:]
-    launches = np.sort(trace.start_ns[case.survey.links.launch[trace.device_work & (case.survey.links.launch >= 0)]])
+    launching = case.survey.links.launch[trace.device_work & (case.survey.links.launch >= 0)]
+    if len(launching) == 0:
+        # Without a device the operators are the work.
+        launching = np.flatnonzero(trace.is_kind(Kind.OP) & ~contains(case.survey.host.input, trace.start_ns))
+    launches = np.sort(trace.start_ns[launching])
     quiet: Bool = np.searchsorted(launches, trace.end_ns[before]) == np.searchsorted(launches, trace.start_ns[after])
     edge = quiet & (trace.start_ns[after] - trace.end_ns[before] >= POLICY.least_pause_ns)
     return before[edge], after[edge]

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.link_fit import Cost, cost_of
 from stepscope.analyses.nesting import ancestor_with
 from stepscope.core.comms import Collective
 from stepscope.core.trace import NONE, Bool, Float64, Int64
 from stepscope.replay.together import Team
 from stepscope.rules.crew import Crew
 
-SLOWEST_LINK_BYTES_PER_NS = 1.25
-"""10 Gb/s Ethernet, the slowest network that ranks are put on: assumed of a link whose messages are too small to tell."""
+__all__ = ["Cost", "Messages", "call_of_task", "cost_of", "launched_inside", "messages", "times_ns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,35 +66,3 @@ def launched_inside(crew: Crew, place: int, names: Callable[[str], bool]) -> Boo
     wanted = np.array([names(name) for name in found.trace.names], np.bool_)[found.trace.name] & ~found.trace.device_work
     inside: Bool = ancestor_with(found.links.parent, graph.call_event, wanted) != NONE
     return inside[call_of_task(crew, place)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """T = alpha + bytes / beta."""
-
-    alpha_ns: float
-    beta_bytes_per_ns: float
-    measured: bool
-    """Large enough messages were seen to tell beta; else it is the least that it can be."""
-
-    def of(self, size_bytes: float) -> float:
-        return self.alpha_ns + size_bytes / self.beta_bytes_per_ns
-
-
-def cost_of(size_bytes: Float64, took_ns: Float64) -> Cost | None:
-    """The line through messages' times by relative error, so that small ones count as much (metrics: alpha-beta).
-
-    Where even the largest message spends less time on its bytes than on its start, the slope is noise. Then the link is taken to
-    be no faster than a message has shown it to be, nor slower than SLOWEST_LINK_BYTES_PER_NS.
-    """
-    good = (size_bytes > 0) & (took_ns > 0)
-    size, took = size_bytes[good], took_ns[good]
-    if len(size) == 0:
-        return None
-    if len(np.unique(size)) > 1:
-        rows = np.stack([1.0 / took, size / took], axis=1)
-        (alpha, slope), *_ = np.linalg.lstsq(rows, np.ones(len(took)), rcond=None)
-        if alpha >= 0 and slope * float(size.max()) > alpha:
-            return Cost(alpha_ns=float(alpha), beta_bytes_per_ns=1.0 / float(slope), measured=True)
-    beta = max(SLOWEST_LINK_BYTES_PER_NS, float((size / took).max()))
-    return Cost(alpha_ns=max(float(np.median(took - size / beta)), 0.0), beta_bytes_per_ns=beta, measured=False)

@@ -5,7 +5,8 @@ that frees a layer's weights after its forward and fetches them again.
 
 Why it costs: each gather moves all weights over the link: with the gradients' reduce-scatter three passes where two would do.
 
-Evidence it needs: the collectives' sizes, which c10d records by itself, and backward's ranges (`ProfilerActivity.CPU`).
+Evidence it needs: the collectives' sizes, which c10d records by itself, and backward's ranges (`ProfilerActivity.CPU`). With
+`profile_memory=True` it proposes no more than the device's memory has room for; without, it says that this is not known.
 
 What to do: FSDP2: fully_shard(..., reshard_after_forward=False), or an integer to reshard within a node only; FSDP1:
 ShardingStrategy.SHARD_GRAD_OP. It is ZeRO-2 in place of ZeRO-3: the whole weights stay in memory from forward to backward, so
@@ -37,34 +38,71 @@ BOUND = "comms"
 UNSHARD = re.compile(r"^FSDP::pre_backward|^FullyShardedDataParallel\._pre_backward_hook")
 """Ranges in which FSDP2 and FSDP1 ask for a layer's parameters in backward, and copy them to where they are used."""
 
+HOST_MEMORY = 0
+"""c10::DeviceType of the host, as the allocator's events have it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     least_share: float = 0.5
     """Of the bytes gathered in forward that backward gathers again: less is a few layers kept sharded on purpose."""
+    usable: float = 0.95
+    """Of the device's memory that an allocator may reserve: the context, NCCL's buffers and the libraries' need some."""
 
 
 POLICY = Policy()
 
 
 def propose_team(crew: Crew) -> TeamProposal | None:
-    """The gathers of the backward pass are gone."""
+    """The gathers of the backward pass are gone, as far as memory has room for what they bring."""
     found = [_again(crew, place) for place in range(len(crew.cases))]
-    masks = [mask for mask, _ in found]
-    num, size = int(masks[0].sum()), found[0][1]
+    room = _room_bytes(crew)
+    masks = [mask if room is None else _fitting(crew, place, mask, room) for place, (mask, _) in enumerate(found)]
     if not all(mask.any() for mask in masks):
         return None
     steps = max(crew.team.parts[0].graph.num_steps, 1)
+    num, size = int(masks[0].sum()), found[0][1] / steps / 1e6
+    part = "" if num == int(found[0][0].sum()) else " of the last layers, which is what memory has room for"
     return TeamProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{size / steps / 1e6:.0f} MB of parameters are gathered again for backward in each step.",
-        action="fully_shard(..., reshard_after_forward=False) (FSDP1: ShardingStrategy.SHARD_GRAD_OP), if the memory is there:"
-        f" the whole parameters, {size / steps / 1e6:.0f} MB, then stay until backward",
-        evidence=(f"{num / steps:.0f} all-gathers a step in backward, of the sizes that forward gathers",),
+        summary=f"{size:.0f} MB of parameters are gathered again for backward in each step.",
+        action=f"fully_shard(..., reshard_after_forward=False) (FSDP1: ShardingStrategy.SHARD_GRAD_OP){part}: the whole"
+        f" parameters, {size:.0f} MB for all layers, then stay until backward",
+        evidence=(
+            f"{num / steps:.0f} all-gathers a step in backward, of the sizes that forward gathers",
+            "whether the memory is there is not known: record with profile_memory=True"
+            if room is None
+            else f"{room / 1e6:.0f} MB of device memory are not reserved on the rank with least",
+        ),
         ranks=crew.ranks,
         change=lambda team: _kept(crew, team, masks),
     )
+
+
+def _room_bytes(crew: Crew) -> float | None:
+    """Device memory that the allocator never reserved, on the rank with least; None where any rank does not tell."""
+    rooms = []
+    for case in crew.cases:
+        device, memory = case.survey.device, case.survey.trace.memory
+        if device is None or device.memory_bytes is None or memory is None:
+            return None
+        mine = memory.reserved_bytes[(memory.device == device.index) & (memory.device_type != HOST_MEMORY)]
+        if not mine.max(initial=0) > 0:
+            return None
+        rooms.append(max(POLICY.usable * device.memory_bytes - float(mine.max()), 0.0))
+    return min(rooms) if rooms else None
+
+
+def _fitting(crew: Crew, place: int, mask: Bool, room: float) -> Bool:
+    """The gathers whose parameters fit in `room`, those that backward asks for first: the last layers."""
+    sent = messages(crew, place, lambda kind: kind.op == "all_gather" and kind.on_device)
+    kept, taken = np.zeros_like(mask), Counter[int]()
+    for task, size, step in zip(sent.task.tolist(), sent.bytes.tolist(), sent.step.tolist(), strict=True):
+        if mask[task] and taken[step] + size <= room:
+            kept[task] = True
+            taken[step] += size
+    return kept
 
 
 def _again(crew: Crew, place: int) -> tuple[Bool, float]:

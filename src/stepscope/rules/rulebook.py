@@ -34,6 +34,7 @@ from stepscope.rules import (
     small_batch,
     starved_loader,
     thread_oversubscription,
+    throttled_gpu,
     unfused_attention,
     unfused_pointwise,
     unoverlapped_copy,
@@ -76,7 +77,24 @@ RULES: tuple[ModuleType, ...] = (
     wide_logits,
     misaligned_shapes,
     untuned_convolution,
+    throttled_gpu,
 )
+
+ON_HOST = (
+    serial_loader,
+    starved_loader,
+    loader_respawn,
+    shallow_prefetch,
+    recompilation,
+    graph_breaks,
+    gc_pause,
+    python_overhead,
+    thread_oversubscription,
+    debug_mode,
+    checkpoint_stall,
+    memory_growth,
+)
+"""Those that can judge a run without a device: the others are about kernels, copies and launches."""
 
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
@@ -98,7 +116,8 @@ class Judgement:
 
 def judge(case: Case) -> Judgement:
     """Ask every rule; the replay says what each mend gives. Without one, only the rules that promise no gain are asked."""
-    asked = RULES if case.graph is not None else [rule for rule in RULES if not getattr(rule, "NEEDS_REPLAY", True)]
+    asked = RULES if case.graph is None or not case.graph.on_host else ON_HOST
+    asked = asked if case.graph is not None else tuple(rule for rule in RULES if not getattr(rule, "NEEDS_REPLAY", True))
     said = [rule.propose(case) for rule in asked]
     proposals = [word for word in said if isinstance(word, Proposal)]
     paired = sorted(((finding_of(case, p), p) for p in proposals), key=lambda pair: -pair[0].predicted_speedup)

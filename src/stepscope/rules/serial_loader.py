@@ -59,24 +59,39 @@ def propose(case: Case) -> Proposal | Abstention | None:
     calls = sum(row.count for row in serial)
     longest = max(row.longest_ns for row in serial)
     events, events_ns = loading_frames(case, SERIAL)
+    workers = _workers(case)
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in which it launches nothing.",
-        action=f"DataLoader(num_workers={POLICY.workers}, persistent_workers=True, pin_memory=True); {_least(case, loading_ns)}",
-        evidence=(f"{calls} calls of {serial[0].name}", f"the longest took {longest / 1e6:.1f} ms"),
+        action=f"DataLoader(num_workers={workers}, persistent_workers=True, pin_memory=True); "
+        f"{_least(case, loading_ns, workers)}",
+        evidence=(f"{calls} calls of {serial[0].name}", f"the longest took {longest / 1e6:.1f} ms", *_told(case)),
         events=events,
         events_ns=events_ns,
-        change=lambda graph: loaded_every(graph, loading_ns / POLICY.workers),
-        cautious=lambda graph: loaded_every(graph, loading_ns / POLICY.cautious_workers),
-        hopeful=lambda graph: loaded_every(graph, loading_ns / POLICY.hopeful_workers),
+        change=lambda graph: loaded_every(graph, loading_ns / workers),
+        cautious=lambda graph: loaded_every(graph, loading_ns / min(workers, POLICY.cautious_workers)),
+        hopeful=lambda graph: loaded_every(graph, loading_ns / max(workers, POLICY.hopeful_workers if case.known is None else 0)),
     )
 
 
-def _least(case: Case, loading_ns: float) -> str:
+def _workers(case: Case) -> int:
+    """How many to try: no more than the cores that the rank has beside its own thread, where that is known."""
+    cores = None if case.known is None else case.known.own_cores
+    return POLICY.workers if cores is None else min(POLICY.workers, max(1, math.floor(cores) - 1))
+
+
+def _told(case: Case) -> tuple[str, ...]:
+    known = case.known
+    if known is None or known.loader is None or known.own_cores is None:
+        return ()
+    return (f"num_workers={known.loader.num_workers}; the rank has {known.own_cores:g} cores",)
+
+
+def _least(case: Case, loading_ns: float, workers: int) -> str:
     """How many workers bring a batch as often as the step without its loading needs one."""
     assert case.graph is not None
     least = math.ceil(loading_ns / max(play(with_input(case.graph, 0.0, FETCH_NS)).pitch_ns, 1.0))
-    if least > POLICY.workers:
+    if least > workers:
         return f"{least} keep up, if the rank has the cores"
     return f"at least {least}, at most the cores per rank"

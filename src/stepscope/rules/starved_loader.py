@@ -61,12 +61,21 @@ def propose(case: Case) -> Proposal | Abstention | None:
         " prefetch_factor=4); if the cores are busy already (top), cheaper transforms or faster storage",
         evidence=(
             f"{int(waiting.sum())} of {len(fetches)} fetches waited, {float(np.mean(fetches)) / 1e6:.1f} ms on average",
-            "the number of workers and idle cores is not in the trace",
+            _told(case),
         ),
         change=lambda graph: loaded_every(graph, batch_ns),
         cautious=lambda graph: with_input(graph, POLICY.cautious_left, FETCH_NS),
         hopeful=lambda graph: with_input(graph, 0.0, FETCH_NS),
     )
+
+
+def _told(case: Case) -> str:
+    known = case.known
+    if known is None or known.loader is None or known.loader.num_workers is None:
+        return "the number of workers and idle cores is not in the trace"
+    busy = "" if known.busiest_worker_cores is None else f", the busiest uses {known.busiest_worker_cores:.0%} of a core"
+    cores = "" if known.own_cores is None else f"; the rank has {known.own_cores:g} cores"
+    return f"{known.loader.num_workers} workers{busy}{cores}"
 
 
 def _times(pitch_ns: float, waited_ns: float) -> int:

@@ -1,7 +1,8 @@
 """More threads want to run than there are cores.
 
-What it sees: operators that run on the host itself (no launch in them, milliseconds long), on many threads at once. A trace does
-not say how many cores there are, nor what other processes run: it remarks, and promises no gain.
+What it sees: operators that run on the host itself (no launch in them, milliseconds long), on many threads at once; in a run
+recorded by `stepscope run` also the threads of all ranks of the machine against the cores they may use, and how long the
+container's quota held the process back. It remarks, and promises no gain: what fewer threads give is not in the recording.
 
 Why it costs: each rank's OpenMP pool takes as many threads as the machine has cores, and so does each loader worker that asks for
 it. With eight ranks that is eight threads for each core; they take turns, and every operator on the host takes a multiple of its
@@ -24,6 +25,7 @@ import numpy as np
 
 from stepscope.analyses.intervals import contains, join, union
 from stepscope.analyses.nesting import ancestor_with
+from stepscope.core.run import Known
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Remark
@@ -38,6 +40,8 @@ class Policy:
     """An operator that takes the host this long computes there."""
     many_threads: int = 4
     """Threads computing at once from which it is worth a word: a training process drives with two, its own and autograd's."""
+    most_per_core: float = 1.5
+    """Threads for each core up to which nothing is said: they rarely all compute at once."""
     least_share: float = 0.1
     """Of the measured time in which that many do, or in which a driving thread computes."""
 
@@ -46,7 +50,9 @@ POLICY = Policy()
 
 
 def propose(case: Case) -> Remark | Abstention | None:
-    """Say where the number of threads matters; a trace cannot say whether it is wrong."""
+    """Say where the number of threads matters; a trace alone cannot say whether it is wrong."""
+    if case.known is not None and case.known.threads is not None and case.known.cores is not None:
+        return _by_count(case.known)
     trace = case.survey.trace
     low, high = case.survey.window
     ops = _computing(case)
@@ -68,6 +74,21 @@ def propose(case: Case) -> Remark | Abstention | None:
         code=CODE,
         needs=f"the number of cores and OMP_NUM_THREADS (the host itself computes for {spent / (high - low):.0%} of the time)",
     )
+
+
+def _by_count(known: Known) -> Remark | None:
+    """From the run's own numbers: nothing is said where there is room for every thread."""
+    assert known.threads is not None
+    assert known.cores is not None
+    wanted = known.threads * max(known.local_ranks or 1, 1)
+    held = known.held_back_share or 0.0
+    if wanted <= known.cores * POLICY.most_per_core and held < POLICY.least_share:
+        return None
+    fitting = max(1, int(known.cores / max(known.local_ranks or 1, 1)))
+    ranks = f"{known.local_ranks} ranks of {known.threads} threads" if known.local_ranks else f"{known.threads} threads"
+    quota = f"; the container's quota holds the process back for {held:.0%} of the time" if held >= POLICY.least_share else ""
+    text = f"{ranks} for {known.cores:g} cores{quota}: try OMP_NUM_THREADS={fitting} and compare the step time."
+    return Remark(code=CODE, text=text)
 
 
 def _computing(case: Case) -> Int64:

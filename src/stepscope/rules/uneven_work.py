@@ -16,13 +16,12 @@ Example: the longer of two ranks' batches changed every step: the step took as l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.core.trace import NONE, Float64
-from stepscope.replay.team import with_graphs
-from stepscope.replay.together import Team
+from stepscope.rules.balance import balanced_shares, evened
 from stepscope.rules.crew import Crew, TeamProposal
 from stepscope.rules.pace import at_pace, excess, paces
 from stepscope.rules.throttled_gpu import slow_device
@@ -60,9 +59,6 @@ def propose_team(crew: Crew) -> TeamProposal | None:
     most = float(np.mean(per_step.max(axis=0))) / 1e6
     rank = crew.ranks[place]
 
-    def change(team: Team) -> Team:
-        return _evened(crew, team, per_step)
-
     return TeamProposal(
         code=CODE,
         bound=BOUND,
@@ -74,9 +70,10 @@ def propose_team(crew: Crew) -> TeamProposal | None:
             if same
             else "the rank with most changes from step to step",
             f"the rank with most has {spread:.0%} more than the average in a step",
+            *_uneven_exchanges(crew),
         ),
         ranks=(rank,) if same else crew.ranks,
-        change=change,
+        change=lambda team: evened(crew, team),
         cautious=(lambda team: at_pace(crew, team, place, (found.alone_ns[place] + found.others(found.alone_ns, place)) / 2))
         if same
         else None,
@@ -94,15 +91,12 @@ def _compute_per_step(crew: Crew) -> Float64:
     return np.array(rows, np.float64)
 
 
-def _evened(crew: Crew, team: Team, per_step: Float64) -> Team:
-    """Every rank's kernels and host work in a step scaled to the ranks' average of that step."""
-    average = per_step.mean(axis=0)
-    graphs = []
-    for row, part, case in zip(per_step, team.parts, crew.cases, strict=True):
-        assert case.kinds is not None
-        factor = np.ones(part.graph.num_steps)
-        factor[: len(average)] = average / np.maximum(row, 1.0)
-        busy = case.kinds.arithmetic | case.kinds.memory
-        scaled = np.where(busy, part.graph.task_ns * factor[np.maximum(part.graph.task_step, 0)], part.graph.task_ns)
-        graphs.append(replace(part.graph, task_ns=scaled))
-    return with_graphs(team, graphs)
+def _uneven_exchanges(crew: Crew) -> list[str]:
+    """What the recorded splits of all-to-alls say of the same."""
+    share = balanced_shares(crew)
+    uneven = share[share < 1 - POLICY.least_spread]
+    if not len(uneven):
+        return []
+    steps = max(crew.team.parts[0].graph.num_steps, 1)
+    times = 1 / float(np.median(uneven))
+    return [f"{len(uneven) / steps:.0f} all-to-alls a step move {times:.1f} times at the busiest rank what even splits would"]

@@ -9,6 +9,7 @@ from stepscope.core.facts import Facts, RankFacts
 from stepscope.rules.job import Job
 from stepscope.rules.rulebook import LEAST_SPEEDUP, Judgement
 from stepscope.rules.sure_bound import MOST_IDLE, is_blind, sure_bound
+from stepscope.rules.untraced import run_notes
 
 BOUND_OF_PART = {
     "compute": "compute",
@@ -194,12 +195,12 @@ def _step(facts: Facts, rank: RankFacts) -> StepTime:
         count=rank.steps.num_seen,
         ms=profiled if given is None else given / 1e6,
         profiled_ms=profiled,
-        source="trace" if given is None else "given",
+        source=facts.step_source,
     )
 
 
 def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
-    notes = list(facts.notes)
+    notes = [*(() if facts.run is None else run_notes(facts.run)), *facts.notes]
     if facts.given_step_ns is None and rank.steps.pitch_ns is not None:
         notes.append(
             "step time is the profiled one, which the profiler's own cost lengthens: gains are for a usual cost of it;"

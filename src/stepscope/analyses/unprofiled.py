@@ -1,0 +1,76 @@
+"""The run's step time, from steps that no profiler slowed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from stepscope.core.run import UnprofiledSteps
+
+TRIMMED = 0.05
+"""At each end of the sorted steps: one hiccup in twenty is not the run's pace; every fourth step's wait for a loader is."""
+LEAST = 3
+"""Steps from which a time is told."""
+MOST = 400
+"""The last steps before the recording: the pace may drift, and what is compared with the recording should be near it."""
+Z = 1.645
+"""Nine times in ten, of a normal distribution."""
+
+Row = Mapping[str, int | None]
+
+
+def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
+    """From rows of RUN/rank-N/steps.jsonl, in order; None when there are too few of the usual kind."""
+    timed = [row for row in rows if row["state"] == 0]
+    usual = _usual(timed)[-MOST:]
+    if len(usual) < LEAST:
+        return None
+    on_device = [row["device_ns"] for row in usual]
+    measured = [ns for ns in on_device if ns is not None]
+    whole = len(measured) == len(usual) or len(measured) >= max(LEAST, len(usual) // 2)
+    lengths = measured if whole else [_value(row, "dur_ns") for row in usual]
+    mean, error = _trimmed(lengths)
+    return UnprofiledSteps(
+        num=len(usual),
+        num_left_out=len(timed) - len(_usual(timed)),
+        step_ns=round(mean),
+        low_ns=round(mean - Z * error),
+        high_ns=round(mean + Z * error),
+        median_ns=round(statistics.median(lengths)),
+        slowest_ns=max(lengths),
+        on_device=whole,
+        wait_ns=_mean(usual, "wait_ns"),
+        backward_ns=_mean(usual, "backward_ns"),
+        optimizer_ns=_mean(usual, "optimizer_ns"),
+        num_batches=statistics.fmean(_value(row, "num_batches") for row in usual),
+        num_backwards=statistics.fmean(_value(row, "num_backwards") for row in usual),
+    )
+
+
+def _usual(rows: Sequence[Row]) -> list[Row]:
+    """Steps with the commonest number of batches and backward passes, and no save: an evaluation is another thing."""
+    kinds = Counter((row["num_batches"], row["num_backwards"]) for row in rows)
+    if not kinds:
+        return []
+    commonest, _ = kinds.most_common(1)[0]
+    return [row for row in rows if (row["num_batches"], row["num_backwards"]) == commonest and not row["save_ns"]]
+
+
+def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:
+    """The mean of the middle, and its standard error with the ends counted as the last ones kept (Yuen 1974)."""
+    ordered = sorted(lengths)
+    cut = int(TRIMMED * len(ordered))
+    kept = ordered[cut : len(ordered) - cut]
+    drawn_in = [kept[0]] * cut + kept + [kept[-1]] * cut
+    spread = statistics.stdev(drawn_in) if len(drawn_in) > 1 else 0.0
+    return statistics.fmean(kept), spread / ((1 - 2 * TRIMMED) * math.sqrt(len(ordered)))
+
+
+def _mean(rows: Sequence[Row], name: str) -> int:
+    return round(statistics.fmean(_value(row, name) for row in rows))
+
+
+def _value(row: Row, name: str) -> int:
+    return row[name] or 0

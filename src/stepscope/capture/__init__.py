@@ -1,0 +1,1 @@
+"""What runs inside the training process. It needs torch and the standard library alone, and its failure is never the job's."""

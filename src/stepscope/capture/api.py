@@ -1,0 +1,80 @@
+"""The capture in the code: `with stepscope.profile() as scope: ... scope.step()`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from stepscope.capture.guard import Guard
+from stepscope.capture.hooks import begin, current
+from stepscope.capture.options import options_of
+from stepscope.runfolder import RUN_FILE, SCHEMA, write_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from stepscope.capture.session import Session
+
+
+class Scope:
+    """A stretch of training that is recorded. Whatever goes wrong in it, the training code never sees it."""
+
+    def __init__(self, out: str | os.PathLike[str] | None, options: dict[str, Any]) -> None:
+        self.out = None if out is None else Path(out)
+        self._options = options
+        self._session: Session | None = None
+        self._is_ours = False
+
+    def __enter__(self) -> Self:
+        Guard().watch(self._begin)()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def step(self) -> None:
+        """A step is over."""
+        session = self._session
+        if session is not None:
+            session.guard.watch(session.ended_step)(time.perf_counter_ns())
+
+    def close(self) -> None:
+        """Writes down what is there and takes the hooks out. Under `stepscope run` the recording goes on."""
+        session, self._session = self._session, None
+        if session is not None and self._is_ours:
+            session.guard.watch(session.finish)()
+            session.guard.off()
+
+    def _begin(self) -> None:
+        running = current()
+        if running is not None and running.guard.is_on:
+            self._session, self.out = running, running.run
+        else:
+            self.out = self._folder()
+            self._session = begin(self.out, options_of(self._options))
+            self._is_ours = True
+        self._session.is_by_hand = True
+
+    def _folder(self) -> Path:
+        out = self.out
+        if out is None:
+            # Ranks that start within the same second agree on it; a job that cannot rely on that names its folder.
+            out = Path("stepscope-runs") / time.strftime("%Y-%m-%d-%H%M%S")
+        out.mkdir(parents=True, exist_ok=True)
+        if not (out / RUN_FILE).exists():
+            told = {"schema": SCHEMA, "command": [Path(sys.argv[0]).name], "options": self._options}
+            write_json(out / RUN_FILE, {**told, "started_wall_ns": time.time_ns()})
+        return out
+
+
+def profile(out: str | os.PathLike[str] | None = None, **options: Any) -> Scope:
+    """Records the steps told by `scope.step()`.
+
+    `out` is the run folder, the same on every rank. Options are those of a run: start_step, num_steps, num_windows, every_steps,
+    stacks, memory, warm_up_steps. torch must be imported already.
+    """
+    return Scope(out, options)

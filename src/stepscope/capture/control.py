@@ -1,0 +1,85 @@
+"""Asking a running job for a recording, through its run folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.runfolder import CONTROL_FILE, RANK_FOLDER, SAMPLES_FILE, write_json
+
+TAIL_BYTES = 16_384
+AHEAD_S = 3.0
+"""Between the request and the step it begins with: every rank looks once a second, and all must begin with the same step."""
+RECORD_NOW = "record-now"
+"""A file of this name in the run folder asks for a recording too."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a rank stands, by its last two samples."""
+
+    rank: int
+    step: int
+    at_ns: int
+    steps_per_s: float | None
+
+
+def progress(run: Path) -> list[Progress]:
+    """Each rank that has told of itself, in order."""
+    found = []
+    for folder in run.glob("rank-*"):
+        match = RANK_FOLDER.match(folder.name)
+        told = _tail(folder / SAMPLES_FILE) if match else []
+        if match and told:
+            found.append(_progress(int(match[1]), told))
+    return sorted(found, key=lambda one: one.rank)
+
+
+def _progress(rank: int, told: list[tuple[int, int]]) -> Progress:
+    (first_ns, first), (last_ns, last) = told[0], told[-1]
+    pace = (last - first) / ((last_ns - first_ns) / 1e9) if last_ns > first_ns else None
+    return Progress(rank=rank, step=last, at_ns=last_ns, steps_per_s=pace)
+
+
+def _tail(path: Path) -> list[tuple[int, int]]:
+    """(at_ns, step) of the last samples."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            lines = file.read().splitlines()[-12:]
+    except OSError:
+        return []
+    told = []
+    for line in lines:
+        try:
+            value = json.loads(line)
+            told.append((int(value["at_ns"]), int(value["step"])))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return told
+
+
+def ask_recording(run: Path) -> int | None:
+    """Asks every rank to record from one step on, a little ahead of the furthest; returns it. None when no rank steps yet."""
+    ranks = progress(run)
+    if not ranks:
+        return None
+    pace = max((one.steps_per_s or 0.0 for one in ranks), default=0.0)
+    now = time.perf_counter_ns()
+    furthest = max(one.step + (one.steps_per_s or 0.0) * max(0.0, (now - one.at_ns) / 1e9) for one in ranks)
+    step = int(furthest + pace * AHEAD_S) + 2
+    write_json(run / CONTROL_FILE, {"record_from": step})
+    return step
+
+
+def asked_by_file(run: Path) -> bool:
+    """Whether somebody left the file that asks; it is taken away."""
+    path = run / RECORD_NOW
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""Where the capture listens: optimizer steps, backward passes, loaders, saves and collections of garbage."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.guard import Guard
+from stepscope.capture.options import Options
+from stepscope.capture.patches import replace, timed
+from stepscope.capture.session import Session
+from stepscope.capture.window import give_way
+
+_current: list[Session] = []
+
+
+def current() -> Session | None:
+    """The session of this process, where there is one."""
+    return _current[-1] if _current else None
+
+
+def begin(run: Path, options: Options) -> Session:
+    """Hooks this process up. torch is imported already."""
+    guard = Guard()
+    session = Session(run, options, guard)
+    _current[:] = [session]
+    torch = sys.modules["torch"]
+    _hook_optimizers(guard, torch, session)
+    replace(guard, torch.autograd, "backward", timed(guard, session.went_back))
+    replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", timed(guard, session.waited))  # noqa: SLF001
+    replace(guard, torch.utils.data.DataLoader, "__iter__", timed(guard, session.began_epoch))
+    replace(guard, torch, "save", timed(guard, session.saved))
+    give_way(guard, session)
+    _hook_collections(guard, session)
+    atexit.register(guard.watch(session.finish))
+    os.register_at_fork(after_in_child=functools.partial(_forget, session, guard))
+    return session
+
+
+def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
+    """Around every optimizer's step, outside the range that the profiler has for it: a window must not open inside one."""
+
+    def make(was: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def hook_step(function: Any) -> Any:
+            return timed(guard, session.stepped)(was(function))
+
+        return hook_step
+
+    replace(guard, torch.optim.Optimizer, "profile_hook_step", make)
+
+
+def _hook_collections(guard: Guard, session: Session) -> None:
+    begun = 0
+
+    def told(phase: str, info: dict[str, int]) -> None:
+        nonlocal begun
+        now = time.perf_counter_ns()
+        if phase == "start":
+            begun = now
+        elif begun:
+            session.collected(begun, now, info.get("generation", 0))
+
+    watched = guard.watch(told)
+    gc.callbacks.append(watched)
+    guard.at_end(lambda: gc.callbacks.remove(watched))
+
+
+def _forget(session: Session, guard: Guard) -> None:
+    """In a forked child: another process, which may train by itself or load batches. It starts anew, with no thread of ours."""
+    if guard.is_on:
+        session.__init__(session.run, session.options, guard)  # type: ignore[misc]

@@ -1,0 +1,48 @@
+"""What was asked of the capture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """Fields are what RUN/run.json has under `options`; anything else there is somebody else's."""
+
+    start_step: int | None = None
+    """The step a recording begins with; None for the first good moment."""
+    warm_up_steps: int = 15
+    """Steps before a recording may begin by itself: the first ones compile, allocate and fill caches."""
+    warm_up_s: float = 1.0
+    """And seconds."""
+    num_steps: int = 3
+    """Steps in a recording."""
+    num_windows: int = 1
+    """Recordings a job makes by itself."""
+    every_steps: int = 1000
+    """Between two of them."""
+    stacks: bool = False
+    """Whether recordings have Python's stacks: places in the code, for a larger file and a slower window."""
+    memory: bool = False
+    """Whether recordings have allocations."""
+    sample_s: float = 1.0
+    """Between two samples of the counters."""
+    max_steps: int | None = None
+    """The job is to stop after as many steps: for a health check."""
+
+
+def options_of(told: Mapping[str, Any]) -> Options:
+    """Those fields that are told and have the right kind of value; the rest keep theirs."""
+    known = {f.name: getattr(Options, f.name) for f in fields(Options)}
+    good: dict[str, Any] = {}
+    for name, default in known.items():
+        value = told.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        wanted_bool = isinstance(default, bool)
+        if value is not None and (isinstance(value, bool) if wanted_bool else is_number and value >= 0):
+            good[name] = value
+    for name in ("warm_up_steps", "num_steps", "every_steps"):
+        good[name] = max(1, int(good.get(name, known[name])))
+    return Options(**good)

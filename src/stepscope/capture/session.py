@@ -1,0 +1,219 @@
+"""One process of a job, watched: its steps are counted and timed, and now and then a few of them recorded."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.clock import MOST_PENDING, DeviceClock, device_clock
+from stepscope.capture.guard import Guard
+from stepscope.capture.options import Options
+from stepscope.capture.pitch import Anchor
+from stepscope.capture.window import Window, is_profiling
+from stepscope.capture.writer import Writer
+from stepscope.runfolder import PROBLEM_FILE, STATES, claim_rank
+
+TIMED, FIRST, PROFILED, AFTER = range(len(STATES))
+FIRST_STEPS = 5
+"""Not counted: the first steps compile, allocate and wait for the loader's first batches."""
+AFTER_STEPS = 2
+"""Not counted after a recording: the loader and the device catch up with the time the file took."""
+MOST_WAITING = 100_000
+"""Steps kept until the writer takes them; beyond that the oldest are lost."""
+
+Row = list[Any]
+"""One step, in the order of runfolder.STEP_COLUMNS."""
+
+
+class Session:
+    """What the hooks tell ends here. Made when torch is imported; nothing is written before the first optimizer step."""
+
+    def __init__(self, run: Path, options: Options, guard: Guard) -> None:
+        self.run, self.options, self.guard = run, options, guard
+        guard.tell = self._tell_problem
+        self.window: Window | None = None
+        self.writer: Writer | None = None
+        self.rows: deque[Row] = deque(maxlen=MOST_WAITING)
+        self.loader: Any = None
+        """The iterator that gave the last batch."""
+        self.step = 0
+        self.is_by_hand = False
+        """Whether the training code says when a step is over; optimizers then do not."""
+        self.wanted_step: int | None = options.start_step
+        """Where the next recording begins, as far as it is known."""
+        self._windows_left = options.num_windows
+        self._anchor = Anchor()
+        self._clock: DeviceClock | None = None
+        self._begun_ns = 0
+        self._last_ns = 0
+        self._after = 0
+        self._wait_ns = self._backward_ns = self._optimizer_ns = self._save_ns = self._gc_ns = 0
+        self._num_batches = self._num_backwards = 0
+
+    # What the hooks call. Each is a few hundred nanoseconds.
+
+    def waited(self, loader: Any, begun: int, ended: int) -> None:
+        self._wait_ns += ended - begun
+        self._num_batches += 1
+        self.loader = loader
+
+    def went_back(self, _: Any, begun: int, ended: int) -> None:
+        self._backward_ns += ended - begun
+        self._num_backwards += 1
+
+    def saved(self, _: Any, begun: int, ended: int) -> None:
+        self._save_ns += ended - begun
+        if self.writer is not None:
+            self.writer.event("save", ended, dur_ns=ended - begun, step=self.step)
+
+    def began_epoch(self, _: Any, begun: int, ended: int) -> None:
+        if self.writer is not None:
+            self.writer.event("epoch", ended, dur_ns=ended - begun, step=self.step)
+
+    def collected(self, begun: int, ended: int, generation: int) -> None:
+        self._gc_ns += ended - begun
+        if self.writer is not None and ended - begun > 1_000_000:
+            self.writer.event("gc", ended, dur_ns=ended - begun, step=self.step, generation=generation)
+
+    def stepped(self, optimizer: Any, begun: int, ended: int) -> None:
+        """An optimizer stepped; where it ends a turn of the loop, a step is over."""
+        self._optimizer_ns += ended - begun
+        if not self.is_by_hand and self._anchor.ends_step(id(optimizer)):
+            self.ended_step(ended)
+
+    def ended_step(self, now: int) -> None:
+        """A step is over at `now`."""
+        if self.writer is None:
+            self._begin(now)
+        else:
+            self._keep(now)
+        window = self.window
+        if window is not None:
+            self._go_on(window)
+        elif self._windows_left > 0 or self.wanted_step is not None:
+            self._maybe_record(now)
+        # Whatever we did since the step's end is in no step.
+        self._last_ns = time.perf_counter_ns() if self.window is not window else now
+        self._wait_ns = self._backward_ns = self._optimizer_ns = self._save_ns = self._gc_ns = 0
+        self._num_batches = self._num_backwards = 0
+
+    def ask(self, first_step: int) -> None:
+        """A recording is wanted from this step on, or as soon as may be."""
+        if self.window is None:
+            self.wanted_step = max(first_step, self.step + 1)
+
+    def finish(self) -> None:
+        """The process ends: what is there is written down."""
+        if self.window is not None and not self.window.is_over:
+            self.window.close()
+            self._told(self.window)
+        if self.writer is not None:
+            self.writer.finish()
+
+    # What it does with it.
+
+    def _begin(self, now: int) -> None:
+        """The first step's end: this process trains, so it gets a folder."""
+        self._begun_ns = now
+        self.writer = Writer(self, claim_rank(self.run, rank_of(sys.modules["torch"])))
+        self.writer.start()
+        self.step = 1
+
+    def _keep(self, now: int) -> None:
+        if self._clock is None:
+            self._clock = device_clock(sys.modules["torch"])
+        row: Row = [self.step, now, now - self._last_ns, None, self._wait_ns, self._num_batches, self._backward_ns]
+        row += [self._num_backwards, self._optimizer_ns, self._save_ns, self._gc_ns, self._state()]
+        self.rows.append(row)
+        self.step += 1
+        if self._clock is not None:
+            for step, device_ns in self._clock.mark(row[0]):
+                self._measured(step, device_ns)
+
+    def _measured(self, step: int, device_ns: int) -> None:
+        """The device's time of an earlier step, written into its row where that has not left yet."""
+        for row in reversed(self.rows):
+            if row[0] <= step:
+                if row[0] == step:
+                    row[3] = device_ns
+                return
+
+    def ready_rows(self, *, every: bool = False) -> list[Row]:
+        """Rows that will not change any more; all of them at the end."""
+        ready = []
+        while self.rows:
+            row = self.rows[0]
+            if not (every or self._clock is None or row[3] is not None or self.step - row[0] > MOST_PENDING):
+                break
+            ready.append(self.rows.popleft())
+        return ready
+
+    def _state(self) -> int:
+        if self.window is not None:
+            return PROFILED
+        if self._after:
+            self._after -= 1
+            return AFTER
+        return FIRST if self.step <= FIRST_STEPS else TIMED
+
+    def _go_on(self, window: Window) -> None:
+        if not window.is_over and window.step():
+            return
+        self.window = None
+        self._after = AFTER_STEPS
+        self._told(window)
+
+    def _told(self, window: Window) -> None:
+        assert self.writer is not None
+        now = time.perf_counter_ns()
+        self.writer.event(
+            "window", now, first_step=window.first_step, name=window.path.name, saved_ns=window.saved_ns, problem=window.problem
+        )
+
+    def _maybe_record(self, now: int) -> None:
+        """Opens a window before the next step where one is due."""
+        wanted = self.wanted_step
+        if wanted is None:
+            wanted = self._good_moment(now)
+        if wanted is None or self.step < wanted:
+            return
+        torch = sys.modules["torch"]
+        self.wanted_step = None
+        if self._windows_left > 0:
+            self._windows_left -= 1
+        if self._windows_left > 0:
+            self.wanted_step = self.step + self.options.every_steps
+        assert self.writer is not None
+        if is_profiling(torch):
+            self.writer.event("window", now, first_step=self.step, problem="a profiler of the job's own was attached")
+            return
+        self.writer.before_window()
+        self.window = Window(torch, self.options, self.writer.folder / f"window-{self.step}.pt.trace.json", self.step)
+
+    def _tell_problem(self, problem: str) -> None:
+        """Why the capture ended, once; in the rank's folder where there is one."""
+        folder = self.run if self.writer is None else self.writer.folder
+        name = f"problem-{os.getpid()}.txt" if self.writer is None else PROBLEM_FILE
+        (folder / name).write_text(problem, encoding="utf-8")
+
+    def _good_moment(self, now: int) -> int | None:
+        """The step to begin with: one of a doubling row of numbers, so that ranks that pace alike choose the same."""
+        first = self.options.warm_up_steps
+        if self.step < first or (self.step % first or (self.step // first) & (self.step // first - 1)):
+            return None
+        return self.step if now - self._begun_ns >= self.options.warm_up_s * 1e9 else None
+
+
+def rank_of(torch: Any) -> int:
+    """This process's rank in the job."""
+    distributed = getattr(torch, "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return 0

@@ -1,0 +1,101 @@
+"""The profiler's window: a few steps recorded by torch.profiler, opened and closed between two steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.guard import Guard
+from stepscope.capture.options import Options
+from stepscope.capture.patches import replace
+
+WARM_STEPS = 1
+"""Steps with the profiler attached that are not kept: the first one pays for its buffers."""
+
+
+class Window:
+    """One recording. `step` is called at each step's end until it returns False."""
+
+    def __init__(self, torch: Any, options: Options, path: Path, first_step: int) -> None:
+        self.path = path
+        self.first_step = first_step
+        self.is_over = False
+        self.problem: str | None = None
+        self.saved_ns = 0
+        """How long the file took to write: the job waited for it."""
+        profiler = torch.profiler
+        cycle = profiler.schedule(wait=0, warmup=WARM_STEPS, active=options.num_steps, repeat=1)
+        activities = [profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self.profile = profiler.profile(
+            activities=activities,
+            schedule=lambda number: cycle(max(number - first_step, 0)),
+            on_trace_ready=self._save,
+            record_shapes=True,
+            with_stack=options.stacks,
+            profile_memory=options.memory,
+        )
+        self._left = WARM_STEPS + options.num_steps
+        # Marks in the trace have the run's own numbers: ranks that begin at different steps are not taken for one another.
+        self.profile.step_num = first_step
+        self.profile.start()
+
+    def step(self) -> bool:
+        """At a step's end; whether the window is still open."""
+        self._left -= 1
+        self.profile.step()
+        if self._left <= 0:
+            self.close()
+        return not self.is_over
+
+    def close(self) -> None:
+        """Ends the recording where it is; what was recorded is kept."""
+        if not self.is_over:
+            self.is_over = True
+            self.profile.stop()
+
+    def discard(self) -> None:
+        """Ends it and keeps nothing: somebody else wants to record."""
+        if not self.is_over:
+            self.is_over = True
+            self.problem = "the job started a profiler of its own"
+            self.profile.on_trace_ready = None
+            self.profile.stop()
+
+    def _save(self, profile: Any) -> None:
+        begun = time.perf_counter_ns()
+        part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
+        try:
+            profile.export_chrome_trace(str(part))
+            part.replace(self.path)
+        except (OSError, RuntimeError) as problem:
+            self.problem = f"the recording could not be written to {self.path}: {problem}"
+        self.saved_ns = time.perf_counter_ns() - begun
+
+
+def is_profiling(torch: Any) -> bool:
+    """Whether a profiler is attached to this thread, ours or the job's."""
+    asked = getattr(torch.autograd, "_profiler_enabled", None)
+    return bool(asked()) if callable(asked) else False
+
+
+def give_way(guard: Guard, holder: Any) -> None:
+    """A profiler that the job starts finds none of ours attached: two at a time would be an error in the job."""
+    profilers = sys.modules["torch"].autograd.profiler.profile
+
+    def make(was: Any) -> Any:
+        def prepare(self: Any, *args: Any, **kwargs: Any) -> Any:
+            window = holder.window
+            if window is not None and self is not getattr(window.profile, "profiler", None):
+                guard.watch(window.discard)()
+            return was(self, *args, **kwargs)
+
+        return prepare
+
+    for name in ("_prepare_trace", "__enter__"):
+        if name in profilers.__dict__:
+            replace(guard, profilers, name, make)

@@ -1,0 +1,169 @@
+"""Writes a rank's folder from a thread of its own, a little every second: what a killed process leaves is at most that old."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.capture.rank_notes import live_notes, process_notes
+from stepscope.capture.samples import Sampler
+from stepscope.runfolder import (
+    CONTROL_FILE,
+    EVENTS_FILE,
+    PACE_COLUMNS,
+    PACE_FILE,
+    RANK_FILE,
+    SAMPLES_FILE,
+    STEP_COLUMNS,
+    STEPS_FILE,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from stepscope.capture.session import Row, Session
+
+MOST_ROWS = 20_000
+"""Steps written one by one; a longer run is told in stretches, but for the steps around a recording."""
+STRETCH_NS = 10_000_000_000
+AROUND = 64
+"""Steps before a recording that are written one by one, however long the run is."""
+MOST_EVENTS = 20_000
+THIN_AFTER = 3_600
+"""Samples at full rate; from then on every tenth."""
+
+
+class Writer:
+    """The files of one rank, and the thread that fills them."""
+
+    def __init__(self, session: Session, folder: Path) -> None:
+        self.folder = folder
+        self._session = session
+        self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
+        self._num_events = 0
+        self._num_rows = 0
+        self._num_samples = 0
+        self._recent: deque[Row] = deque(maxlen=AROUND)
+        self._stretch: list[int] | None = None
+        self._notes: dict[str, Any] = {}
+        self._sampler: Sampler | None = None
+        self._control_ns = 0
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._is_told = False
+        self._thread = threading.Thread(target=self._run, name="stepscope", daemon=True)
+
+    def start(self) -> None:
+        self._notes = process_notes()
+        write_json(self.folder / RANK_FILE, self._notes)
+        self._append(STEPS_FILE, json.dumps({"columns": STEP_COLUMNS}))
+        self._append(PACE_FILE, json.dumps({"columns": PACE_COLUMNS}))
+        self._thread.start()
+
+    def event(self, kind: str, at_ns: int, **told: Any) -> None:
+        """Something worth a line; any thread may tell it."""
+        self._num_events += 1
+        self._events.append({"kind": kind, "at_ns": at_ns, **told})
+
+    def before_window(self) -> None:
+        """Before a recording, in the training thread: the job's objects are looked at, and the last steps written one by one."""
+        self.look()
+        with self._lock:
+            self._drain(every=False)
+            for row in self._recent:
+                self._append(STEPS_FILE, json.dumps(row))
+            self._recent.clear()
+
+    def look(self) -> None:
+        """The knobs of the live objects, once."""
+        if not self._is_told:
+            self._is_told = True
+            self._notes |= live_notes(self._session.loader)
+            write_json(self.folder / RANK_FILE, self._notes)
+
+    def finish(self) -> None:
+        """The last lines. After a fork the child has our files but not our thread: it must not write."""
+        if os.getpid() != self._pid:
+            return
+        self._stop.set()
+        self._session.guard.watch(self.look)()
+        with self._lock:
+            self._drain(every=True)
+            self._end_stretch()
+
+    def _run(self) -> None:
+        guard, options = self._session.guard, self._session.options
+        turn = guard.watch(self._turn)
+        self._sampler = guard.watch(Sampler)()
+        while guard.is_on and not self._stop.wait(options.sample_s):
+            turn()
+
+    def _turn(self) -> None:
+        with self._lock:
+            self._drain(every=False)
+        self._sample()
+        self._obey()
+
+    def _sample(self) -> None:
+        self._num_samples += 1
+        if self._sampler is not None and (self._num_samples <= THIN_AFTER or self._num_samples % 10 == 0):
+            sample = self._sampler.take()
+            self._append(SAMPLES_FILE, json.dumps({"at_ns": time.perf_counter_ns(), "step": self._session.step, **sample}))
+
+    def _obey(self) -> None:
+        """What RUN/control.json asks for since we last looked."""
+        path = self._session.run / CONTROL_FILE
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError:
+            return
+        if changed == self._control_ns:
+            return
+        self._control_ns = changed
+        try:
+            wanted = json.loads(path.read_text(encoding="utf-8")).get("record_from")
+        except (OSError, ValueError, AttributeError):
+            return
+        if isinstance(wanted, int):
+            self._session.ask(wanted)
+
+    def _drain(self, *, every: bool) -> None:
+        rows = self._session.ready_rows(every=every)
+        keep = max(0, min(len(rows), MOST_ROWS - self._num_rows))
+        lines = [json.dumps(row, separators=(",", ":")) for row in rows[:keep]]
+        for row in rows[keep:]:
+            self._recent.append(row)
+            self._add(row)
+        self._num_rows += keep
+        if lines:
+            self._append(STEPS_FILE, "\n".join(lines))
+        told = [json.dumps(self._events.popleft()) for _ in range(len(self._events))]
+        if told and self._num_events <= MOST_EVENTS:
+            self._append(EVENTS_FILE, "\n".join(told))
+
+    def _add(self, row: Row) -> None:
+        """A step into the stretch it belongs to."""
+        step, end_ns, dur_ns, wait_ns = row[0], row[1], row[2], row[4]
+        if self._stretch is not None and end_ns - self._stretch[2] > STRETCH_NS:
+            self._end_stretch()
+        if self._stretch is None:
+            self._stretch = [step, 0, end_ns - dur_ns, end_ns, dur_ns, dur_ns, 0]
+        stretch = self._stretch
+        stretch[1] += 1
+        stretch[3] = end_ns
+        stretch[4], stretch[5] = min(stretch[4], dur_ns), max(stretch[5], dur_ns)
+        stretch[6] += wait_ns
+
+    def _end_stretch(self) -> None:
+        if self._stretch is not None:
+            self._append(PACE_FILE, json.dumps(self._stretch))
+            self._stretch = None
+
+    def _append(self, name: str, lines: str) -> None:
+        with (self.folder / name).open("a", encoding="utf-8") as file:
+            file.write(lines + "\n")

@@ -1,0 +1,157 @@
+"""Record a training run with nothing edited, then diagnose it.
+
+COMMAND is what starts the job: python train.py, python -m pkg, torchrun, accelerate launch, deepspeed, a shell script. Steps are
+timed with no profiler attached; then the profiler watches a few of them; then they are timed again. The job's output and exit
+code are its own; what stepscope has to say goes to stderr. While it runs, `kill -USR2` on this process, or a file
+RUN/record-now, asks for another recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli import watching
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+RUNS = "stepscope-runs"
+NOT_FOUND = 127
+"""What a shell gives for a command that is not there."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where to keep the run (default: a dated folder in {RUNS}/)")
+    add_recording(parser)
+    watching.add_arguments(parser)
+    parser.add_argument("--no-diagnose", action="store_true", help="record, and leave it at that")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job")
+
+
+def add_recording(parser: argparse.ArgumentParser) -> None:
+    """Options of what is recorded, and when."""
+    parser.add_argument(
+        "--start-step", type=_count, metavar="N", help="the step to record from (default: the first good moment after 15 steps)"
+    )
+    parser.add_argument("--steps", type=_count, default=3, metavar="N", help="steps in a recording (default: 3)")
+    parser.add_argument("--windows", type=_count, default=1, metavar="N", help="recordings to make (default: 1)")
+    parser.add_argument("--every", type=_count, default=1000, metavar="N", help="steps between two of them (default: 1000)")
+    parser.add_argument("--stacks", action="store_true", help="record Python's stacks too: findings then name lines of code")
+    parser.add_argument("--memory", action="store_true", help="record allocations too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    command = command_of(arguments.command)
+    if shutil.which(command[0]) is None:
+        _say(f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
+        return NOT_FOUND
+    folder = arguments.out or dated(Path(RUNS))
+    code = record(folder, command, options_of(arguments), watch=lambda: watching.from_arguments(folder, arguments))
+    if not arguments.no_diagnose:
+        tell(folder)
+    return code
+
+
+def command_of(words: Sequence[str]) -> list[str]:
+    """What stands after the two dashes."""
+    from stepscope.errors import UsageError
+
+    command = list(words[1:] if words[:1] == ["--"] else words)
+    if not command:
+        raise UsageError("no command was given. Write it after two dashes: stepscope run -- python train.py")
+    return command
+
+
+def record(
+    folder: Path,
+    command: Sequence[str],
+    options: dict[str, Any],
+    watch: Callable[[], watching.Watching] | None = None,
+) -> int:
+    """Runs the job with the capture in it; without, where the folder cannot be written. Returns its exit code."""
+    from stepscope import __version__
+    from stepscope.capture.control import ask_recording, asked_by_file
+    from stepscope.capture.launch import launch, prepare
+    from stepscope.errors import UsageError
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
+    try:
+        told = prepare(folder, command, options, __version__)
+    except OSError as problem:
+        _say(f"nothing can be recorded in {folder} ({problem.strerror}); the job runs without. Give --out a folder with room")
+        return launch(None, command, {})
+
+    beside = None if watch is None else watch()
+
+    def meanwhile() -> None:
+        if asked_by_file(folder):
+            ask_recording(folder)
+        if beside is not None:
+            beside.look()
+
+    try:
+        return launch(folder, command, told, meanwhile=meanwhile, asked=lambda: ask_recording(folder))
+    finally:
+        if beside is not None:
+            beside.close()
+
+
+def tell(folder: Path) -> None:
+    """Prints the diagnosis on stderr and keeps it in the folder. Whatever goes wrong here, the job's exit code stands."""
+    from rich.console import Console
+
+    from stepscope.cli.diagnose import diagnose_paths
+    from stepscope.errors import StepscopeError
+    from stepscope.report.json import to_json
+    from stepscope.report.terminal import show
+    from stepscope.runfolder import DIAGNOSIS_FILE, is_run
+
+    if not is_run(folder):
+        return
+    try:
+        diagnosis = diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=None)
+        show(diagnosis, Console(stderr=True))
+        (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
+        _say(f"the run is kept in {folder}")
+    except StepscopeError as problem:
+        _say(str(problem))
+    except KeyboardInterrupt:
+        _say(f"interrupted; the run is kept in {folder}: stepscope diagnose {folder}")
+    except OSError as problem:
+        _say(f"the diagnosis could not be kept in {folder}: {problem.strerror}")
+
+
+def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    options = {
+        "num_steps": arguments.steps,
+        "num_windows": arguments.windows,
+        "every_steps": arguments.every,
+        "stacks": arguments.stacks,
+        "memory": arguments.memory,
+    }
+    return options | ({} if arguments.start_step is None else {"start_step": arguments.start_step})
+
+
+def dated(parent: Path) -> Path:
+    """A folder that is not there yet, named for now."""
+    name = f"{datetime.now().astimezone():%Y-%m-%d-%H%M%S}"
+    folder, number = parent / name, 2
+    while folder.exists():
+        folder, number = parent / f"{name}-{number}", number + 1
+    return folder
+
+
+def _say(words: str) -> None:
+    print(f"stepscope: {words}", file=sys.stderr)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps; give 1 or more")
+    return int(text)

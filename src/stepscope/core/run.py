@@ -1,0 +1,129 @@
+"""What is known of a recorded run beside its traces: how long steps took with no profiler, and how the job was set up.
+
+A field is None when it was not recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnprofiledSteps:
+    """Steps timed with no profiler attached, on one rank. A step reaches from one optimizer step's end to the next one's."""
+
+    num: int
+    num_left_out: int
+    """Unlike the others: they held a save, an evaluation, another number of batches."""
+    step_ns: int
+    """The mean of the middle nine tenths: a loader that delivers in bursts counts, a hiccup does not."""
+    low_ns: int
+    high_ns: int
+    """What the mean of as many other steps would be, nine times in ten."""
+    median_ns: int
+    slowest_ns: int
+    on_device: bool
+    """Whether the device's own clock told them: the host's may run ahead."""
+    wait_ns: int | None
+    """In next() of a DataLoader, a step."""
+    backward_ns: int | None
+    optimizer_ns: int | None
+    num_batches: float | None
+    """Batches a step."""
+    num_backwards: float | None
+    """Backward passes a step: more than one where gradients are accumulated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderKnobs:
+    """The DataLoader that feeds the steps."""
+
+    num_workers: int | None = None
+    pin_memory: bool | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """The device's counters over the timed steps: medians, but for what was ever seen."""
+
+    busy_share: float | None = None
+    sm_clock_mhz: float | None = None
+    max_sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    throttled_share: Mapping[str, float] | None = None
+    """Share of the samples in which each reason to run slower was told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """One rank, from its folder."""
+
+    rank: int
+    steps: UnprofiledSteps | None = None
+    num_steps: int = 0
+    """Timed one by one, profiled or not."""
+    loader: LoaderKnobs | None = None
+    cores: float | None = None
+    """That this process may use: affinity, and the container's quota."""
+    local_ranks: int | None = None
+    """Ranks of the job on this machine."""
+    threads: int | None = None
+    """Of torch's operators on the host."""
+    cudnn_benchmark: bool | None = None
+    tf32: bool | None = None
+    optimizers: tuple[str, ...] = ()
+    ddp: Mapping[str, float | bool | str | None] | None = None
+    model: str | None = None
+    num_parameters: int | None = None
+    device: DeviceSample | None = None
+    has_device: bool = False
+    cores_used: float | None = None
+    """By this process and its workers, while steps were timed."""
+    busiest_worker_cores: float | None = None
+    """Of one core, by the child process that used most: a loader worker near 1 has no room left."""
+    held_back_share: float | None = None
+    """Of the time in which the container's quota kept the process from running."""
+    save_ns: int = 0
+    gc_ns: int = 0
+    timed_ns: int = 0
+    """In saves, in collections of garbage, and in all, over the timed steps."""
+    num_epochs: int = 0
+    """Times that a loader was begun anew after the first step."""
+    problem: str | None = None
+    """Why the capture switched itself off, where it did."""
+
+    @property
+    def own_cores(self) -> float | None:
+        """This rank's share of the cores it may use; None when that is not known."""
+        return None if self.cores is None else self.cores / max(self.local_ranks or 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """A recorded run as a whole."""
+
+    path: str
+    command: tuple[str, ...]
+    exit_code: int | None
+    """None while it runs, or where nobody saw its end."""
+    ranks: tuple[Known, ...]
+
+    @property
+    def step_ns(self) -> int | None:
+        """The job's step: the median over ranks of each one's."""
+        told = sorted(rank.steps.step_ns for rank in self.ranks if rank.steps is not None)
+        return told[(len(told) - 1) // 2] if told else None
+
+    @property
+    def known(self) -> Mapping[int, Known]:
+        return {rank.rank: rank for rank in self.ranks}
+
+    @property
+    def num_timed(self) -> int:
+        return max((rank.steps.num for rank in self.ranks if rank.steps is not None), default=0)

@@ -1,0 +1,160 @@
+"""The steps of a job without a device, as a graph: the host's own work, and the collectives that its threads carry out (gloo).
+
+A collective is the only task there is. The host hands it over (`c10d::allreduce_`), a worker thread carries it out
+(`gloo:all_reduce`), and at some point the host stands still until it is done. That standing still is recorded by nothing: it is a
+gap between two operators that ends as a collective does.
+
+    main thread    [op][c10d][op]............[op]     the gap is a wait: it ends with the collective
+    worker               [gloo:all_reduce....]
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.collectives import host_collectives
+from stepscope.analyses.intervals import Intervals, lengths_in, subtract, union
+from stepscope.analyses.naming import matching
+from stepscope.analyses.survey import Survey
+from stepscope.core.trace import NONE, Float64, Int64, Kind, Trace
+from stepscope.replay.graph import HOST_PARTS, Graph
+from stepscope.replay.resources import TaskKinds
+
+HANDED_OVER = re.compile(r"^c10d::")
+NEAR_NS, NEAR_SHARE = 2_000_000, 0.1
+"""A gap that ends this near to the end of a collective, or within this share of its own length, was a wait for it: the host is
+woken a little later, and the worker's range is closed a little after it has said that it is done."""
+LEAST_GAP_NS = 200_000
+"""Shorter gaps are Python between two operators."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Calls:
+    """Where the host hands a collective over or waits for one, in its order."""
+
+    start: Int64
+    resumed: Int64
+    """When it went on: at once, or after the wait."""
+    task: Int64
+    """Handed over here; NONE for a wait."""
+    wait: Int64
+    """Waited for here; NONE for a launch."""
+
+
+def build_host(found: Survey) -> Graph | None:
+    """The graph of all recorded steps of a job without a device; None where one has, or where no two steps or no collective were
+    recorded."""
+    trace, cut = found.trace, found.cut
+    if cut.steps.where != "host" or len(cut.host_start) < 2 or bool(trace.device_work.any()):
+        return None
+    tasks, launch = handed_over(found)
+    step = np.searchsorted(cut.host_start, trace.start_ns[tasks], side="right") - 1
+    if len(np.unique(step)) < 2:
+        return None
+    calls = _calls(found, tasks, launch)
+    end = np.append(calls.start[1:], max(int(cut.host_end[-1]), int(calls.resumed[-1])))
+    waits = calls.wait != NONE
+    target = tasks[np.maximum(calls.wait, 0)]
+    _, stream = np.unique(trace.thread[tasks], return_inverse=True)
+    nothing = np.zeros(len(tasks))
+    return Graph(
+        call_event=np.where(waits, target, tasks[np.maximum(calls.task, 0)]),
+        call_step=np.maximum(np.searchsorted(cut.host_start, calls.start, side="right") - 1, 0),
+        call_start_ns=calls.start,
+        call_end_ns=end,
+        call_parts=_parts(found, np.minimum(calls.resumed, end), end),
+        call_events=_events(found, calls.start, end),
+        call_wait=calls.wait,
+        call_tail_ns=np.where(waits, np.maximum(calls.resumed - trace.end_ns[target], 0), 0).astype(np.float64),
+        call_first=np.concatenate(([0], np.cumsum(~waits))),
+        task_event=tasks,
+        task_step=step,
+        task_stream=stream.reshape(-1),
+        task_ns=trace.dur_ns[tasks].astype(np.float64),
+        task_latency_ns=np.maximum(trace.start_ns[tasks] - launch, 0).astype(np.float64),
+        task_gap_ns=nothing,
+        task_after=np.full(len(tasks), NONE, np.int64),
+        task_lag_ns=nothing,
+        backlog_ns=0.0,
+        num_streams=int(stream.max()) + 1,
+        num_steps=len(cut.host_start),
+    )
+
+
+def _calls(found: Survey, tasks: Int64, launch: Int64) -> _Calls:
+    begun, ended, target = _waits(found, tasks, launch)
+    start = np.concatenate((launch, begun))
+    order = np.argsort(start, kind="stable")
+    return _Calls(
+        start=start[order],
+        resumed=np.concatenate((launch, ended))[order],
+        task=np.concatenate((np.arange(len(tasks)), np.full(len(begun), NONE)))[order],
+        wait=np.concatenate((np.full(len(tasks), NONE), target))[order],
+    )
+
+
+def host_kinds(graph: Graph) -> TaskKinds:
+    """All tasks are communication."""
+    none = np.zeros(len(graph), np.bool_)
+    return TaskKinds(transfer=none, comms=~none, arithmetic=none, memory=none)
+
+
+def handed_over(found: Survey) -> tuple[Int64, Int64]:
+    """The collectives inside the steps, and when the host asked for each: in the order they were asked for, and before they
+    began; else as it began."""
+    trace = found.trace
+    tasks = np.flatnonzero(host_collectives(trace) & (trace.start_ns >= found.cut.host_start[0]))
+    tasks = tasks[np.argsort(trace.start_ns[tasks], kind="stable")]
+    asked = np.flatnonzero(trace.is_kind(Kind.OP) & matching(trace, HANDED_OVER) & found.host.driving)
+    waiting = deque(np.sort(trace.start_ns[asked]).tolist())
+    begun = trace.start_ns[tasks].tolist()
+    while waiting and waiting[0] < int(found.cut.host_start[0]):
+        waiting.popleft()
+    launch = np.array([waiting.popleft() if waiting and waiting[0] <= start else start for start in begun], np.int64)
+    order = np.argsort(launch, kind="stable")
+    return tasks[order], launch[order]
+
+
+def _waits(found: Survey, tasks: Int64, launch: Int64) -> tuple[Int64, Int64, Int64]:
+    """When the host stood still for a collective, when it went on, and for which."""
+    trace, cut = found.trace, found.cut
+    whole = union(cut.host_start[:1], cut.host_end[-1:])
+    gaps = subtract(whole, _at_work(trace, found))
+    ends = trace.end_ns[tasks]
+    begun, ended, target = [], [], []
+    for low, high in zip(gaps.start.tolist(), gaps.end.tolist(), strict=True):
+        near = max(NEAR_NS, NEAR_SHARE * (high - low))
+        open_ = np.flatnonzero((launch < low) & (ends > low) & (np.abs(ends - high) <= near))
+        if high - low >= LEAST_GAP_NS and len(open_):
+            begun.append(low)
+            ended.append(high)
+            target.append(int(open_[np.argmin(np.abs(ends[open_] - high))]))
+    return np.array(begun, np.int64), np.array(ended, np.int64), np.array(target, np.int64)
+
+
+def _at_work(trace: Trace, found: Survey) -> Intervals:
+    """Operators of the driving threads; ranges around them say nothing of whether the host stood still inside."""
+    ops = trace.is_kind(Kind.OP) & found.host.driving & ~host_collectives(trace)
+    return union(trace.start_ns[ops], trace.end_ns[ops])
+
+
+def _parts(found: Survey, start: Int64, end: Int64) -> dict[str, Float64]:
+    """The host's time from when each call lets it go on to the next call, by part."""
+    parts = {part: np.zeros(len(start)) for part in HOST_PARTS}
+    taken = np.zeros(len(start))
+    for part in ("compile", "input", "io"):
+        parts[part] = np.minimum(lengths_in(start, end, getattr(found.host, part)), end - start - taken).astype(np.float64)
+        taken = taken + parts[part]
+    parts["work"] = (end - start) - taken
+    return parts
+
+
+def _events(found: Survey, start: Int64, end: Int64) -> dict[str, Int64]:
+    trace = found.trace
+    times = np.sort(trace.start_ns[trace.is_kind(Kind.OP, Kind.MARK) & found.host.driving])
+    counts = np.searchsorted(times, end) - np.searchsorted(times, start)
+    return {part: counts if part == "work" else np.zeros_like(counts) for part in ("compile", "allocator", "input", "io", "work")}

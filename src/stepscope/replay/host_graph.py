@@ -1,0 +1,111 @@
+"""The graph of a run without a device: its operators are the work, and the host waits for each of them.
+
+Every stretch of operators is a call that launches one task and waits for it. What lies between two stretches is the host's own
+time: its loader, a save, Python. Collectives that the host carries out are in gloo_graph.py, which ties ranks together.
+
+    main thread   [ops ]  python  [ops ]  loader  [ops ]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.analyses.collectives import host_collectives
+from stepscope.analyses.host_activity import HostActivity
+from stepscope.analyses.intervals import Intervals, join, lengths_in, subtract, union
+from stepscope.analyses.steps import StepCut
+from stepscope.core.trace import NONE, Float64, Int64, Kind, Trace
+from stepscope.replay.graph import HOST_PARTS, MAX_TASKS, Graph
+from stepscope.replay.profiler_cost import Fitted
+from stepscope.replay.simulate import play
+
+SCALE_RANGE = (0.02, 50.0)
+SPLIT = ("compile", "allocator", "input", "io", "comms")
+
+
+def build_on_host(trace: Trace, cut: StepCut, host: HostActivity) -> Graph | None:
+    """The graph of all recorded steps; None when there are fewer than two, or no operators."""
+    steps = cut.steps
+    if steps.where != "host" or steps.num_seen < 2 or not steps.is_pitch or not trace.is_kind(Kind.OP).any():
+        return None
+    low, high = int(cut.host_start[0]), int(cut.host_end[-1])
+    inside = (trace.start_ns >= low) & (trace.end_ns <= high)
+    ops = np.flatnonzero(trace.is_kind(Kind.OP) & ~host_collectives(trace) & inside)
+    work = subtract(union(trace.start_ns[ops], trace.end_ns[ops]), host.input)
+    if not 2 <= len(work) <= MAX_TASKS:
+        return None
+    ops = ops[np.argsort(trace.start_ns[ops], kind="stable")]
+    first_op = ops[np.minimum(np.searchsorted(trace.start_ns[ops], work.start), len(ops) - 1)]
+    end = np.append(work.start[1:], max(high, int(work.end[-1])))
+    step = np.searchsorted(cut.host_start, work.start, side="right") - 1
+    num = len(work)
+    nothing = np.zeros(num)
+    return Graph(
+        call_event=first_op,
+        call_step=step,
+        call_start_ns=work.start,
+        call_end_ns=end,
+        call_parts=_parts(host, work, end),
+        call_events={part: np.zeros(num, np.int64) for part in ("compile", "allocator", "input", "io", "work")},
+        call_wait=np.arange(num),
+        call_tail_ns=nothing,
+        call_first=np.arange(num + 1),
+        task_event=first_op,
+        task_step=step,
+        task_stream=np.zeros(num, np.int64),
+        task_ns=(work.end - work.start).astype(np.float64),
+        task_latency_ns=nothing,
+        task_gap_ns=nothing,
+        task_after=np.full(num, NONE, np.int64),
+        task_lag_ns=nothing,
+        backlog_ns=0.0,
+        num_streams=1,
+        num_steps=len(cut.host_start),
+        on_host=True,
+    )
+
+
+def _parts(host: HostActivity, work: Intervals, end: Int64) -> dict[str, Float64]:
+    """The host's time from each call to the next, by part, without operators."""
+    start, taken = work.start, work
+    parts: dict[str, Float64] = {part: np.zeros(len(start)) for part in HOST_PARTS}
+    left: Float64 = ((end - start) - lengths_in(start, end, taken)).astype(np.float64)
+    for part in SPLIT:
+        mine = subtract(host.collective if part == "comms" else getattr(host, part), taken)
+        parts[part] = lengths_in(start, end, mine).astype(np.float64)
+        taken = join(taken, mine)
+        left = left - parts[part]
+    parts["work"] = np.maximum(left, 0.0)
+    return parts
+
+
+def fit_on_host(graph: Graph, step_ns: float | None, wait_ns: float | None) -> Fitted:
+    """The graph of the unprofiled run: its loader as long as it was measured, all else longer or shorter by one factor.
+
+    The profiler's cost lies inside the operators here, in proportion to how many there are.
+    """
+    if wait_ns is not None:
+        graph = with_input_ns(graph, wait_ns)
+    if step_ns is None:
+        return Fitted(graph=graph, pitch_ns=play(graph).pitch_ns, cost_ns=0.0, error=None)
+    low, high = SCALE_RANGE
+    for _ in range(24):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if play(_paced(graph, middle, wait_ns is None)).pitch_ns > step_ns else (middle, high)
+    fitted = _paced(graph, low, wait_ns is None)
+    pitch = play(fitted).pitch_ns
+    return Fitted(graph=fitted, pitch_ns=pitch, cost_ns=0.0, error=pitch / step_ns - 1)
+
+
+def with_input_ns(graph: Graph, wait_ns: float) -> Graph:
+    """The loader's part stretched or shrunk to this much a step; unchanged where none was recorded."""
+    part = graph.call_parts["input"]
+    recorded = float(part.sum()) / max(graph.num_steps - 1, 1)
+    return graph if recorded <= 0 else replace(graph, call_parts={**graph.call_parts, "input": part * (wait_ns / recorded)})
+
+
+def _paced(graph: Graph, factor: float, with_input: bool) -> Graph:
+    parts = {name: part * factor if with_input or name != "input" else part for name, part in graph.call_parts.items()}
+    return replace(graph, call_parts=parts, task_ns=graph.task_ns * factor)

@@ -1,0 +1,73 @@
+"""The run as it was recorded: its command, its steps without a profiler, and what it was set to."""
+
+from __future__ import annotations
+
+from stepscope.core.run import DeviceSample, Known, RunFacts
+from stepscope.report.sheet import Sheet
+from stepscope.report.units import ms, percent, plural
+
+MOST_WORDS = 200
+
+
+def draw_run(sheet: Sheet, run: RunFacts) -> None:
+    """A few lines: the numbers are the first timed rank's."""
+    sheet.heading("Run", "steps timed with no profiler attached")
+    rows = [("command", sheet.shorten(sheet.clean(" ".join(run.command)), MOST_WORDS))]
+    if run.exit_code is not None:
+        rows.append(("ended", "well" if run.exit_code == 0 else f"with exit code {run.exit_code}"))
+    timed = [rank for rank in run.ranks if rank.steps is not None]
+    if timed:
+        rows += _steps(timed[0])
+    for rank in run.ranks[:1]:
+        rows += _set_up(sheet, rank)
+    for label, text in rows:
+        sheet.entry(label, text)
+
+
+def _steps(rank: Known) -> list[tuple[str, str]]:
+    steps = rank.steps
+    assert steps is not None
+    spread = f"{ms(steps.low_ns)} to {ms(steps.high_ns)}"
+    told = f"{ms(steps.step_ns)} over {plural(steps.num, 'step')} ({spread}), the slowest {ms(steps.slowest_ns)}"
+    if steps.num_left_out:
+        told += f"; {steps.num_left_out} with a save or an evaluation left out"
+    parts = [(steps.wait_ns, "in the loader"), (steps.backward_ns, "in backward"), (steps.optimizer_ns, "in the optimizer")]
+    shares = [f"{percent(ns / steps.step_ns)} {where}" for ns, where in parts if ns is not None]
+    rows = [("step", told), ("host", ", ".join(shares))]
+    if steps.num_backwards is not None and steps.num_backwards >= 1.5:
+        rows.append(("accumulation", f"{steps.num_backwards:.3g} backward passes a step"))
+    lost = [(rank.save_ns, "in saves"), (rank.gc_ns, "in collections of garbage")]
+    seen = [f"{percent(ns / rank.timed_ns)} {where}" for ns, where in lost if rank.timed_ns and ns / rank.timed_ns >= 0.005]
+    if seen:
+        rows.append(("also", ", ".join(seen)))
+    return rows
+
+
+def _set_up(sheet: Sheet, rank: Known) -> list[tuple[str, str]]:
+    rows = []
+    if rank.model is not None and rank.num_parameters is not None:
+        rows.append(("model", f"{sheet.shorten(sheet.clean(rank.model), 40)}, {rank.num_parameters:,} parameters"))
+    if rank.optimizers:
+        rows.append(("optimizer", sheet.shorten(sheet.clean(", ".join(rank.optimizers)), 60)))
+    if rank.loader is not None:
+        knobs = rank.loader
+        told = [("num_workers", knobs.num_workers), ("pin_memory", knobs.pin_memory), ("batch_size", knobs.batch_size)]
+        rows.append(("loader", ", ".join(f"{name}={value}" for name, value in told if value is not None)))
+    if rank.cores is not None:
+        used = "" if rank.cores_used is None else f", {rank.cores_used:.2g} of them used"
+        threads = "" if rank.threads is None else f"; {plural(rank.threads, 'thread')} for operators"
+        rows.append(("cores", f"{rank.cores:g}{used}{threads}"))
+    if rank.device is not None:
+        rows.append(("device", _device(rank.device)))
+    return rows
+
+
+def _device(device: DeviceSample) -> str:
+    told = [
+        None if device.busy_share is None else f"{percent(device.busy_share)} busy",
+        None if device.sm_clock_mhz is None else f"{device.sm_clock_mhz:.0f} MHz",
+        None if device.power_w is None else f"{device.power_w:.0f} W",
+        None if device.temperature_c is None else f"{device.temperature_c:.0f} C",
+        *(f"{name} in {percent(share)} of the samples" for name, share in (device.throttled_share or {}).items()),
+    ]
+    return ", ".join(words for words in told if words is not None)

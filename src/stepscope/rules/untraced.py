@@ -1,0 +1,71 @@
+"""The diagnosis of a run of which no step was recorded: what its own clock says, and how to get more."""
+
+from __future__ import annotations
+
+from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
+from stepscope.core.facts import Facts
+from stepscope.core.run import Known, RunFacts
+
+LEAST_SHARE = 0.5
+"""Of a step spent in the loader from which it is the bound, on a machine without a device: there the host does one thing after
+the other, so the step without its wait is that much shorter. With a device it may be busy meanwhile."""
+
+
+def diagnose_untraced(run: RunFacts, notes: tuple[str, ...] = ()) -> Diagnosis:
+    """A verdict from steps timed with no profiler, where they tell one."""
+    timed = [rank for rank in run.ranks if rank.steps is not None]
+    rank = timed[0] if timed else None
+    return Diagnosis(
+        verdict=_verdict(run, rank),
+        step=_step(run, rank),
+        replay=None,
+        together=None,
+        findings=(),
+        facts=Facts(ranks=(), run=run, given_step_ns=run.step_ns, is_step_measured=run.step_ns is not None),
+        notes=(*notes, *run_notes(run), how_to_record(run)),
+        unknown_events=0,
+    )
+
+
+def _verdict(run: RunFacts, rank: Known | None) -> Verdict:
+    if not run.ranks:
+        words = "no optimizer step was seen in any process of the job"
+        return Verdict(bound="unknown", summary=f"Nothing to judge: {words}.", shares={})
+    if rank is None or rank.steps is None:
+        num = max(one.num_steps for one in run.ranks) + 1
+        words = f"the job ended before a step could be timed or recorded ({num} optimizer steps were seen)"
+        return Verdict(bound="unknown", summary=f"Nothing to judge: {words}.", shares={})
+    share = (rank.steps.wait_ns or 0) / rank.steps.step_ns
+    shares = {"data": share}
+    if share >= LEAST_SHARE and not rank.has_device:
+        return Verdict(bound="data", summary=f"Input-bound: {share:.0%} of the step is waiting for input.", shares=shares)
+    words = f"Not known: no step was recorded by the profiler; {share:.0%} of a step goes by in the loader"
+    return Verdict(bound="unknown", summary=f"{words}.", shares=shares)
+
+
+def _step(run: RunFacts, rank: Known | None) -> StepTime:
+    ms = None if run.step_ns is None else run.step_ns / 1e6
+    count = 0 if rank is None or rank.steps is None else rank.steps.num
+    return StepTime(count=count, ms=ms, profiled_ms=None, source="measured" if ms is not None else "trace")
+
+
+def run_notes(run: RunFacts) -> tuple[str, ...]:
+    """What went wrong with the capture, and with the job."""
+    notes = [
+        f"the capture switched itself off on rank {one.rank}, and the job went on: {one.problem}"
+        for one in run.ranks
+        if one.problem is not None
+    ]
+    if run.exit_code:
+        notes.append(f"the job ended with exit code {run.exit_code}")
+    return tuple(notes)
+
+
+def how_to_record(run: RunFacts) -> str:
+    """What to do about a run without a recording."""
+    if not run.ranks:
+        return (
+            "steps are told by torch.optim optimizers: where the job's are others, or run inside a CUDA graph, use the API"
+            " (stepscope.profile() and scope.step())"
+        )
+    return "to record sooner: stepscope run --start-step 3 -- ...; a job's first steps are slower than the rest"

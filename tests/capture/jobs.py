@@ -1,0 +1,71 @@
+"""Real training jobs in processes of their own, under `stepscope run`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.readers.run_folder import RunRecord, read_run
+
+LOOP = """
+import os, signal, sys, time
+import torch
+from torch import nn
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(num, at_step=None, pause_s=0.002):
+    for step in range(num):
+        if at_step is not None:
+            at_step(step)
+        x = torch.randn(16, 32)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(pause_s)
+"""
+"""A loop that knows nothing of us; what a test adds follows it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A job that is over."""
+
+    code: int
+    out: bytes
+    err: str
+    folder: Path
+
+    @property
+    def run(self) -> RunRecord:
+        return read_run(self.folder)
+
+
+def stepscope(*words: str) -> list[str]:
+    return [sys.executable, "-m", "stepscope", *words]
+
+
+def environment(**more: str) -> dict[str, str]:
+    quiet = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    return {**{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RANK")}, **quiet, **more}
+
+
+def script(folder: Path, text: str, name: str = "train.py") -> Path:
+    path = folder / name
+    path.write_text(LOOP + text, encoding="utf-8")
+    return path
+
+
+def record(
+    folder: Path, text: str, *options: str, out: Path | None = None, diagnose: bool = False, env: dict[str, str] | None = None
+) -> Ended:
+    """Run the loop with `text` after it, to its end."""
+    path, kept = script(folder, text), out or folder / "run"
+    words = ["run", "--out", str(kept), *([] if diagnose else ["--no-diagnose"]), *options, "--", sys.executable, str(path)]
+    done = subprocess.run(stepscope(*words), capture_output=True, timeout=120, check=False, env=environment(**(env or {})))
+    return Ended(code=done.returncode, out=done.stdout, err=done.stderr.decode(), folder=kept)

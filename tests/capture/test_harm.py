@@ -1,0 +1,148 @@
+"""Whatever happens to the capture, the job goes on as if it were not there; whatever happens to the job, what was recorded stays."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.capture.jobs import environment, record, script, stepscope
+
+pytest.importorskip("torch")
+
+WINDOW = ("--start-step", "8", "--steps", "2")
+
+
+def test_a_failing_hook_switches_the_capture_off_and_is_told(tmp_path: Path) -> None:
+    text = """
+def broken(self, now):
+    raise ValueError("planted")
+def at_step(step):
+    if step == 10:
+        import stepscope.capture.session as session
+        session.Session._keep = broken
+train(40, at_step)
+print("trained", torch.optim.Optimizer.profile_hook_step.__name__, torch.save.__module__)
+time.sleep(1.5)
+"""
+    ended = record(tmp_path, text, diagnose=True)
+    assert ended.code == 0
+    assert ended.out == b"trained profile_hook_step torch.serialization\n", "the hooks are out again"
+    (rank,) = ended.run.ranks
+    assert rank.problem == "ValueError: planted"
+    assert "planted" in ended.err
+    assert len(rank.rows) == 9
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))",
+        "import shutil; shutil.rmtree(os.path.dirname(os.environ['PYTHONPATH'].split(os.pathsep)[0]))",
+    ],
+    ids=["no room on the disk", "the folder is gone"],
+)
+def test_a_folder_that_cannot_be_written_does_not_stop_the_job(tmp_path: Path, fault: str) -> None:
+    text = f"""
+def at_step(step):
+    if step == 6:
+        {fault}
+train(40, at_step, pause_s=0.05)
+os.write(1, b"trained\\n")
+"""
+    ended = record(tmp_path, text, *WINDOW, diagnose=True)
+    assert (ended.code, ended.out) == (0, b"trained\n"), ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_place_that_cannot_be_written_is_told_and_the_job_runs(tmp_path: Path) -> None:
+    ended = record(tmp_path, "train(10)\nprint('trained')\nsys.exit(3)", out=Path("/proc/stepscope-run"), diagnose=True)
+    assert (ended.code, ended.out) == (3, b"trained\n")
+    assert "the job runs without" in ended.err
+
+
+def test_the_exit_code_is_the_jobs(tmp_path: Path) -> None:
+    assert record(tmp_path, "train(10)\nsys.exit(7)").code == 7
+
+
+def test_a_killed_job_leaves_what_it_recorded(tmp_path: Path) -> None:
+    text = "train(400, lambda step: os.kill(os.getpid(), signal.SIGKILL) if step == 300 else None, pause_s=0.01)"
+    ended = record(tmp_path, text, *WINDOW, diagnose=True)
+    assert ended.code == 128 + signal.SIGKILL
+    (rank,) = ended.run.ranks
+    assert list(rank.windows) == [8]
+    assert len(rank.rows) > 100
+    assert "measured without the profiler" in ended.err
+
+
+def test_ctrl_c_reaches_the_job_alone_and_what_it_recorded_is_diagnosed(tmp_path: Path) -> None:
+    text = """
+try:
+    train(100000)
+except KeyboardInterrupt:
+    print("stopped by hand", flush=True)
+    sys.exit(5)
+"""
+    run = tmp_path / "run"
+    words = ["run", "--out", str(run), *WINDOW, "--", sys.executable, str(script(tmp_path, text))]
+    process = subprocess.Popen(
+        stepscope(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True
+    )
+    for _ in range(600):
+        if list(run.glob("rank-0/window-*.json")):
+            break
+        time.sleep(0.1)
+    import os
+
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (5, b"stopped by hand\n")
+    assert b"measured without the profiler" in err or b"while profiled" in err
+
+
+@pytest.mark.parametrize(("num", "word"), [(0, "no optimizer step"), (2, "ended before a step")])
+def test_a_job_that_hardly_steps_is_told_so(tmp_path: Path, num: int, word: str) -> None:
+    ended = record(tmp_path, f"train({num})\nprint('done')", diagnose=True)
+    assert (ended.code, ended.out) == (0, b"done\n")
+    assert word in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_profiler_of_the_jobs_own_goes_first(tmp_path: Path) -> None:
+    text = """
+def at_step(step):
+    global own
+    if step == 8:
+        own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]); own.start()
+    if step == 12:
+        own.stop(); print(len(own.events()) > 0)
+train(30, at_step)
+"""
+    for start in ("8", "6"):
+        ended = record(tmp_path, text, "--start-step", start, "--steps", "4", out=tmp_path / start)
+        assert (ended.code, ended.out) == (0, b"True\n"), ended.err
+        (rank,) = ended.run.ranks
+        (told,) = [event for event in rank.events if event["kind"] == "window"]
+        assert "profiler of" in told["problem"]
+
+
+def test_a_compiled_step_without_breaks_stays_one(tmp_path: Path) -> None:
+    text = """
+@torch.compile(backend="eager", fullgraph=True)
+def step(x):
+    optimizer.step()
+    return x + 1
+def at_step(s):
+    step(torch.ones(2))
+train(20, at_step)
+print("compiled")
+"""
+    plain = subprocess.run(
+        [sys.executable, str(script(tmp_path, text))], capture_output=True, timeout=120, check=False, env=environment()
+    )
+    ended = record(tmp_path, text, *WINDOW)
+    assert (ended.code, ended.out) == (plain.returncode, plain.stdout), ended.err

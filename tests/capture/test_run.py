@@ -1,0 +1,140 @@
+"""Real jobs recorded with nothing edited."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.capture.jobs import environment, record, script, stepscope
+
+pytest.importorskip("torch")
+
+WINDOW = ("--start-step", "8", "--steps", "2")
+
+
+def test_a_plain_loop_gives_steps_and_a_recording(tmp_path: Path) -> None:
+    ended = record(tmp_path, "train(30)\nprint('trained')", *WINDOW)
+    assert (ended.code, ended.out) == (0, b"trained\n")
+    (rank,) = ended.run.ranks
+    assert [row["step"] for row in rank.rows] == list(range(1, 30)), "30 optimizer steps are 29 distances"
+    assert list(rank.windows) == [8]
+    states = [row["state"] for row in rank.rows]
+    assert states[:5] == [1] * 5
+    assert states[7:10] == [2, 2, 2], "one step to warm the profiler up, and two recorded"
+    assert states[-1] == 0
+    assert all(row["num_backwards"] == 1 and row["num_batches"] == 0 for row in rank.rows)
+    trace = json.loads(rank.windows[8].read_text())
+    marks = sorted(e["name"] for e in trace["traceEvents"] if e.get("name", "").startswith("ProfilerStep") and e["ph"] == "X")
+    assert sorted(set(marks)) == ["ProfilerStep#10", "ProfilerStep#9"]
+
+
+def test_the_diagnosis_is_told_on_stderr_and_kept(tmp_path: Path) -> None:
+    ended = record(tmp_path, "train(30)", *WINDOW, diagnose=True)
+    assert ended.out == b""
+    assert "measured without the profiler" in ended.err
+    kept = json.loads((ended.folder / "diagnosis.json").read_text())
+    assert kept["schema"] == "stepscope.diagnosis/1"
+    assert kept["step"]["source"] == "measured"
+
+
+def test_accumulated_gradients_are_one_step(tmp_path: Path) -> None:
+    text = """
+for step in range(12):
+    for _ in range(4):
+        (model(torch.randn(16, 32)).mean() / 4).backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+    (rank,) = record(tmp_path, text).run.ranks
+    assert {row["num_backwards"] for row in rank.rows} == {4}
+    assert len(rank.rows) == 11
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_loader_waits_are_seen_and_workers_leave_no_folder(tmp_path: Path, start: str) -> None:
+    text = f"""
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, i):
+        time.sleep(0.002)
+        return torch.randn(32)
+def main():
+    loader = torch.utils.data.DataLoader(Slow(), batch_size=8, num_workers=2, multiprocessing_context={start!r})
+    for x in loader:
+        model(x).mean().backward(); optimizer.step(); optimizer.zero_grad()
+if __name__ == "__main__":
+    main()
+"""
+    ended = record(tmp_path, text, *WINDOW)
+    assert ended.code == 0, ended.err
+    assert [folder.name for folder in ended.folder.glob("rank-*")] == ["rank-0"]
+    (rank,) = ended.run.ranks
+    assert all(row["num_batches"] == 1 for row in rank.rows)
+    assert sum(row["wait_ns"] or 0 for row in rank.rows) > 0
+
+
+def test_python_m_and_a_sitecustomize_of_the_machine(tmp_path: Path) -> None:
+    script(tmp_path, "train(12)\nimport marker; print(marker.SEEN)", name="job.py")
+    (tmp_path / "marker.py").write_text("SEEN = []\n")
+    (tmp_path / "sitecustomize.py").write_text("import marker; marker.SEEN.append('theirs')\n")
+    words = ["run", "--no-diagnose", "--out", str(tmp_path / "run"), "--", sys.executable, "-m", "job"]
+    done = subprocess.run(
+        stepscope(*words), capture_output=True, timeout=120, check=False, cwd=tmp_path, env=environment(PYTHONPATH=str(tmp_path))
+    )
+    assert (done.returncode, done.stdout) == (0, b"['theirs']\n"), done.stderr
+    assert (tmp_path / "run" / "rank-0" / "steps.jsonl").is_file()
+
+
+def test_two_ranks_record_themselves(tmp_path: Path) -> None:
+    text = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train(24)
+dist.destroy_process_group()
+"""
+    path = script(tmp_path, text)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(path)]
+    words = ["run", "--no-diagnose", "--out", str(tmp_path / "run"), *WINDOW, "--", *launcher]
+    done = subprocess.run(stepscope(*words), capture_output=True, timeout=180, check=False, env=environment())
+    assert done.returncode == 0, done.stderr
+    from stepscope.readers.run_folder import read_run
+
+    run = read_run(tmp_path / "run")
+    assert [rank.rank for rank in run.ranks] == [0, 1]
+    assert [list(rank.windows) for rank in run.ranks] == [[8], [8]]
+
+
+def test_a_recording_is_made_on_demand_by_file_and_by_signal(tmp_path: Path) -> None:
+    import signal
+    import time
+
+    path = script(tmp_path, "train(4000, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)")
+    run, stop = tmp_path / "run", tmp_path / "stop"
+    words = ["run", "--no-diagnose", "--out", str(run), "--start-step", "5", "--", sys.executable, str(path), str(stop)]
+    process = subprocess.Popen(stepscope(*words), env=environment())
+    try:
+        for number, ask in enumerate((lambda: (run / "record-now").touch(), lambda: process.send_signal(signal.SIGUSR2))):
+            _until(lambda number=number: len(list(run.glob("rank-0/window-*.json"))) == number + 1)
+            ask()
+        _until(lambda: len(list(run.glob("rank-0/window-*.json"))) == 3)
+    finally:
+        stop.touch()
+        assert process.wait(60) == 0
+        time.sleep(0)
+
+
+def _until(is_so: object) -> None:
+    """Waits for what a running process is to bring about; a test that waits in vain fails."""
+    import time
+
+    assert callable(is_so)
+    for _ in range(600):
+        if is_so():
+            return
+        time.sleep(0.1)
+    pytest.fail("it did not come about in a minute")
