@@ -192,10 +192,14 @@ def test_the_options_are_pinned() -> None:
             )
         ],
         "run": [
-            *("--every", "--help", "--memory", "--no-diagnose", "--out", "--stacks", "--start-step", "--steps", "--windows", "-h")
+            *("--every", "--help", "--memory", "--no-alerts", "--no-diagnose", "--out", "--prometheus", "--prometheus-host"),
+            *("--stacks", "--start-step", "--steps", "--webhook", "--windows", "-h"),
         ],
         "explain": ["--help", "--list", "-h"],
         "demo": ["--format", "--help", "-h"],
+        "watch": ["--help", "--once", "--prometheus", "--prometheus-host", "-h"],
+        "health": ["--help", "--out", "--timeout", "-h"],
+        "attach": ["--every", "--help", "--looks", "-h"],
     }
 
 

@@ -75,11 +75,19 @@ def ask_recording(run: Path) -> int | None:
     return step
 
 
-def asked_by_file(run: Path) -> bool:
-    """Whether somebody left the file that asks; it is taken away."""
-    path = run / RECORD_NOW
-    try:
-        path.unlink()
-    except OSError:
-        return False
-    return True
+class Requests:
+    """Recordings asked for by signal or by file, held until a rank steps."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._is_asked = False
+
+    def ask(self) -> None:
+        self._is_asked = True
+
+    def look(self) -> None:
+        """Passes on what was asked for; called now and then."""
+        path = self._run / RECORD_NOW
+        if (self._is_asked or path.exists()) and ask_recording(self._run) is not None:
+            self._is_asked = False
+            path.unlink(missing_ok=True)

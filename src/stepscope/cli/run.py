@@ -75,7 +75,7 @@ def record(
 ) -> int:
     """Runs the job with the capture in it; without, where the folder cannot be written. Returns its exit code."""
     from stepscope import __version__
-    from stepscope.capture.control import ask_recording, asked_by_file
+    from stepscope.capture.control import Requests
     from stepscope.capture.launch import launch, prepare
     from stepscope.errors import UsageError
 
@@ -88,15 +88,15 @@ def record(
         return launch(None, command, {})
 
     beside = None if watch is None else watch()
+    requests = Requests(folder)
 
     def meanwhile() -> None:
-        if asked_by_file(folder):
-            ask_recording(folder)
+        requests.look()
         if beside is not None:
             beside.look()
 
     try:
-        return launch(folder, command, told, meanwhile=meanwhile, asked=lambda: ask_recording(folder))
+        return launch(folder, command, told, meanwhile=meanwhile, asked=requests.ask)
     finally:
         if beside is not None:
             beside.close()

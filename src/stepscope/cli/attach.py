@@ -1,0 +1,145 @@
+"""Is it hung or slow, and where? Looks into running processes from outside, and compares the ranks' stacks.
+
+PID is a training process, several, or a launcher: the ranks that it started are found. Each is looked at a few times through
+py-spy, which stops it for some milliseconds each time. Processes must be on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.core.stacks import Comparison, Frame, Stood
+    from stepscope.readers.proc import Process
+
+MOST = 1024
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pids", nargs="+", type=_pid, metavar="PID", help="a training process, or what launched it")
+    parser.add_argument("--looks", type=_looks, default=5, metavar="N", help="how often to look (default: 5)")
+    parser.add_argument("--every", type=_seconds, default=0.2, metavar="S", help="seconds between two looks (default: 0.2)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.analyses.stacks_compare import compare
+    from stepscope.cli.spying import dump, find_spy
+
+    spy = find_spy()
+    chosen = find_ranks(arguments.pids)
+    comparison = compare(look(chosen, lambda pid: dump(spy, pid), arguments.looks, arguments.every))
+    _print(comparison)
+    return 0
+
+
+def find_ranks(pids: Sequence[int], known: dict[int, Process] | None = None) -> list[Process]:
+    """The processes that train: those named, or what they started where that has ranks."""
+    from stepscope.errors import InputError
+    from stepscope.readers.proc import descendants, processes
+
+    everyone = processes() if known is None else known
+    if not everyone:
+        raise InputError("processes are found through /proc, which this system does not have")
+    chosen: dict[int, Process] = {}
+    for pid in pids:
+        if pid not in everyone:
+            raise InputError(f"there is no process {pid} on this machine. Has it ended, or is it in another container?")
+        family = [everyone[pid], *descendants(pid, everyone)]
+        ranks = [process for process in family if process.is_python and _is_rank(process, everyone.get(process.parent))]
+        # A launcher may have a number too, of its machine.
+        launchers = {process.parent for process in ranks}
+        ranks = [process for process in ranks if process.pid not in launchers]
+        python = [process for process in family if process.is_python]
+        if not python:
+            raise InputError(f"process {pid} ({everyone[pid].name}) is not Python, and has started none. Name a training process")
+        chosen |= {process.pid: process for process in (ranks or python[:1])[:MOST]}
+    return list(chosen.values())
+
+
+def _is_rank(process: Process, parent: Process | None) -> bool:
+    """A rank has its number from its launcher; its loader's workers have it from the rank."""
+    names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+    mine = [process.environment.get(name) for name in names]
+    theirs = [None if parent is None else parent.environment.get(name) for name in names]
+    return rank_of(process) is not None and mine != theirs
+
+
+def rank_of(process: Process) -> int | None:
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"):
+        if process.environment.get(name, "").isdecimal():
+            return int(process.environment[name])
+    return None
+
+
+def look(chosen: Sequence[Process], dumped: Callable[[int], tuple[Frame, ...]], num: int, every_s: float) -> list[Stood]:
+    """Each process's stacks, `num` times, all ranks before the next time."""
+    from stepscope.cli.spying import NotPermittedError
+    from stepscope.core.stacks import Stood
+    from stepscope.errors import InputError
+    from stepscope.readers.proc import read_process
+
+    stacks: dict[int, list[tuple[Frame, ...]]] = {process.pid: [] for process in chosen}
+    problems: dict[int, str] = {}
+    first, begun = {process.pid: read_process(process.pid) for process in chosen}, time.monotonic()
+    for number in range(num):
+        if number:
+            time.sleep(every_s)
+        for process in chosen:
+            if process.pid not in problems:
+                try:
+                    stacks[process.pid].append(dumped(process.pid))
+                except NotPermittedError:
+                    raise
+                except InputError as problem:
+                    problems[process.pid] = str(problem)
+    spent = time.monotonic() - begun
+    found = []
+    for process in chosen:
+        before, after = first[process.pid], read_process(process.pid)
+        used = None if before is None or after is None or not spent else (after.cpu_s - before.cpu_s) / spent
+        seen = tuple(stacks[process.pid])
+        found.append(
+            Stood(pid=process.pid, rank=rank_of(process), stacks=seen, cpu_share=used, problem=problems.get(process.pid))
+        )
+    return found
+
+
+def _print(comparison: Comparison) -> None:
+    from rich.console import Console
+
+    from stepscope.report.stacks_view import render_stacks, show_stacks
+
+    console = Console()
+    if console.is_terminal:
+        show_stacks(comparison, console)
+        return
+    text = render_stacks(comparison)
+    sys.stdout.write(text if "utf" in console.encoding.lower() else text.encode("ascii", "replace").decode())
+
+
+def _pid(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a process")
+    return int(text)
+
+
+def _looks(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of looks; give 2 or more: one does not tell hung from running"
+        )
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; give one from 0 to 600")
+    return value

@@ -1,0 +1,161 @@
+"""Ten steps of a job, and whether it is fit to be left alone: for schedulers, before a long run.
+
+COMMAND is started as `stepscope run` would start it, recorded early, and ended as soon as every rank has made its steps, or
+after --timeout. The answer is a table on stdout; the job's own output goes to stderr. Exit code: 0 healthy, 1 not healthy,
+2 could not tell. Nothing of the job stays, whichever way this command ends. It may be ended in the middle of a save:
+let it write to a folder of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepscope.analyses.health import Outcome
+    from stepscope.cli.owned_job import OwnedJob
+    from stepscope.core.diagnosis import Finding
+    from stepscope.core.health import Health
+    from stepscope.readers.run_tail import Follower, RunTail
+
+NUM_STEPS = 10
+OPTIONS: dict[str, Any] = {"start_step": 5, "num_steps": 3, "num_windows": 1, "sample_s": 0.25}
+LOOK_S = 0.25
+PATIENCE_STEPS = 10
+"""Further steps in which a recording that has not come may still come."""
+CODES = {"ok": 0, "bad": 1, "not known": 2}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--timeout", type=_seconds, default=600.0, metavar="S", help="seconds the job may take (default: 600)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the recording there (default: it is not kept)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.analyses.health import health
+    from stepscope.errors import UsageError
+
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        raise UsageError("no command was given. Write it after two dashes: stepscope health -- torchrun train.py")
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
+    with _folder(arguments.out) as folder:
+        answer = health(_try(folder, command, arguments.timeout))
+    _print(answer)
+    return CODES[answer.state]
+
+
+def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
+    """Runs the job as far as is needed, ends it, and says how it went."""
+    from stepscope import __version__
+    from stepscope.analyses.health import Outcome, expected_ranks
+    from stepscope.analyses.presence import presence
+    from stepscope.capture.launch import environment, prepare
+    from stepscope.cli.owned_job import OwnedJob, owned
+    from stepscope.core.live import SILENT
+    from stepscope.errors import UsageError
+    from stepscope.readers.run_tail import Follower
+    from stepscope.runfolder import RUN_FILE, write_json
+
+    try:
+        told = prepare(folder, command, OPTIONS, __version__)
+    except OSError as problem:
+        raise UsageError(f"nothing can be recorded in {folder}: {problem.strerror}. Give --out a folder with room") from None
+    follower = Follower(folder)
+    with owned(lambda: OwnedJob(command, environment(folder))) as job:
+        tail, has_timed_out = _wait(job, follower, timeout_s)
+        code = job.exit_code()
+        silent = tuple(rank.rank for rank in tail.ranks if code is None and presence(rank, tail.wall_ns)[0] == SILENT)
+    # Ranks write their last lines as they end.
+    tail = follower.look()
+    write_json(folder / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": job.exit_code()})
+    findings, why = _findings(folder) if tail.ranks else (None, "")
+    return Outcome(
+        ranks=tail.ranks,
+        expected=expected_ranks(tail.ranks),
+        num_steps=NUM_STEPS,
+        exit_code=code,
+        has_timed_out=has_timed_out,
+        silent=silent,
+        findings=findings,
+        not_diagnosed=why,
+    )
+
+
+def _wait(job: OwnedJob, follower: Follower, timeout_s: float) -> tuple[RunTail, bool]:
+    """Until every rank has what is needed, or the job has ended, or its time is up, which is told."""
+    until = time.monotonic() + timeout_s
+    while True:
+        has_ended, is_late = job.exit_code() is not None, time.monotonic() >= until
+        tail = follower.look()
+        if has_ended or is_late or _is_enough(tail):
+            return tail, is_late and not has_ended
+        time.sleep(LOOK_S)
+
+
+def _is_enough(tail: RunTail) -> bool:
+    """Every rank has made its steps and written its recording, or has had time enough to."""
+    from stepscope.analyses.health import expected_ranks, last_step
+
+    if not tail.ranks or expected_ranks(tail.ranks) - {rank.rank for rank in tail.ranks}:
+        return False
+    steps = [last_step(rank) or 0 for rank in tail.ranks]
+    has_recordings = all(rank.num_windows or rank.problem is not None for rank in tail.ranks)
+    return min(steps) >= (NUM_STEPS if has_recordings else NUM_STEPS + PATIENCE_STEPS)
+
+
+def _findings(folder: Path) -> tuple[tuple[Finding, ...] | None, str]:
+    from stepscope.cli.diagnose import diagnose_paths
+    from stepscope.errors import StepscopeError
+
+    if not any(folder.glob("rank-*/window-*.json")):
+        return None, "no recording was made in these steps"
+    try:
+        return diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=None).findings, ""
+    except StepscopeError as problem:
+        return None, str(problem)
+
+
+@contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    from stepscope.errors import UsageError
+
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="stepscope-health-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} is there already and not empty. Give --out another folder, or take that one away")
+    yield out
+
+
+def _print(answer: Health) -> None:
+    from rich.console import Console
+
+    from stepscope.report.health_view import render_health, show_health
+
+    console = Console()
+    if console.is_terminal:
+        show_health(answer, console)
+        return
+    text = render_health(answer)
+    sys.stdout.write(text if "utf" in console.encoding.lower() else text.encode("ascii", "replace").decode())
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e7:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; give a number above 0, such as 600")
+    return value

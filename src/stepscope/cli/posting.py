@@ -1,0 +1,33 @@
+"""One HTTP POST of JSON, by the standard library."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from typing import Any
+
+
+def post(url: str, body: dict[str, Any], timeout_s: float) -> str | None:
+    """Sends it to an http or https address; returns what went wrong, if anything did."""
+    headers = {"Content-Type": "application/json", "User-Agent": "stepscope"}
+    try:
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")  # noqa: S310 - see _opener
+        with _opener().open(request, timeout=timeout_s):
+            return None
+    except urllib.error.HTTPError as problem:
+        return f"it answered {problem.code}"
+    except urllib.error.URLError as problem:
+        return str(problem.reason)
+    except (OSError, ValueError, HTTPException) as problem:
+        return str(problem)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Of http and https alone, and no redirects: an alert goes where it was told to go, and to no file."""
+    opener = urllib.request.OpenerDirector()
+    handlers = (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler)
+    for handler in (*handlers, urllib.request.HTTPDefaultErrorHandler, urllib.request.HTTPErrorProcessor):
+        opener.add_handler(handler())
+    return opener

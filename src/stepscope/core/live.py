@@ -1,0 +1,95 @@
+"""A run while it runs: where each rank stands, and what is worth a warning.
+
+A field is None when it was not measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RUNS, SILENT, STALLED, SWITCHED_OFF = "runs", "silent", "stalled", "switched off"
+"""silent: its process tells nothing any more; stalled: it tells, but makes no steps; switched off: the capture in it gave up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something that changed for the worse, told once per episode."""
+
+    kind: str
+    """step-time, utilisation, host-memory, device-memory, silent or stalled."""
+    ranks: tuple[int, ...]
+    step: int | None
+    words: str
+    at_wall_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLive:
+    """One rank, by what it wrote last."""
+
+    rank: int
+    state: str
+    """One of the four above."""
+    quiet_s: float | None = None
+    """How long it has told nothing, or made no step, where `state` says so."""
+    step: int | None = None
+    step_ns: float | None = None
+    """The median of the last steps that no profiler slowed; their mean in a long run."""
+    baseline_ns: float | None = None
+    """The same of the run's first good steps."""
+    wait_share: float | None = None
+    """Of those last steps, in next() of a DataLoader."""
+    wait_ns: float | None = None
+    """A step."""
+    samples_per_s: float | None = None
+    gpu_util: float | None = None
+    """Share of the last seconds in which a kernel ran, by the driver; the mean over the rank's devices."""
+    device_bytes: int | None = None
+    device_total_bytes: int | None = None
+    rss_bytes: int | None = None
+
+    @property
+    def steps_per_s(self) -> float | None:
+        return 1e9 / self.step_ns if self.step_ns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankGroup:
+    """Ranks that are alike, and one of them in the middle that stands for all."""
+
+    ranks: tuple[int, ...]
+    one: RankLive
+    is_outlier: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveView:
+    """All of a run that a glance should show."""
+
+    path: str
+    command: tuple[str, ...]
+    exit_code: int | None
+    """None while it runs."""
+    running_s: float | None
+    ranks: tuple[RankLive, ...]
+    groups: tuple[RankGroup, ...]
+    """The ranks in few lines."""
+    num_outliers_left_out: int
+    world_size: int | None
+    """What the ranks say there should be."""
+    bound: str
+    """What limits the run, as far as it can be told by now, in words."""
+    alerts: tuple[Alert, ...] = ()
+
+    @property
+    def step_ns(self) -> float | None:
+        """The job's step: the median over ranks."""
+        told = sorted(rank.step_ns for rank in self.ranks if rank.step_ns is not None)
+        return told[(len(told) - 1) // 2] if told else None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Of all ranks together; None where one of them does not tell."""
+        told = [rank.samples_per_s for rank in self.ranks]
+        known = [value for value in told if value is not None]
+        return sum(known) if known and len(known) == len(told) else None

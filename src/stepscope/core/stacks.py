@@ -1,0 +1,56 @@
+"""Where processes stand in their code, looked at from outside a few times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One call."""
+
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stood:
+    """One process, over all looks at it."""
+
+    pid: int
+    rank: int | None
+    """None where its environment does not tell."""
+    stacks: tuple[tuple[Frame, ...], ...]
+    """Of the thread that trains, a stack for each look; the innermost call first."""
+    cpu_share: float | None
+    """CPU time it used in the meantime, in cores."""
+    problem: str | None = None
+    """Why there are no stacks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is made of it."""
+
+    pid: int
+    rank: int | None
+    state: str
+    """hung: in one place and using no CPU; slow: in one place and using CPU; running; or unknown."""
+    where: tuple[Frame, ...]
+    """The innermost calls of the training code itself, the innermost first."""
+    inside: str | None
+    """The call they are in, of torch or another library."""
+    collective: str | None
+    """The collective it is in, where it is in one."""
+    is_elsewhere: bool = False
+    """Stands where most ranks do not."""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All ranks, and what their places mean together."""
+
+    ranks: tuple[Standing, ...]
+    summary: str

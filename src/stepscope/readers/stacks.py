@@ -1,0 +1,35 @@
+"""Reads what `py-spy dump --json` prints: the Python stacks of a process's threads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from stepscope.core.stacks import Frame
+from stepscope.errors import FormatError
+
+MOST_FRAMES = 500
+
+
+def training_stack(text: str | bytes, pid: int) -> tuple[Frame, ...]:
+    """The main thread's stack, innermost call first; empty when it is in no Python code."""
+    try:
+        threads = json.loads(text)
+    except (ValueError, RecursionError):
+        threads = None
+    if not isinstance(threads, list):
+        raise FormatError(f"py-spy told no stacks of process {pid}. Is it version 0.4 or later? (py-spy --version)")
+    known = [thread for thread in threads if isinstance(thread, dict)]
+    chosen = [thread for thread in known if thread.get("os_thread_id") == pid]
+    chosen = chosen or [thread for thread in known if thread.get("thread_name") == "MainThread"] or known
+    return tuple(map(_frame, (chosen[0].get("frames") or [])[:MOST_FRAMES])) if chosen else ()
+
+
+def _frame(told: Any) -> Frame:
+    told = told if isinstance(told, dict) else {}
+    line = told.get("line")
+    return Frame(
+        name=str(told.get("name") or "?"),
+        file=str(told.get("filename") or told.get("short_filename") or "?"),
+        line=line if isinstance(line, int) else 0,
+    )

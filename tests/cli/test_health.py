@@ -1,0 +1,111 @@
+"""`health` on real jobs: the answer, the exit code, and that nothing of the job stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepscope.cli.owned_job import MARK, OwnedJob
+from stepscope.readers.proc import processes
+from tests.capture.jobs import environment, script, stepscope
+from tests.waiting import until
+
+pytest.importorskip("torch")
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if len(sys.argv) == 2:
+    child = subprocess.Popen([sys.executable, __file__, sys.argv[1], "child"], start_new_session=True)
+else:
+    open(sys.argv[1], "w").close()
+time.sleep(600)
+"""
+
+
+def check(folder: Path, text: str, *options: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    path = script(folder, text)
+    words = ["health", *options, "--", sys.executable, *launcher, str(path)]
+    done = subprocess.run(stepscope(*words), capture_output=True, text=True, timeout=200, check=False, env=environment())
+    assert not _left(str(path)), "nothing of the job runs on"
+    return done
+
+
+def _left(path: str) -> list[int]:
+    """Processes whose command names this script as its own."""
+    return [
+        one.pid for one in processes().values() if path in one.command and one.state != "Z" and "stepscope" not in one.command
+    ]
+
+
+def test_an_endless_healthy_job_is_ended_and_called_so(tmp_path: Path) -> None:
+    done = check(tmp_path, "print('from the job', flush=True)\ntrain(10**9)", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("Healthy.")
+    assert "from the job" in done.stderr, "stdout is for the answer"
+    assert list((tmp_path / "run" / "rank-0").glob("window-5.*"))
+
+
+def test_a_rank_that_holds_the_others_up_is_named(tmp_path: Path) -> None:
+    text = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train(10**9, at_step=lambda step: time.sleep(0.1 * dist.get_rank()))
+"""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    done = check(tmp_path, text, launcher=launcher)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "2 of 2 stepped" in done.stdout
+    assert "late-rank (rank 1)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "code", "words"),
+    [
+        ("train(3); sys.exit(7)", (), 1, "it failed with exit code 7"),
+        ("sys.exit(7)", (), 1, "before any rank made a step"),
+        ("pass", (), 2, "without an optimizer step"),
+        ("time.sleep(600)", ("--timeout", "2"), 2, "no rank made a step in the time given"),
+    ],
+)
+def test_jobs_that_are_not_well(tmp_path: Path, text: str, options: tuple[str, ...], code: int, words: str) -> None:
+    done = check(tmp_path, text, *options)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert words in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_takes_the_job_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    ready = tmp_path / "ready"
+    path = script(tmp_path, f"open({str(ready)!r}, 'w').close()\ntime.sleep(600)")
+    process = subprocess.Popen(stepscope("health", "--", sys.executable, str(path)), env=environment())
+    until(ready.exists)
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    assert not _left(str(path))
+
+
+def test_processes_that_ignore_being_asked_are_ended_in_whatever_session(tmp_path: Path) -> None:
+    path, ready = tmp_path / "stubborn.py", tmp_path / "ready"
+    path.write_text(STUBBORN)
+    job = OwnedJob([sys.executable, str(path), str(ready)], dict(os.environ), grace_s=0.4)
+    until(ready.exists)
+    assert len(_left(str(path))) == 2
+    job.end()
+    until(lambda: not _left(str(path)))
+    assert job.exit_code() == 128 + signal.SIGKILL
+    assert not [one for one in processes().values() if one.environment.get(MARK)]
+
+
+def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
+    for words, said in ((["--", "no-such-command"], "not a command"), (["--"], "no command was given")):
+        done = subprocess.run(stepscope("health", *words), capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert said in done.stderr

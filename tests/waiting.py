@@ -1,0 +1,22 @@
+"""Waiting for what another process is to bring about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+
+def until(is_so: Callable[[], object], seconds: float = 60.0) -> None:
+    """Looks again and again; a test that waits in vain fails."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if is_so():
+                return
+        except OSError:
+            # A file or a server that is not there yet.
+            pass
+        time.sleep(0.1)
+    pytest.fail(f"it did not come about in {seconds:.0f} s")
