@@ -3,7 +3,8 @@
 What it sees: a step with several rounds of forward and backward for one optimizer step, and the same gradient collectives
 (all-reduce, reduce-scatter) in each round.
 
-Why it costs: with accumulation over k micro-batches all but the last exchange are thrown away: the bytes cross the wire k times.
+Why it costs: with accumulation over k micro-batches all but the last exchange are thrown away: the bytes cross the wire k times,
+and each time the host copies every gradient into its bucket and back, and broadcasts the buffers.
 
 Evidence it needs: the collectives' sizes, which c10d records by itself, and the optimizer's marks.
 
@@ -15,16 +16,28 @@ Example: 4 micro-batches over a slow link took 490 ms a step, 158 ms with no_syn
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.core.trace import NONE, Bool
+from stepscope.analyses.intervals import Intervals, contains, union
+from stepscope.analyses.naming import matching
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+from stepscope.replay.changes import without_host_ranges
+from stepscope.replay.team import with_graphs
+from stepscope.replay.together import Team
 from stepscope.rules.crew import Crew, TeamProposal, without_collectives
 from stepscope.rules.rounds import num_rounds, round_of
 
 CODE = "sync-every-microbatch"
 BOUND = "comms"
+BROADCAST = re.compile(r"^c10d::broadcast")
+EXCHANGING = re.compile(r"^torch(::distributed|\.distributed\.ddp)[.:]+reducer::|^c10d::(allreduce|reduce_scatter|broadcast)")
+"""What DDP records of its own work around an exchange: gradients copied into buckets and back, and the calls themselves."""
+FORWARD = re.compile(r"^DistributedDataParallel\.forward")
+"""Begins with the buffers' broadcast, where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +55,7 @@ def propose_team(crew: Crew) -> TeamProposal | None:
     if any(found is None for found in rounds):
         return None
     masks = [found for found in rounds if found is not None]
+    around = [_around(crew, place) for place in range(len(crew.cases))]
     first = masks[0]
     gone = int(first.sum()) / max(crew.team.parts[0].graph.num_steps, 1)
     ledger = crew.ledgers[0]
@@ -58,8 +72,47 @@ def propose_team(crew: Crew) -> TeamProposal | None:
             f"{gone:.0f} exchanges a step are thrown away, {size / max(crew.team.parts[0].graph.num_steps, 1) / 1e6:.0f} MB",
         ),
         ranks=crew.ranks,
-        change=lambda team: without_collectives(team, masks),
+        change=lambda team: _held(team, masks, around),
     )
+
+
+def _held(team: Team, masks: Sequence[Bool], around: Sequence[Intervals]) -> Team:
+    """No exchange but the last, nor what the host does for it: filling buckets, emptying them, broadcasting buffers."""
+    gone, graphs = [], []
+    for part, mask, ranges in zip(team.parts, masks, around, strict=True):
+        graph = part.graph
+        launched = np.repeat(contains(ranges, graph.call_start_ns), np.diff(graph.call_first))
+        gone.append(mask | launched)
+        graphs.append(without_host_ranges(graph, ranges))
+    return without_collectives(with_graphs(team, graphs), gone)
+
+
+def _around(crew: Crew, place: int) -> Intervals:
+    """When the host works for exchanges that are not needed: from each step's first round to its last one, which is kept."""
+    graph, trace = crew.team.parts[place].graph, crew.cases[place].survey.trace
+    number = round_of(crew, place)
+    launched = np.repeat(graph.call_start_ns, np.diff(graph.call_first))
+    bounds = []
+    for step in range(graph.num_steps):
+        mine = np.flatnonzero((graph.task_step == step) & (number != NONE))
+        last = int(number[mine].max()) if len(mine) else 0
+        if last > 0:
+            bounds.append((int(launched[mine].min()), int(launched[mine[number[mine] == last]].min())))
+    held = union(np.array([low for low, _ in bounds], np.int64), np.array([high for _, high in bounds], np.int64))
+    own = np.flatnonzero(trace.is_kind(Kind.OP, Kind.MARK) & matching(trace, EXCHANGING))
+    own = own[contains(held, trace.start_ns[own])]
+    forward = np.flatnonzero(trace.is_kind(Kind.MARK) & matching(trace, FORWARD))
+    forward = forward[contains(held, trace.start_ns[forward])]
+    sent = np.sort(trace.end_ns[own[matching(trace, BROADCAST)[own]]])
+    until = [int(sent[(sent > low) & (sent <= high)].max(initial=low)) for low, high in _spans(trace, forward)]
+    return union(
+        np.concatenate([trace.start_ns[own], trace.start_ns[forward]]),
+        np.concatenate([trace.end_ns[own], np.array(until, np.int64)]),
+    )
+
+
+def _spans(trace: Trace, events: Int64) -> list[tuple[int, int]]:
+    return list(zip(trace.start_ns[events].tolist(), trace.end_ns[events].tolist(), strict=True))
 
 
 def _rounds(crew: Crew, place: int) -> Bool | None:
