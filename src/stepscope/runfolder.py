@@ -2,6 +2,7 @@
 
     RUN/run.json                        the command, when it ran, how it ended, what was asked of the capture
     RUN/site/sitecustomize.py           what every Python of the job starts with
+    RUN/site/entered                    there from when it first met torch
     RUN/control.json                    what the job is asked while it runs: a recording, a stop
     RUN/alerts.jsonl                    a line per alert while the job ran: kind, ranks, step, words, at_wall_ns
     RUN/rank-3/rank.json                who this rank is, its machine, versions, environment, knobs, model
@@ -38,6 +39,8 @@ ALERTS_FILE = "alerts.jsonl"
 DIAGNOSIS_FILE = "diagnosis.json"
 REPORT_FILE = "report.html"
 SITE_FOLDER = "site"
+ENTERED_FILE = "entered"
+"""In the site folder, from when the capture first got into a process that imports torch."""
 RANK_FOLDER = re.compile(r"^rank-(\d{1,7})(?:\.(\d{1,10}))?$")
 """The number of the rank, and of the process where another one of the same rank was there before it."""
 WINDOW_NAME = re.compile(r"^window-(\d{1,12})\.pt\.trace\.json(?:\.gz)?$")

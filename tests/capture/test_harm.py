@@ -1,4 +1,4 @@
-"""Whatever happens to the capture, the job goes on as if it were not there; whatever happens to the job, what was recorded stays."""
+"""Whatever happens to the capture, the job goes on; whatever happens to the job, what was recorded stays."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.capture.jobs import environment, record, script, stepscope
+from tests.waiting import until
 
 pytest.importorskip("torch")
 
@@ -110,31 +112,20 @@ dist.destroy_process_group()
 
 
 def test_a_recording_is_made_on_demand_by_file_and_by_signal(tmp_path: Path) -> None:
-    import signal
-    import time
-
-    path = script(tmp_path, "train(4000, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)")
+    path = script(tmp_path, "train(20000, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)")
     run, stop = tmp_path / "run", tmp_path / "stop"
     words = ["run", "--no-diagnose", "--out", str(run), "--start-step", "5", "--", sys.executable, str(path), str(stop)]
     process = subprocess.Popen(stepscope(*words), env=environment())
+
+    def recordings() -> int:
+        return len(list(run.glob("rank-0/window-*.json")))
+
     try:
-        for number, ask in enumerate((lambda: (run / "record-now").touch(), lambda: process.send_signal(signal.SIGUSR2))):
-            _until(lambda number=number: len(list(run.glob("rank-0/window-*.json"))) == number + 1)
-            ask()
-        _until(lambda: len(list(run.glob("rank-0/window-*.json"))) == 3)
+        until(lambda: recordings() == 1)
+        (run / "record-now").touch()
+        until(lambda: recordings() == 2)
+        process.send_signal(signal.SIGUSR2)
+        until(lambda: recordings() == 3)
     finally:
         stop.touch()
         assert process.wait(60) == 0
-        time.sleep(0)
-
-
-def _until(is_so: object) -> None:
-    """Waits for what a running process is to bring about; a test that waits in vain fails."""
-    import time
-
-    assert callable(is_so)
-    for _ in range(600):
-        if is_so():
-            return
-        time.sleep(0.1)
-    pytest.fail("it did not come about in a minute")

@@ -11,6 +11,8 @@ from stepscope.core.run import UnprofiledSteps
 
 TRIMMED = 0.05
 """At each end of the sorted steps: one hiccup in twenty is not the run's pace; every fourth step's wait for a loader is."""
+ENOUGH = 8
+"""Steps before a recording with which those after it are not needed."""
 LEAST = 3
 """Steps from which a time is told."""
 MOST = 400
@@ -23,7 +25,7 @@ Row = Mapping[str, int | None]
 
 def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
     """From rows of RUN/rank-N/steps.jsonl, in order; None when there are too few of the usual kind."""
-    timed = [row for row in rows if row["state"] == 0]
+    timed = _before_recording(rows)
     usual = _usual(timed)[-MOST:]
     if len(usual) < LEAST:
         return None
@@ -49,13 +51,28 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
     )
 
 
+def _before_recording(rows: Sequence[Row]) -> list[Row]:
+    """Timed steps before the first recording, if there are enough; all of them otherwise. Once a profiler has been attached,
+    parts of it may stay and slow the host."""
+    timed = [row for row in rows if row["state"] == 0]
+    recorded = [row["step"] or 0 for row in rows if row["state"] == 2]
+    first = recorded[0] if recorded else None
+    before = [row for row in timed if first is None or (row["step"] or 0) < first]
+    return before if len(_usual(before)) >= ENOUGH else timed
+
+
 def _usual(rows: Sequence[Row]) -> list[Row]:
-    """Steps with the commonest number of batches and backward passes, and no save: an evaluation is another thing."""
+    """Steps with the commonest number of batches and backward passes, and no save: an evaluation is another thing.
+
+    Where most steps are of another kind than the commonest (a closure called as often as it takes), all kinds are usual.
+    """
     kinds = Counter((row["num_batches"], row["num_backwards"]) for row in rows)
     if not kinds:
         return []
-    commonest, _ = kinds.most_common(1)[0]
-    return [row for row in rows if (row["num_batches"], row["num_backwards"]) == commonest and not row["save_ns"]]
+    commonest, num = kinds.most_common(1)[0]
+    is_common = num * 2 >= len(rows)
+    unsaved = [row for row in rows if not row["save_ns"]]
+    return [row for row in unsaved if not is_common or (row["num_batches"], row["num_backwards"]) == commonest]
 
 
 def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:

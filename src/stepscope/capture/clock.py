@@ -23,10 +23,12 @@ class DeviceClock:
         self._last: Any = None
         self._last_step = -2
         self._device: int | None = None
+        self.settled = -1
+        """The last step of which nothing more will be told."""
 
     def mark(self, step: int) -> list[tuple[int, int]]:
         """Marks the end of a step. Returns (step, nanoseconds) of earlier ones that are over by now."""
-        if self._cuda.is_current_stream_capturing():
+        if self.is_capturing():
             return []
         if (device := self._cuda.current_device()) != self._device:
             # Events of two devices cannot be compared.
@@ -39,6 +41,10 @@ class DeviceClock:
             self._pending.append((step, event))
         return self._over()
 
+    def is_capturing(self) -> bool:
+        """Whether what runs now becomes part of a CUDA graph."""
+        return bool(self._cuda.is_current_stream_capturing())
+
     def _over(self) -> list[tuple[int, int]]:
         over = []
         while self._pending and self._pending[0][1].query():
@@ -48,6 +54,7 @@ class DeviceClock:
             if self._last is not None:
                 self._spare.append(self._last)
             self._last, self._last_step = event, step
+            self.settled = step
         return over
 
 

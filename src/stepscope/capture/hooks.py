@@ -16,6 +16,7 @@ from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.patches import replace, timed
 from stepscope.capture.session import Session
+from stepscope.capture.step_hooks import hooked_backward, hooked_next, hooked_step
 from stepscope.capture.window import give_way
 
 _current: list[Session] = []
@@ -33,10 +34,12 @@ def begin(run: Path, options: Options) -> Session:
     _current[:] = [session]
     torch = sys.modules["torch"]
     _hook_optimizers(guard, torch, session)
-    replace(guard, torch.autograd, "backward", timed(guard, session.went_back))
-    replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", timed(guard, session.waited))  # noqa: SLF001
+    replace(guard, torch.autograd, "backward", hooked_backward(session, guard))
+    replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", hooked_next(session))  # noqa: SLF001
     replace(guard, torch.utils.data.DataLoader, "__iter__", timed(guard, session.began_epoch))
     replace(guard, torch, "save", timed(guard, session.saved))
+    if hasattr(torch.cuda, "CUDAGraph") and "replay" in torch.cuda.CUDAGraph.__dict__:
+        replace(guard, torch.cuda.CUDAGraph, "replay", timed(guard, session.replayed))
     give_way(guard, session)
     _hook_collections(guard, session)
     atexit.register(guard.watch(session.finish))
@@ -47,9 +50,11 @@ def begin(run: Path, options: Options) -> Session:
 def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
     """Around every optimizer's step, outside the range that the profiler has for it: a window must not open inside one."""
 
+    around = hooked_step(session, guard)
+
     def make(was: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def hook_step(function: Any) -> Any:
-            return timed(guard, session.stepped)(was(function))
+            return around(was(function))
 
         return hook_step
 
@@ -60,16 +65,21 @@ def _hook_collections(guard: Guard, session: Session) -> None:
     begun = 0
 
     def told(phase: str, info: dict[str, int]) -> None:
+        # The youngest objects are collected within microseconds, and many times a second.
+        if info["generation"] > 0:
+            watched(phase, info["generation"])
+
+    def timed_collection(phase: str, generation: int) -> None:
         nonlocal begun
         now = time.perf_counter_ns()
         if phase == "start":
             begun = now
         elif begun:
-            session.collected(begun, now, info.get("generation", 0))
+            session.collected(begun, now, generation)
 
-    watched = guard.watch(told)
-    gc.callbacks.append(watched)
-    guard.at_end(lambda: gc.callbacks.remove(watched))
+    watched = guard.watch(timed_collection)
+    gc.callbacks.append(told)
+    guard.at_end(lambda: gc.callbacks.remove(told))
 
 
 def _forget(session: Session, guard: Guard) -> None:

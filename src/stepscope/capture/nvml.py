@@ -13,7 +13,7 @@ from stepscope.capture.rates import Rates
 LIBRARY = "libnvidia-ml.so.1"
 ERRORS = {1: "not initialized", 2: "invalid argument", 3: "not supported", 4: "no permission", 6: "not found", 15: "GPU is lost"}
 SELDOM = 10
-"""Samples between two questions about PCIe: the driver measures for some 20 ms each time."""
+"""Samples between two questions about what changes slowly (temperature, limits) or takes the driver long: PCIe some 20 ms."""
 CLOCK_SM, CLOCK_MEMORY = 1, 2
 TEMPERATURE_GPU = 0
 PCIE_TX, PCIE_RX = 0, 1
@@ -113,18 +113,12 @@ class NvmlDevice:
         self._rates = Rates(clock)
         self._num_taken = 0
         self._questions: list[Callable[[], dict[str, Any]]] = [
-            *(
-                self._utilization,
-                self._sm_clock,
-                self._memory_clock,
-                self._max_clock,
-                self._power,
-                self._power_limit,
-                self._energy,
-            ),
-            *(self._temperature, self._throttling, self._memory, self._nvlink),
+            *(self._utilization, self._sm_clock, self._power, self._energy, self._throttling, self._nvlink),
         ]
-        self._seldom = [self._pcie, self._pcie_link]
+        self._seldom: list[Callable[[], dict[str, Any]]] = [
+            *(self._memory_clock, self._max_clock, self._power_limit, self._temperature, self._memory),
+            *(self._pcie, self._pcie_link),
+        ]
 
     def take(self) -> dict[str, Any]:
         sample: dict[str, Any] = {}

@@ -32,7 +32,7 @@ def replace(guard: Guard, owner: Any, name: str, make: Callable[[Any], Any]) -> 
 
 def timed(guard: Guard, told: Told) -> Callable[[Any], Any]:
     """Makes a function tell when it ran, also when it raised. The compiler sees only the function itself."""
-    is_compiling = _is_compiling()
+    is_compiling = compiling_asker()
     watched = guard.watch(told)
     clock = time.perf_counter_ns
 
@@ -52,7 +52,8 @@ def timed(guard: Guard, told: Told) -> Callable[[Any], Any]:
     return make
 
 
-def _is_compiling() -> Callable[[], bool]:
+def compiling_asker() -> Callable[[], bool]:
+    """Says whether the compiler is reading this very code: then it must see nothing of ours."""
     compiler = getattr(sys.modules["torch"], "compiler", None)
     asked = getattr(compiler, "is_compiling", None)
     return asked if callable(asked) else lambda: False

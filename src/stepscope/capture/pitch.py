@@ -35,6 +35,11 @@ class Anchor:
             return True
         return self._another(optimizer)
 
+    @property
+    def is_only(self) -> bool:
+        """Whether no other optimizer steps beside it."""
+        return not self._seen
+
     def _another(self, optimizer: int) -> bool:
         before = self._seen.get(optimizer)
         is_rarer = before is not None and self._turn - before > 1

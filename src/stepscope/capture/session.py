@@ -13,7 +13,7 @@ from stepscope.capture.clock import MOST_PENDING, DeviceClock, device_clock
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.pitch import Anchor
-from stepscope.capture.window import Window, is_profiling
+from stepscope.capture.window import Others, Window, backward_asker, is_profiling
 from stepscope.capture.writer import Writer
 from stepscope.runfolder import PROBLEM_FILE, STATES, claim_rank
 
@@ -22,6 +22,12 @@ FIRST_STEPS = 5
 """Not counted: the first steps compile, allocate and wait for the loader's first batches."""
 AFTER_STEPS = 2
 """Not counted after a recording: the loader and the device catch up with the time the file took."""
+LEAST_INSTEAD = 200
+PATIENCE_NS, PATIENT_STEPS = 2_000_000_000, 10
+"""Backward passes or replays, and time, without any optimizer step, from which these are taken for steps: more than a step
+accumulates, and longer than it takes."""
+SELDOM = 50
+"""Steps between two looks whether the job uses a GPU by now, after the first ones."""
 MOST_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
 
@@ -32,10 +38,42 @@ Row = list[Any]
 class Session:
     """What the hooks tell ends here. Made when torch is imported; nothing is written before the first optimizer step."""
 
+    # What every step touches lies side by side: after the model has run, the caches are the model's, and each line costs.
+    __slots__ = (
+        "__dict__",
+        "_after",
+        "_anchor",
+        "_backward_ns",
+        "_clock",
+        "_ends_after_backward",
+        "_gc_ns",
+        "_is_instead",
+        "_last_dur_ns",
+        "_last_ns",
+        "_num_backwards",
+        "_num_batches",
+        "_num_instead",
+        "_optimizer_ns",
+        "_quiet_optimizer",
+        "_quiet_until",
+        "_save_ns",
+        "_wait_ns",
+        "_windows_left",
+        "is_by_hand",
+        "is_in_backward",
+        "loader",
+        "rows",
+        "step",
+        "wanted_step",
+        "window",
+        "writer",
+    )
+
     def __init__(self, run: Path, options: Options, guard: Guard) -> None:
         self.run, self.options, self.guard = run, options, guard
         guard.tell = self._tell_problem
         self.window: Window | None = None
+        self.others = Others()
         self.writer: Writer | None = None
         self.rows: deque[Row] = deque(maxlen=MOST_WAITING)
         self.loader: Any = None
@@ -46,24 +84,38 @@ class Session:
         self.wanted_step: int | None = options.start_step
         """Where the next recording begins, as far as it is known."""
         self._windows_left = options.num_windows
+        self._moment = options.warm_up_steps
+        self._next_moment = -(-4 * options.warm_up_steps // 3)
+        """The next steps at which a recording may begin by itself."""
         self._anchor = Anchor()
         self._clock: DeviceClock | None = None
         self._begun_ns = 0
         self._last_ns = 0
+        self._last_dur_ns: int | None = None
+        self._num_instead = 0
+        self._is_instead = False
+        self._quiet_until = 0
+        self._quiet_optimizer = 0
         self._after = 0
+        self.is_in_backward = backward_asker(sys.modules.get("torch"))
+        self._ends_after_backward = False
         self._wait_ns = self._backward_ns = self._optimizer_ns = self._save_ns = self._gc_ns = 0
         self._num_batches = self._num_backwards = 0
 
-    # What the hooks call. Each is a few hundred nanoseconds.
+    # What the hooks call; those that every step runs stand in step_hooks.py.
 
-    def waited(self, loader: Any, begun: int, ended: int) -> None:
-        self._wait_ns += ended - begun
-        self._num_batches += 1
-        self.loader = loader
+    def after_backward(self, ended: int) -> None:
+        """A backward pass is over that may end a step: optimizers stepped inside it, or none has stepped for long."""
+        if self._ends_after_backward:
+            self._ends_after_backward = False
+            self.ended_step(ended)
+        else:
+            self._instead(0, ended)
 
-    def went_back(self, _: Any, begun: int, ended: int) -> None:
-        self._backward_ns += ended - begun
-        self._num_backwards += 1
+    def replayed(self, graph: Any, _begun: int, ended: int) -> None:
+        """A CUDA graph was replayed: a whole step may be inside."""
+        self._num_instead += 1
+        self._instead(id(graph), ended)
 
     def saved(self, _: Any, begun: int, ended: int) -> None:
         self._save_ns += ended - begun
@@ -81,9 +133,32 @@ class Session:
 
     def stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         """An optimizer stepped; where it ends a turn of the loop, a step is over."""
+        self._quiet_until = 0
+        if self._clock is not None and self._clock.is_capturing():
+            return
         self._optimizer_ns += ended - begun
+        self._num_instead = 0
+        if self._is_instead:
+            self._is_instead, self._anchor = False, Anchor()
         if not self.is_by_hand and self._anchor.ends_step(id(optimizer)):
-            self.ended_step(ended)
+            self._quiet_optimizer = id(optimizer)
+            if self.is_in_backward():
+                # Optimizers that step as gradients come: a profiler that is attached or taken off inside a pass ends the process.
+                self._ends_after_backward = True
+            else:
+                self.ended_step(ended)
+
+    def _instead(self, what: int, now: int) -> None:
+        """Backward passes or replayed graphs end steps where no optimizer does: one of another make, or one inside a graph."""
+        if self.is_by_hand or (not self._is_instead and self._num_instead < LEAST_INSTEAD):
+            return
+        if not self._is_instead:
+            usual = self._last_dur_ns or 0
+            if now - self._last_ns < max(PATIENCE_NS, PATIENT_STEPS * usual):
+                return
+            self._is_instead, self._anchor = True, Anchor()
+        if self._anchor.ends_step(what):
+            self.ended_step(now)
 
     def ended_step(self, now: int) -> None:
         """A step is over at `now`."""
@@ -94,17 +169,28 @@ class Session:
         window = self.window
         if window is not None:
             self._go_on(window)
-        elif self._windows_left > 0 or self.wanted_step is not None:
+        elif self._windows_left > 0 if self.wanted_step is None else self.step >= self.wanted_step:
             self._maybe_record(now)
+        else:
+            self._quiet_until = self._next_due()
         # Whatever we did since the step's end is in no step.
         self._last_ns = time.perf_counter_ns() if self.window is not window else now
         self._wait_ns = self._backward_ns = self._optimizer_ns = self._save_ns = self._gc_ns = 0
         self._num_batches = self._num_backwards = 0
 
+    def _next_due(self) -> int:
+        """The step before which a step's end is nothing but a row; 0 when it may be more."""
+        usual = self._clock is None and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
+        if self.is_by_hand or self._is_instead or not usual:
+            return 0
+        look = self.step - self.step % SELDOM + SELDOM
+        return look if self.wanted_step is None else min(look, self.wanted_step - 1)
+
     def ask(self, first_step: int) -> None:
         """A recording is wanted from this step on, or as soon as may be."""
         if self.window is None:
             self.wanted_step = max(first_step, self.step + 1)
+            self._quiet_until = 0
 
     def finish(self) -> None:
         """The process ends: what is there is written down."""
@@ -121,18 +207,39 @@ class Session:
         self._begun_ns = now
         self.writer = Writer(self, claim_rank(self.run, rank_of(sys.modules["torch"])))
         self.writer.start()
+        self._finish_with_process()
         self.step = 1
 
+    def _finish_with_process(self) -> None:
+        """A child that multiprocessing forked ends without atexit, but not without this."""
+        processes = sys.modules.get("multiprocessing.util")
+        if processes is not None:
+            processes.Finalize(None, self.guard.watch(self.finish), exitpriority=0)
+
     def _keep(self, now: int) -> None:
-        if self._clock is None:
+        step = self.step
+        if self._clock is None and (step <= FIRST_STEPS or step % SELDOM == 0):
             self._clock = device_clock(sys.modules["torch"])
-        row: Row = [self.step, now, now - self._last_ns, None, self._wait_ns, self._num_batches, self._backward_ns]
-        row += [self._num_backwards, self._optimizer_ns, self._save_ns, self._gc_ns, self._state()]
+        self._last_dur_ns = dur_ns = now - self._last_ns
+        row: Row = [
+            step,
+            now,
+            dur_ns,
+            None,
+            self._wait_ns,
+            self._num_batches,
+            self._backward_ns,
+            self._num_backwards,
+            self._optimizer_ns,
+            self._save_ns,
+            self._gc_ns,
+            self._state(),
+        ]
         self.rows.append(row)
-        self.step += 1
+        self.step = step + 1
         if self._clock is not None:
-            for step, device_ns in self._clock.mark(row[0]):
-                self._measured(step, device_ns)
+            for earlier, device_ns in self._clock.mark(step):
+                self._measured(earlier, device_ns)
 
     def _measured(self, step: int, device_ns: int) -> None:
         """The device's time of an earlier step, written into its row where that has not left yet."""
@@ -147,7 +254,7 @@ class Session:
         ready = []
         while self.rows:
             row = self.rows[0]
-            if not (every or self._clock is None or row[3] is not None or self.step - row[0] > MOST_PENDING):
+            if not (every or self._clock is None or row[0] <= self._clock.settled or self.step - row[0] > MOST_PENDING):
                 break
             ready.append(self.rows.popleft())
         return ready
@@ -188,22 +295,27 @@ class Session:
         if self._windows_left > 0:
             self.wanted_step = self.step + self.options.every_steps
         assert self.writer is not None
-        if is_profiling(torch):
+        if is_profiling(torch) or self.others.is_there():
             self.writer.event("window", now, first_step=self.step, problem="a profiler of the job's own was attached")
             return
         self.writer.before_window()
         self.window = Window(torch, self.options, self.writer.folder / f"window-{self.step}.pt.trace.json", self.step)
+        self.window.open()
 
     def _tell_problem(self, problem: str) -> None:
         """Why the capture ended, once; in the rank's folder where there is one."""
         folder = self.run if self.writer is None else self.writer.folder
         name = f"problem-{os.getpid()}.txt" if self.writer is None else PROBLEM_FILE
         (folder / name).write_text(problem, encoding="utf-8")
+        if self.writer is not None:
+            self.writer.last_lines()
 
     def _good_moment(self, now: int) -> int | None:
-        """The step to begin with: one of a doubling row of numbers, so that ranks that pace alike choose the same."""
-        first = self.options.warm_up_steps
-        if self.step < first or (self.step % first or (self.step // first) & (self.step // first - 1)):
+        """The step to begin with: one of a row of numbers each a third or a half larger than the one before (15, 20, 30, 40, 60,
+        ...), so that ranks that pace alike choose the same."""
+        while self.step > self._moment:
+            self._moment, self._next_moment = self._next_moment, 2 * self._moment
+        if self.step < self._moment:
             return None
         return self.step if now - self._begun_ns >= self.options.warm_up_s * 1e9 else None
 

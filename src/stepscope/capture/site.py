@@ -69,9 +69,11 @@ def _hook_up(run: str) -> None:
     try:
         from stepscope.capture.hooks import begin
         from stepscope.capture.options import options_of
-        from stepscope.runfolder import read_options
+        from stepscope.runfolder import ENTERED_FILE, SITE_FOLDER, read_options
 
         folder = Path(run)
+        with suppress(OSError):
+            (folder / SITE_FOLDER / ENTERED_FILE).touch()
         begin(folder, options_of(read_options(folder)))
     except Exception:  # noqa: BLE001 - before there is a guard, this is it
         _tell(run)

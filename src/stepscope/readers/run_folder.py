@@ -11,12 +11,14 @@ from typing import Any
 
 from stepscope.errors import InputError
 from stepscope.runfolder import (
+    ENTERED_FILE,
     EVENTS_FILE,
     PROBLEM_FILE,
     RANK_FILE,
     RANK_FOLDER,
     RUN_FILE,
     SAMPLES_FILE,
+    SITE_FOLDER,
     STEP_COLUMNS,
     STEPS_FILE,
     WINDOW_NAME,
@@ -86,7 +88,26 @@ def read_run(path: Path) -> RunRecord:
         if len(folders) > 1:
             notes.append(f"{len(folders)} processes were rank {rank}, one after the other or at once; {newest.name} is judged")
         ranks.append(_read_rank(newest, rank, notes))
+    notes += _unrecorded(ranks)
+    if not ranks and not notes and not (path / SITE_FOLDER / ENTERED_FILE).exists():
+        notes.append(
+            "no process that uses torch let the capture in: python -I, -E and -S leave PYTHONPATH out, as do launchers that clear"
+            " the environment or start the job in a container"
+        )
     return RunRecord(path=path, told=told, ranks=tuple(ranks), notes=tuple(notes))
+
+
+def _unrecorded(ranks: list[RankRecord]) -> list[str]:
+    """Why recordings that were due are not there; the same reason once."""
+    reasons: dict[str, list[RankRecord]] = {}
+    for rank in ranks:
+        for problem in {e["problem"] for e in rank.events if e.get("kind") == "window" and isinstance(e.get("problem"), str)}:
+            reasons.setdefault(problem, []).append(rank)
+    notes = []
+    for problem, told in sorted(reasons.items()):
+        whose = f"rank {told[0].rank}" if len(told) == 1 else f"{len(told)} ranks"
+        notes.append(f"a recording of {whose} did not come about: {problem}")
+    return notes
 
 
 def _read_rank(folder: Path, rank: int, notes: list[str]) -> RankRecord:

@@ -18,7 +18,9 @@ from stepscope.core.facts import RankFacts, Replayed
 from stepscope.core.nccl import NcclLog
 from stepscope.rules.case import Case
 from stepscope.rules.crewbook import MOST_RANKS, crew_of, judge_crew, replayed
+from stepscope.rules.proposal import Abstention
 from stepscope.rules.rulebook import Judgement
+from stepscope.rules.sure_bound import is_missed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,8 @@ def bring_together(
         owned = [ledger_of(case.survey, rank) for case, rank in zip(mine, usable, strict=True)]
         crew = crew_of(mine, owned, ledgers, matched, step_ns, nccl)
         if crew is not None:
-            judged, played = judge_crew(crew), replayed(crew, step_ns)
+            played = replayed(crew, step_ns)
+            judged = Judgement(abstentions=(_missed(played),)) if is_missed(played) else judge_crew(crew)
     if played is not None:
         split = {rank: replace(f, replayed=played) if f.replayed is not None else f for rank, f in split.items()}
     notes = list(matched.notes)
@@ -73,6 +76,14 @@ def bring_together(
         replayed_ranks=tuple(usable),
         notes=tuple(notes),
         comms=job_comms(list(split.values()), ledgers, matched, late, replayed=usable, nccl=nccl),
+    )
+
+
+def _missed(played: Replayed) -> Abstention:
+    assert played.error is not None
+    words = f"the ranks replayed together take {abs(played.error):.0%} {'more' if played.error > 0 else 'less'} than the step"
+    return Abstention(
+        code="what mends would give", needs=f"{words}: the recorded steps are not the run's usual ones; record others"
     )
 
 

@@ -8,7 +8,7 @@ from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, StepTime, 
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.rules.job import Job
 from stepscope.rules.rulebook import LEAST_SPEEDUP, Judgement
-from stepscope.rules.sure_bound import MOST_IDLE, is_blind, sure_bound
+from stepscope.rules.sure_bound import MOST_IDLE, is_blind, is_missed, sure_bound
 from stepscope.rules.untraced import run_notes
 
 BOUND_OF_PART = {
@@ -124,6 +124,8 @@ def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
 
 def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) -> str | None:
     """Why the replay's answer may not be the run's; None when it is."""
+    if rank.replayed is not None and is_missed(rank.replayed):
+        return f"the replay misses the known step by {abs(rank.replayed.error or 0.0):.0%}"
     lost = 0.0 if rank.launches is None else rank.launches.lost_share
     if lost and lead <= lost:
         return f"{lost:.0%} of the device's events were lost, and the next bound is no further off"

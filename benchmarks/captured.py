@@ -1,0 +1,118 @@
+"""The lab's loops through the capture, unedited: are verdicts those of bare traces, and predictions better?
+
+    python -m benchmarks.captured record OUT [--seconds N] [--cases A,B] [--each S] [--command "..."]   on a machine with a GPU
+    python -m benchmarks.captured score OUT [--truth lab/truth.json]
+
+`record` plays each case's slow and fixed run under the capture (the command gets the case and the variant after it; `python -m
+lab.play` without one) and keeps OUT/CASE.VARIANT, a run folder each, recordings compressed. It needs torch and the standard
+library alone.
+`score` diagnoses them with nothing told, and compares with the truth and with the step time that the truth has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.launch import environment, prepare
+
+LIMIT_S = 60
+
+
+def record(out: Path, command: list[str], names: list[str], seconds: float, each: float) -> None:
+    until = time.monotonic() + seconds
+    for name in names:
+        for variant in ("slow", "fixed"):
+            if time.monotonic() > until:
+                print(f"no time left for {name}.{variant}", flush=True)
+                continue
+            folder, begun = out / f"{name}.{variant}", time.monotonic()
+            folder.mkdir(parents=True)
+            words = [*command, name, variant, "--seconds", str(each)]
+            prepare(folder, words, {"num_steps": 3}, "benchmark")
+            try:
+                done = subprocess.run(
+                    words, env=environment(folder), timeout=LIMIT_S, check=False, capture_output=True, text=True
+                )
+                code, tail = done.returncode, done.stderr[-600:] if done.returncode else ""
+            except subprocess.TimeoutExpired:
+                code, tail = -1, "ran past its limit"
+            print(f"{name}.{variant}: exit {code}, {time.monotonic() - begun:.1f} s {tail}", flush=True)
+            for trace in folder.glob("rank-*/window-*.json"):
+                with trace.open("rb") as raw, gzip.open(f"{trace}.gz", "wb", compresslevel=6) as packed:
+                    shutil.copyfileobj(raw, packed)
+                trace.unlink()
+
+
+def score(out: Path, truths: dict[str, Any]) -> None:
+    from benchmarks.truth import CLOSE
+    from stepscope.cli.diagnose import diagnose_paths
+    from stepscope.errors import StepscopeError
+
+    print("| run | step, true | step, measured | bound | named | cause at | predicted | true |")
+    print("|---|---|---|---|---|---|---|---|")
+    counts = dict.fromkeys(("named", "cases", "found", "faults", "close"), 0)
+    for folder in sorted(path for path in out.iterdir() if path.is_dir()):
+        name, variant = folder.name.rsplit(".", 1)
+        truth = truths.get(name)
+        if truth is None or f"{variant}_ms" not in truth:
+            continue
+        try:
+            found = diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=1)
+        except StepscopeError as problem:
+            print(f"| {folder.name} | | | {problem} | | | | |")
+            continue
+        step = "-" if found.step.ms is None else f"{found.step.ms:.2f}"
+        row = [folder.name, f"{truth[f'{variant}_ms']:.2f}", f"{step} ({found.step.source})", found.verdict.bound]
+        if variant == "slow":
+            row += _judged(found, truth, counts, CLOSE)
+        print(f"| {' | '.join(row)} |", flush=True)
+    print(f"\nnamed {counts['named']}/{counts['cases']}, found {counts['found']}/{counts['faults']}, close {counts['close']}")
+
+
+def _judged(found: Any, truth: dict[str, Any], counts: dict[str, int], close: float) -> list[str]:
+    named = found.verdict.bound in truth["bounds"]
+    counts["cases"] += 1
+    counts["named"] += named
+    codes = [finding.code for finding in found.findings]
+    places = [codes.index(cause) for cause in truth["causes"] if cause in codes]
+    speedup = truth.get("speedup", truth.get("true_speedup"))
+    if not truth["causes"]:
+        return ["yes" if named else "NO", "-", "-", "-" if speedup is None else f"{speedup:.2f}"]
+    counts["faults"] += 1
+    counts["found"] += bool(places) and min(places) < 3
+    if not places:
+        return ["yes" if named else "NO", "-", "-", f"{speedup:.2f}"]
+    predicted = found.findings[min(places)].predicted_speedup
+    counts["close"] += abs(predicted / speedup - 1) <= close
+    return ["yes" if named else "NO", str(min(places) + 1), f"{predicted:.2f}", f"{speedup:.2f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("record", "score"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--cases", default="")
+    parser.add_argument("--seconds", type=float, default=500.0)
+    parser.add_argument("--each", type=float, default=4.0)
+    parser.add_argument("--truth", type=Path, default=Path("lab/truth.json"))
+    parser.add_argument("--command", default=f"{sys.executable} -m lab.play", help="gets the case and the variant after it")
+    arguments = parser.parse_args()
+    truths = json.loads(arguments.truth.read_text())["cases"]
+    if arguments.what == "score":
+        score(arguments.out, truths)
+        return
+    names = [name for name in arguments.cases.split(",") if name] or [name for name in truths if "/" not in name]
+    record(arguments.out, shlex.split(arguments.command), names, arguments.seconds, arguments.each)
+
+
+if __name__ == "__main__":
+    main()
