@@ -53,7 +53,6 @@ COMMS: dict[str, RankCase] = {
         fix="broadcast_buffers=False (16 MB of mask per block)",
         slow=lambda: ddp.masked_decoder(broadcast_buffers=True),
         fixed=lambda: ddp.masked_decoder(broadcast_buffers=False),
-        held_out=True,
     ),
     "ddp_accum": RankCase(
         model="torchvision VisionTransformer, 1 layer of 768",
@@ -81,7 +80,6 @@ COMMS: dict[str, RankCase] = {
         fix="set_modules_to_forward_prefetch: the next block's gather starts before this block",
         slow=lambda: sharded.routed(prefetch=False),
         fixed=lambda: sharded.routed(prefetch=True),
-        held_out=True,
     ),
     "fsdp1_no_prefetch": RankCase(
         model="decoder of 5 blocks, FullyShardedDataParallel",
@@ -116,7 +114,6 @@ COMMS: dict[str, RankCase] = {
         slow=lambda: stages.pipeline(2, gpipe=True, depth=1),
         fixed=lambda: stages.pipeline(8, gpipe=True, depth=1),
         world=4,
-        held_out=True,
     ),
 }
 
@@ -139,7 +136,6 @@ IMBALANCE: dict[str, RankCase] = {
         fixed=lambda: ddp.convnext_loader(None),
         world=4,
         culprit_rank=2,
-        held_out=True,
     ),
     "ddp_slow_host_rank": RankCase(
         model="torchvision VisionTransformer, 4 layers",
@@ -176,7 +172,6 @@ IMBALANCE: dict[str, RankCase] = {
         slow=lambda: ddp.documents(even=False),
         fixed=lambda: ddp.documents(even=True),
         mean=True,
-        held_out=True,
     ),
     "ep_all_to_all": RankCase(
         model="3 expert-parallel layers",
@@ -215,7 +210,6 @@ LATE: dict[str, RankCase] = {
         fixed=lambda: late.sleeper(None, sleep_s=0.045),
         world=4,
         culprit_rank=0,
-        held_out=True,
     ),
     "fsdp_sleeper": RankCase(
         model="decoder of 4 blocks, fully_shard",
@@ -225,7 +219,6 @@ LATE: dict[str, RankCase] = {
         slow=lambda: late.sleeper(0, sharded=True, sleep_s=0.08),
         fixed=lambda: late.sleeper(None, sharded=True, sleep_s=0.08),
         culprit_rank=0,
-        held_out=True,
     ),
     "ddp_extra_work": RankCase(
         model="torchvision ResNet-18",
@@ -235,7 +228,6 @@ LATE: dict[str, RankCase] = {
         slow=lambda: late.extra_work(1),
         fixed=lambda: late.extra_work(None),
         culprit_rank=1,
-        held_out=True,
     ),
     "ddp_ragged_w4": RankCase(
         model="decoder of 3 blocks",
@@ -246,7 +238,6 @@ LATE: dict[str, RankCase] = {
         fixed=lambda: late.ragged(even=True),
         world=4,
         culprit_rank=3,
-        held_out=True,
     ),
     "ddp_barrier": RankCase(
         model="decoder of 4 blocks",
@@ -256,7 +247,6 @@ LATE: dict[str, RankCase] = {
         fix="no barrier after backward",
         slow=lambda: late.barred(barrier=True),
         fixed=lambda: late.barred(barrier=False),
-        held_out=True,
     ),
     "ddp_accum_resnet": RankCase(
         model="torchvision ResNet, one block a level",
@@ -266,7 +256,6 @@ LATE: dict[str, RankCase] = {
         fix="no_sync around all but the last of 8 micro-batches",
         slow=lambda: late.accumulated_resnet(hold=False),
         fixed=lambda: late.accumulated_resnet(hold=True),
-        held_out=True,
     ),
 }
 

@@ -38,6 +38,20 @@ def gloo_steps(sleep_ms: int, wait_ms: int, *, steps: int = 4) -> Trace:
     return trace_of(*events)
 
 
+def test_a_collective_longer_than_any_step_does_not_hide_the_thread_that_drives() -> None:
+    events: list[Event] = []
+    for step in range(3):
+        now = step * 20 * MS
+        events += [op("aten::mm", now, now + 5 * MS), op("c10d::allreduce_", now + 5 * MS, now + 5 * MS + 1000)]
+        late = 24 if step == 2 else 12
+        events.append(mark("gloo:all_reduce", now + 6 * MS, now + (6 + late) * MS, thread="worker"))
+        events += [op("aten::add_", now + 18 * MS + 1000, now + 19 * MS), mark(f"ProfilerStep#{step}", now, now + 20 * MS - 1000)]
+    found = survey(trace_of(*events), None)
+    driving = {found.trace.names[found.trace.name[i]] for i in found.host.driving.nonzero()[0].tolist()}
+    assert "aten::mm" in driving
+    assert "gloo:all_reduce" not in driving
+
+
 def joined(*traces: Trace) -> Team:
     found = [survey(trace, None) for trace in traces]
     graphs = [graph for one in found if (graph := build_host(one)) is not None]

@@ -109,7 +109,8 @@ def _driving_threads(trace: Trace, links: Links) -> Bool:
     host = trace.is_kind(*HOST_RANGES, Kind.COMPILE, Kind.OVERHEAD)
     calls = links.launch[links.launch != NONE]
     threads = np.unique(trace.thread[calls])
-    marks = np.flatnonzero(trace.is_kind(Kind.MARK))
+    # A collective that waits for a late rank may be the longest mark of all, on a thread that drives nothing.
+    marks = np.flatnonzero(trace.is_kind(Kind.MARK) & ~host_collectives(trace))
     if len(marks):
         threads = np.union1d(threads, trace.thread[marks[np.argmax(trace.dur_ns[marks])]])
     return host & np.isin(trace.thread, threads) if len(threads) else host

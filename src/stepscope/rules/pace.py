@@ -47,11 +47,19 @@ def paces(crew: Crew) -> Paces:
     host, compute = [], []
     for part, case in zip(crew.team.parts, crew.cases, strict=True):
         steps = max(part.graph.num_steps, 1)
-        host.append({name: float(part.graph.call_parts[name].sum()) / steps for name in HOST_PARTS})
+        host.append({name: _per_step(part.graph, name) for name in HOST_PARTS})
         assert case.kinds is not None
         busy = case.kinds.arithmetic | case.kinds.memory
         compute.append(float(part.graph.task_ns[busy].sum()) / steps)
     return Paces(alone_ns=tuple(alone(crew.team)), host_ns=tuple(host), compute_ns=tuple(compute))
+
+
+def _per_step(graph: Graph, name: str) -> float:
+    """A part of the host's time a step: of the middle step, since what is cut off at the end of a recording is in one step
+    alone; batches may come in bursts, so of the loader all steps count."""
+    inside = graph.call_step >= 0
+    totals = np.bincount(graph.call_step[inside], graph.call_parts[name][inside], minlength=max(graph.num_steps, 1))
+    return float(totals.mean() if name == "input" else np.median(totals))
 
 
 def at_pace(crew: Crew, team: Team, place: int, target_ns: float) -> Team:
