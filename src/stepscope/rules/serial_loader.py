@@ -69,8 +69,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         evidence=(f"{calls} calls of {serial[0].name}", f"the longest took {longest / 1e6:.1f} ms", *_told(case)),
         events=events,
         events_ns=events_ns,
-        change=lambda graph: loaded_every(graph, loading_ns / workers),
-        cautious=lambda graph: loaded_every(graph, loading_ns / min(workers, POLICY.cautious_workers)),
+        change=lambda graph: loaded_every(graph, _batch_ns(case, loading_ns, workers)),
+        cautious=lambda graph: loaded_every(graph, _batch_ns(case, loading_ns, min(workers, POLICY.cautious_workers), sure=True)),
         hopeful=lambda graph: loaded_every(graph, loading_ns / max(workers, POLICY.hopeful_workers if case.known is None else 0)),
     )
 
@@ -79,6 +79,21 @@ def _workers(case: Case) -> int:
     """How many to try: no more than the cores that the rank has beside its own thread, where that is known."""
     cores = None if case.known is None else case.known.own_cores
     return POLICY.workers if cores is None else min(POLICY.workers, max(1, math.floor(cores) - 1))
+
+
+def _batch_ns(case: Case, loading_ns: float, workers: int, *, sure: bool = False) -> float:
+    """How often that many workers bring a batch.
+
+    Without a device the model runs on the same cores: what the process uses of them now is what there is to share, and work that
+    several threads did in the training process is one thread's in a worker. To be sure of a gain, cores must be left over.
+    """
+    known = case.known
+    if case.graph is None or not case.graph.on_host or known is None or known.own_cores is None or case.pitch_ns is None:
+        return loading_ns / workers
+    used = max(known.cores_used or 1.0, 1.0)
+    if sure and known.own_cores < used + workers:
+        return case.pitch_ns
+    return max(loading_ns * used / workers, used * case.pitch_ns / known.own_cores)
 
 
 def _told(case: Case) -> tuple[str, ...]:

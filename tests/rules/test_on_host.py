@@ -1,0 +1,73 @@
+"""Runs without a device: what a replay of their operators says, and what the run's own numbers change in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.analyses.survey import survey
+from stepscope.core.run import Known, LoaderKnobs, UnprofiledSteps
+from stepscope.core.trace import Trace
+from stepscope.rules.case import case_of
+from stepscope.rules.rulebook import judge
+from tests.tracing import Event, mark, op, trace_of
+
+MS = 1_000_000
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def steps(loading_ms: int, work_ms: int, num: int = 5) -> Trace:
+    """Each step loads, computes in two operators with a millisecond of Python between them, and ends."""
+    events: list[Event] = []
+    for step in range(num):
+        began = now = step * (loading_ms + work_ms + 1) * MS
+        events.append(mark(LOADER, now, now + loading_ms * MS))
+        now += loading_ms * MS
+        half = work_ms * MS // 2
+        events += [op("aten::mm", now, now + half), op("aten::add_", now + half + MS, now + 2 * half + MS - 1000)]
+        events.append(mark(f"ProfilerStep#{step}", began, now + 2 * half + MS))
+    return trace_of(*events)
+
+
+def known(cores: float, used: float, wait_ms: int, step_ms: int) -> Known:
+    timed = UnprofiledSteps(
+        num=50,
+        num_left_out=0,
+        step_ns=step_ms * MS,
+        low_ns=step_ms * MS,
+        high_ns=step_ms * MS,
+        median_ns=step_ms * MS,
+        slowest_ns=step_ms * MS,
+        on_device=False,
+        wait_ns=wait_ms * MS,
+        backward_ns=None,
+        optimizer_ns=None,
+        num_batches=1,
+        num_backwards=1,
+    )
+    return Known(rank=0, steps=timed, cores=cores, cores_used=used, threads=1, loader=LoaderKnobs(num_workers=0))
+
+
+def test_the_replay_meets_the_step_and_names_the_input() -> None:
+    case = case_of(survey(steps(20, 10), None), 0, None)
+    assert case.facts.replayed is not None
+    assert case.pitch_ns == pytest.approx(31 * MS, rel=0.01)
+    shares = case.facts.replayed.shares
+    assert max(shares, key=lambda name: shares[name]) == "data"
+    assert shares["data"] == pytest.approx(20 / 31, abs=0.02)
+
+
+def test_the_measured_wait_goes_before_the_recorded_one() -> None:
+    case = case_of(survey(steps(20, 10), None), 0, 51 * MS, known(64, 1.0, wait_ms=40, step_ms=51))
+    assert case.facts.replayed is not None
+    assert case.facts.replayed.shares["data"] == pytest.approx(40 / 51, abs=0.02)
+
+
+@pytest.mark.parametrize(("cores", "used", "least", "most"), [(64.0, 1.0, 2.5, 3.0), (2.0, 1.5, 0.99, 1.4)])
+def test_workers_give_what_the_cores_allow(cores: float, used: float, least: float, most: float) -> None:
+    case = case_of(survey(steps(20, 10), None), 0, 31 * MS, known(cores, used, wait_ms=20, step_ms=31))
+    found = {finding.code: finding for finding in judge(case).findings}
+    finding = found["serial-loader"]
+    assert least <= finding.predicted_speedup <= most
+    assert finding.predicted_low <= finding.predicted_speedup <= finding.predicted_high
+    if cores == 2:
+        assert finding.predicted_low == pytest.approx(1.0, abs=0.01), "no core is left over: no gain is sure"
