@@ -520,8 +520,6 @@ def remember(num_steps: int) -> list[dict[str, Any]]:
     optimizer, now, told = object(), time.perf_counter_ns(), []
     try:
         for step in range(1, num_steps + 1):
-            session.waited(None, now, now + 100_000)
-            session.went_back(None, now + 500_000, now + 1_200_000)
             now += STEP_NS
             session.stepped(optimizer, now - 300_000, now)
             if step % 50_000 == 0:
