@@ -45,6 +45,17 @@ def test_scope_records_what_it_is_told_and_leaves_torch_as_it_was(tmp_path: Path
     assert list(rank.windows) == [6]
 
 
+def test_scopes_that_are_over_are_not_kept(tmp_path: Path, train: Any) -> None:
+    from stepscope.capture.hooks import current
+
+    for number in range(3):
+        with stepscope.profile(out=tmp_path / str(number)) as scope:
+            for _ in range(3):
+                train()
+                scope.step()
+    assert current() is None
+
+
 def test_an_error_in_the_scope_is_the_jobs_own(tmp_path: Path, train: Any) -> None:
     def job() -> None:
         with stepscope.profile(out=tmp_path / "run") as scope:

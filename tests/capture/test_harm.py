@@ -146,3 +146,62 @@ print("compiled")
     )
     ended = record(tmp_path, text, *WINDOW)
     assert (ended.code, ended.out) == (plain.returncode, plain.stdout), ended.err
+
+
+def test_a_profiler_is_taken_off_when_the_capture_ends_inside_a_window(tmp_path: Path) -> None:
+    text = """
+def at_step(step):
+    if step == 10:
+        import stepscope.capture.hooks as hooks
+        assert hooks.current().window is not None
+        hooks.current().guard.off("planted")
+train(20, at_step)
+print(torch.autograd._profiler_enabled())
+"""
+    ended = record(tmp_path, text, "--start-step", "8", "--steps", "6")
+    assert (ended.code, ended.out) == (0, b"False\n"), ended.err
+
+
+def test_what_the_job_may_do_with_torch_stays_possible(tmp_path: Path) -> None:
+    """A probe for torch before its import, a pickled torch.save, an optimizer on top of another, a loader left half-way."""
+    text = """
+import gc, pickle, weakref
+assert pickle.loads(pickle.dumps(torch.save)) is torch.save
+class Twice(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+optimizer.step()
+optimizer = Twice(model.parameters(), lr=0.1)
+loader = iter(torch.utils.data.DataLoader(list(range(100)), batch_size=4))
+seen = weakref.ref(loader)
+next(loader)
+train(20)
+del loader
+gc.collect()
+print(seen() is None)
+"""
+    (tmp_path / "sitecustomize.py").write_text("import importlib.util; importlib.util.find_spec('torch')\n")
+    ended = record(tmp_path, text, *WINDOW, env={"PYTHONPATH": str(tmp_path)})
+    assert (ended.code, ended.out) == (0, b"True\n"), ended.err
+    (rank,) = ended.run.ranks
+    assert len(rank.rows) <= 21
+
+
+def test_hundreds_of_accumulated_passes_are_one_step(tmp_path: Path) -> None:
+    text = """
+for _ in range(4):
+    for _ in range(300):
+        model(torch.ones(1, 32)).mean().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+    (rank,) = record(tmp_path, text).run.ranks
+    assert [row["num_backwards"] for row in rank.rows] == [300] * 3
+
+
+def test_secrets_on_the_command_line_are_not_written_down() -> None:
+    from stepscope.capture.environment import masked_words
+
+    command = ["python", "train.py", "--lr=0.1", "--api-key=abc", "--token", "hunter2", "--out", "a/b", "hf_abcdefgh12345678"]
+    told = masked_words(command)
+    assert told[:3] == command[:3]
+    assert told[3:] == ["--api-key=(masked)", "--token", "(masked)", "--out", "a/b", "(masked)"]

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks import begin, current
+from stepscope.capture.hooks import begin, current, forget_session
 from stepscope.capture.options import options_of
 from stepscope.runfolder import RUN_FILE, SCHEMA, write_json
 
@@ -48,6 +48,10 @@ class Scope:
         if session is not None and self._is_ours:
             session.guard.watch(session.finish)()
             session.guard.off()
+            session.abandon()
+            forget_session(session)
+        elif session is not None:
+            session.is_by_hand = False
 
     def _begin(self) -> None:
         running = current()
@@ -57,7 +61,7 @@ class Scope:
             self.out = self._folder()
             self._session = begin(self.out, options_of(self._options))
             self._is_ours = True
-        self._session.is_by_hand = True
+        self._session.take_by_hand()
 
     def _folder(self) -> Path:
         out = self.out

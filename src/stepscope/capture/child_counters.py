@@ -42,7 +42,9 @@ class ChildCounters:
                 continue
             counters[f"{child} cores"] = cpu_s
             counters |= {f"{child} {name}": value for name, value in read_io(folder).items()}
-        return self._summed(self._rates.of(counters))
+        rates = self._rates.of(counters)
+        self._rates.keep(counters)
+        return self._summed(rates)
 
     def _look(self, *, every_thread: bool) -> None:
         tasks = self._root / "proc/self/task"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 PREFIXES = (
     *("NCCL_", "RCCL_", "GLOO_", "UCX_", "FI_", "TORCH", "PYTORCH_", "TRITON_", "KINETO_"),
@@ -37,6 +38,22 @@ MOST_BITS = 3.5
 def environment_notes(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables worth telling, each at most MOST_CHARS long."""
     return {name: _told(name, environ[name]) for name in sorted(environ) if _is_of_interest(name)}
+
+
+def masked_words(command: Sequence[str]) -> list[str]:
+    """A command line as it may be written down: without keys, what follows a bare --token, and what looks like a secret."""
+    told, follows_secret = [], False
+    for word in command:
+        name, equals, _ = word.partition("=")
+        is_named = word.startswith("-") and _SECRET_NAME.search(name) is not None
+        if follows_secret and not word.startswith("-"):
+            told.append(MASK)
+        elif is_named and equals:
+            told.append(f"{name}={MASK}")
+        else:
+            told.append(word if os.sep in word or is_named or not looks_secret(word) else MASK)
+        follows_secret = is_named and not equals
+    return told
 
 
 def _is_of_interest(name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import os
 import sys
@@ -20,6 +19,8 @@ from stepscope.capture.step_hooks import hooked_backward, hooked_next, hooked_st
 from stepscope.capture.window import give_way
 
 _current: list[Session] = []
+_registered: list[bool] = []
+"""Whether this process calls us at its end and after a fork: once, however many sessions it has."""
 
 
 def current() -> Session | None:
@@ -32,19 +33,32 @@ def begin(run: Path, options: Options) -> Session:
     guard = Guard()
     session = Session(run, options, guard)
     _current[:] = [session]
-    torch = sys.modules["torch"]
+    try:
+        _hook_all(guard, sys.modules["torch"], session)
+    except Exception:
+        guard.off()
+        _current.clear()
+        raise
+    if not _registered:
+        _registered.append(True)
+        atexit.register(_at_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_in_child)
+    return session
+
+
+def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     _hook_optimizers(guard, torch, session)
     replace(guard, torch.autograd, "backward", hooked_backward(session, guard))
     replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", hooked_next(session))  # noqa: SLF001
     replace(guard, torch.utils.data.DataLoader, "__iter__", timed(guard, session.began_epoch))
     replace(guard, torch, "save", timed(guard, session.saved))
+    # By its own name too: else it can no longer be pickled, and no process pool could be given it.
+    replace(guard, torch.serialization, "save", lambda _: torch.save)
     if hasattr(torch.cuda, "CUDAGraph") and "replay" in torch.cuda.CUDAGraph.__dict__:
         replace(guard, torch.cuda.CUDAGraph, "replay", timed(guard, session.replayed))
     give_way(guard, session)
     _hook_collections(guard, session)
-    atexit.register(guard.watch(session.finish))
-    os.register_at_fork(after_in_child=functools.partial(_forget, session, guard))
-    return session
 
 
 def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
@@ -82,7 +96,21 @@ def _hook_collections(guard: Guard, session: Session) -> None:
     guard.at_end(lambda: gc.callbacks.remove(told))
 
 
-def _forget(session: Session, guard: Guard) -> None:
+def forget_session(session: Session) -> None:
+    """A session that is over is not kept."""
+    if session in _current:
+        _current.remove(session)
+
+
+def _at_exit() -> None:
+    session = current()
+    if session is not None:
+        session.guard.watch(session.finish)()
+        session.abandon()
+
+
+def _in_child() -> None:
     """In a forked child: another process, which may train by itself or load batches. It starts anew, with no thread of ours."""
-    if guard.is_on:
-        session.__init__(session.run, session.options, guard)  # type: ignore[misc]
+    session = current()
+    if session is not None and session.guard.is_on:
+        session.__init__(session.run, session.options, session.guard)  # type: ignore[misc]

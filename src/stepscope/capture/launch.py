@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.environment import masked_words
 from stepscope.runfolder import RUN_FILE, SCHEMA, SITE_FOLDER, write_json
 
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1")
@@ -64,7 +65,7 @@ def prepare(run: Path, command: Sequence[str], options: Mapping[str, Any], versi
     told: dict[str, Any] = {
         "schema": SCHEMA,
         "stepscope": version,
-        "command": list(command),
+        "command": masked_words(command),
         "options": dict(options),
         "started_wall_ns": time.time_ns(),
     }

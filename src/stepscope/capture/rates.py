@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 
 class Rates:
@@ -26,3 +26,7 @@ class Rates:
             if before is not None and now > before[0] and value >= before[1]:
                 rates[name] = round((value - before[1]) * 1e9 / (now - before[0]), 4)
         return rates
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Forgets all counters but these: those of processes that have ended would pile up."""
+        self._last = {name: self._last[name] for name in names if name in self._last}

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ class Session:
         "loader",
         "rows",
         "step",
+        "stepping",
         "wanted_step",
         "window",
         "writer",
@@ -77,7 +79,9 @@ class Session:
         self.writer: Writer | None = None
         self.rows: deque[Row] = deque(maxlen=MOST_WAITING)
         self.loader: Any = None
-        """The iterator that gave the last batch."""
+        """A weak reference to the iterator that gave the last batch."""
+        self.stepping: Any = None
+        """The optimizer whose step runs just now."""
         self.step = 0
         self.is_by_hand = False
         """Whether the training code says when a step is over; optimizers then do not."""
@@ -94,6 +98,10 @@ class Session:
         self._last_dur_ns: int | None = None
         self._num_instead = 0
         self._is_instead = False
+        self._least_instead = LEAST_INSTEAD
+        self._first_instead_ns = 0
+        self._usual_ns: int | None = None
+        """A step that an optimizer ended."""
         self._quiet_until = 0
         self._quiet_optimizer = 0
         self._after = 0
@@ -137,9 +145,13 @@ class Session:
         if self._clock is not None and self._clock.is_capturing():
             return
         self._optimizer_ns += ended - begun
-        self._num_instead = 0
         if self._is_instead:
+            # Many passes were one step after all: it takes twice as many before they are taken for steps again.
             self._is_instead, self._anchor = False, Anchor()
+            self._least_instead = 2 * max(self._num_instead, self._least_instead)
+        elif self._last_dur_ns is not None:
+            self._usual_ns = self._last_dur_ns
+        self._num_instead = self._first_instead_ns = 0
         if not self.is_by_hand and self._anchor.ends_step(id(optimizer)):
             self._quiet_optimizer = id(optimizer)
             if self.is_in_backward():
@@ -150,11 +162,12 @@ class Session:
 
     def _instead(self, what: int, now: int) -> None:
         """Backward passes or replayed graphs end steps where no optimizer does: one of another make, or one inside a graph."""
-        if self.is_by_hand or (not self._is_instead and self._num_instead < LEAST_INSTEAD):
+        if self.is_by_hand or (not self._is_instead and self._num_instead < self._least_instead):
             return
         if not self._is_instead:
-            usual = self._last_dur_ns or 0
-            if now - self._last_ns < max(PATIENCE_NS, PATIENT_STEPS * usual):
+            self._first_instead_ns = self._first_instead_ns or now
+            since = max(self._last_ns, self._first_instead_ns)
+            if now - since < max(PATIENCE_NS, PATIENT_STEPS * (self._usual_ns or 0)):
                 return
             self._is_instead, self._anchor = True, Anchor()
         if self._anchor.ends_step(what):
@@ -191,6 +204,17 @@ class Session:
         if self.window is None:
             self.wanted_step = max(first_step, self.step + 1)
             self._quiet_until = 0
+
+    def take_by_hand(self) -> None:
+        """From now on the training code says when a step is over."""
+        self.is_by_hand, self._quiet_until = True, 0
+
+    def abandon(self) -> None:
+        """Takes a profiler off that was attached when the capture ended: only the thread that attached it can."""
+        window, self.window = self.window, None
+        if window is not None:
+            with suppress(Exception):
+                window.discard()
 
     def finish(self) -> None:
         """The process ends: what is there is written down."""
@@ -243,11 +267,12 @@ class Session:
 
     def _measured(self, step: int, device_ns: int) -> None:
         """The device's time of an earlier step, written into its row where that has not left yet."""
-        for row in reversed(self.rows):
-            if row[0] <= step:
-                if row[0] == step:
-                    row[3] = device_ns
-                return
+        # By place, for the writer takes rows off the other end meanwhile.
+        place = step - self.step
+        with suppress(IndexError):
+            row = self.rows[place]
+            if row[0] == step:
+                row[3] = device_ns
 
     def ready_rows(self, *, every: bool = False) -> list[Row]:
         """Rows that will not change any more; all of them at the end."""

@@ -30,25 +30,31 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 
     def __init__(self, run: str) -> None:
         self._run = run
+        self._is_asking = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+        # It stays until torch is really imported: many packages only ask whether it is there.
+        if name != "torch" or self._is_asking:
             return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name) if path is None else importlib.machinery.PathFinder.find_spec(name, path, target)
+        self._is_asking = True
+        try:
+            spec = (
+                importlib.util.find_spec(name) if path is None else importlib.machinery.PathFinder.find_spec(name, path, target)
+            )
+        finally:
+            self._is_asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader, self._run)
+            spec.loader = _Then(spec.loader, self._run, self)
         return spec
 
 
 class _Then(importlib.abc.Loader):
     """A loader that does what the real one does, and then hooks up."""
 
-    def __init__(self, loader: Any, run: str) -> None:
-        self._loader, self._run = loader, run
+    def __init__(self, loader: Any, run: str, finder: _TorchFinder) -> None:
+        self._loader, self._run, self._finder = loader, run, finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         made: ModuleType | None = self._loader.create_module(spec)
@@ -58,6 +64,8 @@ class _Then(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
         self._loader.exec_module(module)
         _hook_up(self._run)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +22,8 @@ from stepscope.capture.session import LEAST_INSTEAD, TIMED, Session
 
 
 def hooked_next(session: Session) -> Callable[[Any], Any]:
-    """Around `__next__` of a loader's iterator."""
-    clock = time.perf_counter_ns
+    """Around `__next__` of a loader's iterator, which must not live on for our sake: its workers would."""
+    clock, ref = time.perf_counter_ns, weakref.ref
 
     def make(was: Any) -> Any:
         @functools.wraps(was)
@@ -33,7 +34,7 @@ def hooked_next(session: Session) -> Callable[[Any], Any]:
             finally:
                 session._wait_ns += clock() - begun
                 session._num_batches += 1
-                session.loader = self
+                session.loader = ref(self)
 
         return now
 
@@ -74,13 +75,15 @@ def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
     def make(was: Any) -> Any:
         @functools.wraps(was)
         def now(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
+            if not args or is_compiling() or args[0] is session.stepping:
+                # Or a step inside a step: of a class on top of another.
                 return was(*args, **kwargs)
-            begun = clock()
+            begun, session.stepping = clock(), args[0]
             try:
                 return was(*args, **kwargs)
             finally:
                 ended, s = clock(), session
+                s.stepping = None
                 step = s.step
                 if step < s._quiet_until and id(args[0]) == s._quiet_optimizer:
                     row = [step, ended, ended - s._last_ns, None, s._wait_ns, s._num_batches, s._backward_ns, s._num_backwards]
@@ -93,6 +96,8 @@ def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
                         s.stepped(args[0], begun, ended)
                     except Exception:  # noqa: BLE001 - a part of the boundary, without one more call in what every step runs
                         guard.off(traceback.format_exc())
+                if not guard.is_on and s.window is not None:
+                    s.abandon()
 
         return now
 

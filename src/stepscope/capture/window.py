@@ -32,7 +32,7 @@ class Window:
         profiler = torch.profiler
         cycle = profiler.schedule(wait=0, warmup=WARM_STEPS, active=options.num_steps, repeat=1)
         activities = [profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized() and torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
         self.profile = profiler.profile(
             activities=activities,

@@ -83,7 +83,7 @@ class Writer:
         """The knobs of the live objects, once."""
         if not self._is_told:
             self._is_told = True
-            self._notes |= live_notes(self._session.loader)
+            self._notes |= live_notes(None if self._session.loader is None else self._session.loader())
             write_json(self.folder / RANK_FILE, self._notes)
 
     def finish(self) -> None:

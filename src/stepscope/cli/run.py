@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,9 @@ def record(
     requests = Requests(folder)
 
     def meanwhile() -> None:
-        requests.look()
+        with suppress(OSError):
+            # A file system that does not answer for a moment must not end the launcher: the job would go with it.
+            requests.look()
         if beside is not None:
             beside.look()
 
