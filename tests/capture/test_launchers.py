@@ -50,8 +50,8 @@ def rank_main(rank, folder):
     for _ in range(20):
         ddp(torch.randn(4, 32)).mean().backward()
         mine.step(); mine.zero_grad()
-    # torch's own race at a job's end: gloo's thread wants the interpreter to let its last work go, and DDP's end holds it while it
-    # waits for that thread.
+    # torch's own race at a job's end: gloo's thread wants the interpreter to let its last work go, and DDP's end holds it
+    # while it waits for that thread.
     time.sleep(0.3)
     dist.destroy_process_group()
 if __name__ == "__main__":
