@@ -83,7 +83,8 @@ def cluster_workers(address: str) -> Iterator[Workers]:
         raise UsageError("--cluster needs Dask, which is not installed: pip install 'stepscope[cluster]'") from None
     try:
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as problem:
+    except (OSError, ValueError, TimeoutError, AssertionError) as problem:
+        # Dask asserts that its own loop has started within ten seconds, which a crowded machine may not give it.
         where = "Give a scheduler's address, such as tcp://host:8786, and see that it runs"
         raise StepscopeError(f"no Dask scheduler at {address} ({_first_line(problem)}). {where}") from None
     try:
