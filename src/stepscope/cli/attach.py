@@ -7,7 +7,6 @@ py-spy, which stops it for some milliseconds each time. Processes must be on thi
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -109,16 +108,10 @@ def look(chosen: Sequence[Process], dumped: Callable[[int], tuple[Frame, ...]], 
 
 
 def _print(comparison: Comparison) -> None:
-    from rich.console import Console
-
+    from stepscope.cli.printing import print_report
     from stepscope.report.stacks_view import render_stacks, show_stacks
 
-    console = Console()
-    if console.is_terminal:
-        show_stacks(comparison, console)
-        return
-    text = render_stacks(comparison)
-    sys.stdout.write(text if "utf" in console.encoding.lower() else text.encode("ascii", "replace").decode())
+    print_report(lambda console: show_stacks(comparison, console), lambda: render_stacks(comparison))
 
 
 def _pid(text: str) -> int:

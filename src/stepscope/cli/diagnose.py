@@ -159,16 +159,10 @@ def print_diagnosis(diagnosis: Diagnosis, style: str) -> None:
 
         sys.stdout.write(to_json(diagnosis) + "\n")
         return
-    from rich.console import Console
-
+    from stepscope.cli.printing import print_report
     from stepscope.report.terminal import render, show
 
-    console = Console()
-    if console.is_terminal:
-        show(diagnosis, console)
-    else:
-        text = render(diagnosis, color=False)
-        sys.stdout.write(text if "utf" in console.encoding.lower() else text.encode("ascii", "replace").decode())
+    print_report(lambda console: show(diagnosis, console), lambda: render(diagnosis, color=False))
 
 
 @contextmanager

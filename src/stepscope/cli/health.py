@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -139,16 +138,10 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 
 def _print(answer: Health) -> None:
-    from rich.console import Console
-
+    from stepscope.cli.printing import print_report
     from stepscope.report.health_view import render_health, show_health
 
-    console = Console()
-    if console.is_terminal:
-        show_health(answer, console)
-        return
-    text = render_health(answer)
-    sys.stdout.write(text if "utf" in console.encoding.lower() else text.encode("ascii", "replace").decode())
+    print_report(lambda console: show_health(answer, console), lambda: render_health(answer))
 
 
 def _seconds(text: str) -> float:

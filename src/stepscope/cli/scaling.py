@@ -58,13 +58,7 @@ def print_scaling(scaling: Scaling, style: str) -> None:
 
         sys.stdout.write(scaling_json(scaling) + "\n")
         return
-    from rich.console import Console
-
+    from stepscope.cli.printing import print_report
     from stepscope.report.scaling_view import render_scaling, show_scaling
 
-    console = Console()
-    if console.is_terminal:
-        show_scaling(scaling, console)
-    else:
-        text = render_scaling(scaling)
-        sys.stdout.write(text if "utf" in console.encoding.lower() else text.encode("ascii", "replace").decode())
+    print_report(lambda console: show_scaling(scaling, console), lambda: render_scaling(scaling))
