@@ -65,7 +65,7 @@ NEVER = 10**12
 """The step a recording begins with: none does."""
 LEAD_IN_S = 1.2
 """Before a stretch, so that it begins with as many steps waiting for the writer as it ends with."""
-BLOCK_STEPS, SETTLE_STEPS = 4, 1
+BLOCK_STEPS, SETTLE_STEPS = 12, 3
 LONG_BLOCK_STEPS, LONG_SETTLE_STEPS = 20, 4
 """Steps of a block, and those before it that are not timed. The long ones are for TraceML, which changes classes in use."""
 TOLD_AT = (100_000, 500_000, 1_000_000, 2_000_000)
@@ -474,10 +474,12 @@ def check_recorded(loop: Loop, tool: Tool) -> None:
     """Each step of a block is one to the capture."""
     session = hooks.current()
     assert session is not None
+    session.catch_up()
     before = session.step
     tool.hooks.put_in()
     loop.block(tool)
     tool.hooks.take_out()
+    session.catch_up()
     assert session.guard.is_on, "stepscope switched itself off"
     assert session.step - before == LONG_BLOCK_STEPS + LONG_SETTLE_STEPS, "stepscope did not record"
 

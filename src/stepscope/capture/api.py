@@ -40,7 +40,7 @@ class Scope:
         """A step is over."""
         session = self._session
         if session is not None:
-            session.guard.watch(session.ended_step)(time.perf_counter_ns())
+            session.guard.watch(session.ended_by_hand)(time.perf_counter_ns())
 
     def close(self) -> None:
         """Writes down what is there and takes the hooks out. Under `stepscope run` the recording goes on."""

@@ -48,6 +48,7 @@ def begin(run: Path, options: Options) -> Session:
 
 
 def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
+    guard.at_end(session.hurry)
     _hook_optimizers(guard, torch, session)
     replace(guard, torch.autograd, "backward", hooked_backward(session, guard))
     replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", hooked_next(session))  # noqa: SLF001
@@ -113,4 +114,6 @@ def _in_child() -> None:
     """In a forked child: another process, which may train by itself or load batches. It starts anew, with no thread of ours."""
     session = current()
     if session is not None and session.guard.is_on:
-        session.__init__(session.run, session.options, session.guard)  # type: ignore[misc]
+        # The hooks know its tape.
+        session.tape.clear()
+        session.__init__(session.run, session.options, session.guard, session.tape)  # type: ignore[misc]

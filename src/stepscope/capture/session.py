@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections import deque
 from contextlib import suppress
@@ -29,11 +30,19 @@ PATIENCE_NS, PATIENT_STEPS = 2_000_000_000, 10
 accumulates, and longer than it takes."""
 SELDOM = 50
 """Steps between two looks whether the job uses a GPU by now, after the first ones."""
+LONGEST_S = 1.0
+"""To wait for the other thread that reads what the hooks told, which takes milliseconds."""
+MOST_TOLD = 50_000
+"""Of these, until they are read: in a job that never steps nobody does."""
 MOST_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
 
 Row = list[Any]
 """One step, in the order of runfolder.STEP_COLUMNS."""
+WAITED, PASSED, STEPPED, SAVED, COLLECTED = range(5)
+Tape = deque[tuple[int, int, int, int]]
+"""What the hooks tell in passing: what it was, when it began and ended, and whose it was. The writer's thread reads it wherever
+no step needs a look."""
 
 
 class Session:
@@ -44,19 +53,20 @@ class Session:
         "__dict__",
         "_after",
         "_anchor",
-        "_backward_ns",
         "_clock",
         "_ends_after_backward",
         "_gc_ns",
+        "_hurry",
         "_is_instead",
         "_last_dur_ns",
         "_last_ns",
-        "_num_backwards",
+        "_left",
+        "_lock",
         "_num_batches",
         "_num_instead",
         "_optimizer_ns",
-        "_quiet_optimizer",
-        "_quiet_until",
+        "_passes",
+        "_passes_left",
         "_save_ns",
         "_wait_ns",
         "_windows_left",
@@ -65,14 +75,16 @@ class Session:
         "loader",
         "rows",
         "step",
-        "stepping",
+        "tape",
         "wanted_step",
         "window",
         "writer",
     )
 
-    def __init__(self, run: Path, options: Options, guard: Guard) -> None:
+    def __init__(self, run: Path, options: Options, guard: Guard, tape: Tape | None = None) -> None:
         self.run, self.options, self.guard = run, options, guard
+        self.tape: Tape = deque(maxlen=MOST_TOLD) if tape is None else tape
+        self._lock = threading.Lock()
         guard.tell = self._tell_problem
         self.window: Window | None = None
         self.others = Others()
@@ -80,8 +92,6 @@ class Session:
         self.rows: deque[Row] = deque(maxlen=MOST_WAITING)
         self.loader: Any = None
         """A weak reference to the iterator that gave the last batch."""
-        self.stepping: Any = None
-        """The optimizer whose step runs just now."""
         self.step = 0
         self.is_by_hand = False
         """Whether the training code says when a step is over; optimizers then do not."""
@@ -97,72 +107,81 @@ class Session:
         self._last_ns = 0
         self._last_dur_ns: int | None = None
         self._num_instead = 0
+        """Graphs replayed, and passes of steps before this one, since the last optimizer step."""
         self._is_instead = False
+        self._passes_left = LEAST_INSTEAD
+        """Backward passes that need no look but are told to the tape."""
         self._least_instead = LEAST_INSTEAD
         self._first_instead_ns = 0
         self._usual_ns: int | None = None
         """A step that an optimizer ended."""
-        self._quiet_until = 0
-        self._quiet_optimizer = 0
+        self._left = 0
+        """Optimizer steps, likewise. The training thread alone counts them down; others are in a hurry or not."""
+        self._hurry = False
         self._after = 0
         self.is_in_backward = backward_asker(sys.modules.get("torch"))
         self._ends_after_backward = False
-        self._wait_ns = self._backward_ns = self._optimizer_ns = self._save_ns = self._gc_ns = 0
-        self._num_batches = self._num_backwards = 0
+        self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
+        self._passes: list[tuple[int, int]] = []
 
     # What the hooks call; those that every step runs stand in step_hooks.py.
 
     def after_backward(self, ended: int) -> None:
         """A backward pass is over that may end a step: optimizers stepped inside it, or none has stepped for long."""
+        self.catch_up()
+        if self.is_in_backward():
+            # A recomputed part's own, inside another.
+            return
         if self._ends_after_backward:
             self._ends_after_backward = False
             self.ended_step(ended)
         else:
             self._instead(0, ended)
+        is_told_apart = not self._is_instead and self._num_instead + len(self._passes) < LEAST_INSTEAD
+        self._passes_left = LEAST_INSTEAD if is_told_apart else 0
 
     def replayed(self, graph: Any, _begun: int, ended: int) -> None:
         """A CUDA graph was replayed: a whole step may be inside."""
+        self.catch_up()
         self._num_instead += 1
         self._instead(id(graph), ended)
 
     def saved(self, _: Any, begun: int, ended: int) -> None:
-        self._save_ns += ended - begun
-        if self.writer is not None:
-            self.writer.event("save", ended, dur_ns=ended - begun, step=self.step)
+        self.tape.append((SAVED, begun, ended, 0))
 
     def began_epoch(self, _: Any, begun: int, ended: int) -> None:
-        if self.writer is not None:
-            self.writer.event("epoch", ended, dur_ns=ended - begun, step=self.step)
+        self.catch_up()
+        self._told("epoch", begun, ended)
 
     def collected(self, begun: int, ended: int, generation: int) -> None:
-        self._gc_ns += ended - begun
-        if self.writer is not None and ended - begun > 1_000_000:
-            self.writer.event("gc", ended, dur_ns=ended - begun, step=self.step, generation=generation)
+        # Any allocation may come to this, one of our own too: nothing is waited for here.
+        self.tape.append((COLLECTED, begun, ended, generation))
 
     def stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         """An optimizer stepped; where it ends a turn of the loop, a step is over."""
-        self._quiet_until = 0
+        self.catch_up()
+        self._left, self._hurry = 0, False
         if self._clock is not None and self._clock.is_capturing():
             return
         self._optimizer_ns += ended - begun
         if self._is_instead:
             # Many passes were one step after all: it takes twice as many before they are taken for steps again.
             self._is_instead, self._anchor = False, Anchor()
-            self._least_instead = 2 * max(self._num_instead, self._least_instead)
+            self._least_instead = 2 * max(self._num_instead + len(self._passes), self._least_instead)
         elif self._last_dur_ns is not None:
             self._usual_ns = self._last_dur_ns
         self._num_instead = self._first_instead_ns = 0
         if not self.is_by_hand and self._anchor.ends_step(id(optimizer)):
-            self._quiet_optimizer = id(optimizer)
             if self.is_in_backward():
                 # Optimizers that step as gradients come: a profiler that is attached or taken off inside a pass ends the process.
-                self._ends_after_backward = True
+                self._ends_after_backward, self._passes_left = True, 0
             else:
                 self.ended_step(ended)
 
     def _instead(self, what: int, now: int) -> None:
         """Backward passes or replayed graphs end steps where no optimizer does: one of another make, or one inside a graph."""
-        if self.is_by_hand or (not self._is_instead and self._num_instead < self._least_instead):
+        num = self._num_instead + len(self._passes)
+        if self.is_by_hand or (not self._is_instead and num < self._least_instead):
             return
         if not self._is_instead:
             self._first_instead_ns = self._first_instead_ns or now
@@ -171,6 +190,7 @@ class Session:
                 return
             self._is_instead, self._anchor = True, Anchor()
         if self._anchor.ends_step(what):
+            self._num_instead = num
             self.ended_step(now)
 
     def ended_step(self, now: int) -> None:
@@ -185,11 +205,55 @@ class Session:
         elif self._windows_left > 0 if self.wanted_step is None else self.step >= self.wanted_step:
             self._maybe_record(now)
         else:
-            self._quiet_until = self._next_due()
+            self._left = self._next_due() - self.step
         # Whatever we did since the step's end is in no step.
         self._last_ns = time.perf_counter_ns() if self.window is not window else now
-        self._wait_ns = self._backward_ns = self._optimizer_ns = self._save_ns = self._gc_ns = 0
-        self._num_batches = self._num_backwards = 0
+        self._count_anew()
+
+    def catch_up(self) -> None:
+        """What the hooks have told since, in its order: rows of steps that needed no look, and parts of the step that runs."""
+        # Whoever comes here from inside here (a signal's handler may train) must not wait for himself.
+        if self._lock.acquire(timeout=LONGEST_S):
+            try:
+                for _ in range(len(self.tape)):
+                    self._read(*self.tape.popleft())
+            finally:
+                self._lock.release()
+
+    def _read(self, kind: int, begun: int, ended: int, who: int) -> None:
+        if kind == WAITED:
+            self._wait_ns += ended - begun
+            self._num_batches += 1
+        elif kind == PASSED:
+            self._passes.append((begun, ended))
+        elif kind == STEPPED:
+            self._optimizer_ns += ended - begun
+            self._num_instead = self._first_instead_ns = 0
+            if self._anchor.ends_step(who):
+                self._add_row(ended, TIMED)
+                self._last_ns = ended
+                self._count_anew()
+            else:
+                self.hurry()
+        elif kind == SAVED:
+            self._save_ns += ended - begun
+            self._told("save", begun, ended)
+        else:
+            self._gc_ns += ended - begun
+            if ended - begun > 1_000_000:
+                self._told("gc", begun, ended, generation=who)
+
+    def _told(self, kind: str, begun: int, ended: int, **more: int) -> None:
+        if self.writer is not None:
+            self.writer.event(kind, ended, dur_ns=ended - begun, step=self.step, **more)
+
+    def hurry(self) -> None:
+        """The next step must be looked at."""
+        self._hurry = True
+
+    def _count_anew(self) -> None:
+        self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
+        self._passes = []
 
     def _next_due(self) -> int:
         """The step before which a step's end is nothing but a row; 0 when it may be more."""
@@ -202,12 +266,19 @@ class Session:
     def ask(self, first_step: int) -> None:
         """A recording is wanted from this step on, or as soon as may be."""
         if self.window is None:
+            self.catch_up()
             self.wanted_step = max(first_step, self.step + 1)
-            self._quiet_until = 0
+            self.hurry()
 
     def take_by_hand(self) -> None:
         """From now on the training code says when a step is over."""
-        self.is_by_hand, self._quiet_until = True, 0
+        self.catch_up()
+        self.is_by_hand = True
+        self.hurry()
+
+    def ended_by_hand(self, now: int) -> None:
+        self.catch_up()
+        self.ended_step(now)
 
     def abandon(self) -> None:
         """Takes a profiler off that was attached when the capture ended: only the thread that attached it can."""
@@ -220,7 +291,7 @@ class Session:
         """The process ends: what is there is written down."""
         if self.window is not None and not self.window.is_over:
             self.window.close()
-            self._told(self.window)
+            self._recorded(self.window)
         if self.writer is not None:
             self.writer.finish()
 
@@ -244,26 +315,17 @@ class Session:
         step = self.step
         if self._clock is None and (step <= FIRST_STEPS or step % SELDOM == 0):
             self._clock = device_clock(sys.modules["torch"])
-        self._last_dur_ns = dur_ns = now - self._last_ns
-        row: Row = [
-            step,
-            now,
-            dur_ns,
-            None,
-            self._wait_ns,
-            self._num_batches,
-            self._backward_ns,
-            self._num_backwards,
-            self._optimizer_ns,
-            self._save_ns,
-            self._gc_ns,
-            self._state(),
-        ]
-        self.rows.append(row)
-        self.step = step + 1
+        self._add_row(now, self._state())
         if self._clock is not None:
             for earlier, device_ns in self._clock.mark(step):
                 self._measured(earlier, device_ns)
+
+    def _add_row(self, now: int, state: int) -> None:
+        self._last_dur_ns = dur_ns = now - self._last_ns
+        passes_ns, num_passes = outermost(self._passes)
+        parts = self._wait_ns, self._num_batches, passes_ns, num_passes, self._optimizer_ns, self._save_ns, self._gc_ns
+        self.rows.append([self.step, now, dur_ns, None, *parts, state])
+        self.step += 1
 
     def _measured(self, step: int, device_ns: int) -> None:
         """The device's time of an earlier step, written into its row where that has not left yet."""
@@ -276,6 +338,7 @@ class Session:
 
     def ready_rows(self, *, every: bool = False) -> list[Row]:
         """Rows that will not change any more; all of them at the end."""
+        self.catch_up()
         ready = []
         while self.rows:
             row = self.rows[0]
@@ -297,9 +360,9 @@ class Session:
             return
         self.window = None
         self._after = AFTER_STEPS
-        self._told(window)
+        self._recorded(window)
 
-    def _told(self, window: Window) -> None:
+    def _recorded(self, window: Window) -> None:
         assert self.writer is not None
         now = time.perf_counter_ns()
         self.writer.event(
@@ -343,6 +406,19 @@ class Session:
         if self.step < self._moment:
             return None
         return self.step if now - self._begun_ns >= self.options.warm_up_s * 1e9 else None
+
+
+def outermost(passes: list[tuple[int, int]]) -> tuple[int, int]:
+    """The time of these backward passes, and how many they are.
+
+    One inside another is a recomputed part's own: it ends first, and the one around it has its time too.
+    """
+    outer: list[tuple[int, int]] = []
+    for begun, ended in passes:
+        while outer and outer[-1][0] >= begun:
+            outer.pop()
+        outer.append((begun, ended))
+    return sum([ended - begun for begun, ended in outer]), len(outer)
 
 
 def rank_of(torch: Any) -> int:
