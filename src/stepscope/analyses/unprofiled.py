@@ -15,6 +15,8 @@ ENOUGH = 8
 """Steps before a recording with which those after it are not needed."""
 LEAST = 3
 """Steps from which a time is told."""
+ENOUGH_MARKED = 40
+"""Steps measured on the device's clock with which the others' are not needed: of a long run it measures some."""
 MOST = 400
 """The last steps before the recording: the pace may drift, and what is compared with the recording should be near it."""
 Z = 1.645
@@ -31,7 +33,7 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
         return None
     on_device = [row["device_ns"] for row in usual]
     measured = [ns for ns in on_device if ns is not None]
-    whole = len(measured) == len(usual) or len(measured) >= max(LEAST, len(usual) // 2)
+    whole = len(measured) == len(usual) or len(measured) >= max(LEAST, min(len(usual) // 2, ENOUGH_MARKED))
     lengths = measured if whole else [_value(row, "dur_ns") for row in usual]
     mean, error = _trimmed(lengths)
     return UnprofiledSteps(

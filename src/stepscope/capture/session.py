@@ -25,6 +25,8 @@ FIRST_STEPS = 5
 AFTER_STEPS = 2
 """Not counted after a recording: the loader and the device catch up with the time the file took."""
 LEAST_INSTEAD = 200
+ALL_MARKED, MARKED = 500, 10
+"""Steps measured on the device's clock: the first ones all, then so many of every SELDOM."""
 PATIENCE_NS, PATIENT_STEPS = 2_000_000_000, 10
 """Backward passes or replays, and time, without any optimizer step, from which these are taken for steps: more than a step
 accumulates, and longer than it takes."""
@@ -257,7 +259,8 @@ class Session:
 
     def _next_due(self) -> int:
         """The step before which a step's end is nothing but a row; 0 when it may be more."""
-        usual = self._clock is None and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
+        is_marked = self._clock is not None and (self.step < ALL_MARKED or self.step % SELDOM < MARKED)
+        usual = not is_marked and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
         if self.is_by_hand or self._is_instead or not usual:
             return 0
         look = self.step - self.step % SELDOM + SELDOM

@@ -1,0 +1,136 @@
+"""The session, told by hand what hooks would tell, on a clock that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from stepscope.capture.guard import Guard
+from stepscope.capture.options import Options
+from stepscope.capture.session import ALL_MARKED, MARKED, SELDOM, Session, outermost
+from stepscope.capture.step_hooks import hooked_backward, hooked_next, hooked_step
+
+MS = 1_000_000
+NEVER = 10**9
+
+
+class Job:
+    """A loop on a clock of its own: a batch takes 1 ms, backward 2, the optimizer 3; each step has two of the first two."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 10 * MS
+        monkeypatch.setattr("stepscope.capture.step_hooks.time.perf_counter_ns", lambda: self.now)
+        self.guard = Guard()
+        self.session = Session(folder, Options(start_step=NEVER, sample_s=1e6), self.guard)
+        self.next = hooked_next(self.session)(self._takes(1))
+        self.backward = hooked_backward(self.session, self.guard)(self._takes(2))
+        self.optimizer_step = hooked_step(self.session, self.guard)(self._takes(3))
+        self.optimizer = object()
+
+    def _takes(self, ms: int) -> Callable[[Any], None]:
+        def function(_: Any) -> None:
+            self.now += ms * MS
+
+        return function
+
+    def step(self) -> None:
+        for _ in range(2):
+            self.next(self)
+            self.backward(self)
+        self.optimizer_step(self.optimizer)
+
+    def rows(self) -> list[list[Any]]:
+        return self.session.ready_rows(every=True)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    made = Job(tmp_path, monkeypatch)
+    yield made
+    made.session.finish()
+    made.guard.off()
+
+
+def test_every_step_is_a_row_whether_it_is_looked_at_or_not(job: Job) -> None:
+    looked_at = []
+    stepped = job.session.stepped
+
+    def stepped_and_told(*args: Any) -> None:
+        looked_at.append(job.session.step)
+        stepped(*args)
+
+    job.session.stepped = stepped_and_told  # type: ignore[method-assign]
+    for _ in range(300):
+        job.step()
+    rows = job.rows()
+    assert [row[0] for row in rows] == list(range(1, 300))
+    assert {tuple(row[2:-1]) for row in rows} == {(9 * MS, None, 2 * MS, 2, 4 * MS, 2, 3 * MS, 0, 0)}
+    assert len(looked_at) < 30, "most steps go by with a word to the tape"
+
+
+def test_a_second_optimizer_is_no_step_of_its_own_and_is_heeded(job: Job) -> None:
+    for _ in range(60):
+        job.step()
+    other = object()
+    for _ in range(60):
+        job.backward(job)
+        job.optimizer_step(other)
+        job.step()
+    rows = job.rows()
+    assert len(rows) == 119
+    assert {row[8] for row in rows[60:]} == {6 * MS}, "both optimizers' time is in the step"
+
+
+def test_what_is_saved_or_collected_counts_to_the_step_it_came_in(job: Job) -> None:
+    for _ in range(100):
+        job.step()
+    job.session.saved(None, job.now, job.now + 5 * MS)
+    job.session.collected(job.now, job.now + 7 * MS, 2)
+    for _ in range(5):
+        job.step()
+    rows = job.rows()
+    assert [(row[0], row[9], row[10]) for row in rows if row[9] or row[10]] == [(100, 5 * MS, 7 * MS)]
+
+
+def test_a_pass_inside_another_is_counted_once() -> None:
+    assert outermost([(10, 20), (30, 40), (5, 50), (60, 70)]) == (55, 2)
+    assert outermost([]) == (0, 0)
+
+
+def test_after_the_first_steps_the_device_is_asked_for_some(job: Job) -> None:
+    class Clock:
+        settled = NEVER
+
+        def __init__(self) -> None:
+            self.marked: list[int] = []
+
+        def is_capturing(self) -> bool:
+            return False
+
+        def mark(self, step: int) -> list[tuple[int, int]]:
+            self.marked.append(step)
+            return []
+
+    job.step()
+    clock = job.session._clock = Clock()  # type: ignore[assignment]
+    for _ in range(ALL_MARKED + 4 * SELDOM):
+        job.step()
+    assert clock.marked[: ALL_MARKED - 1] == list(range(1, ALL_MARKED))
+    later = [step for step in clock.marked if ALL_MARKED + SELDOM <= step < ALL_MARKED + 2 * SELDOM]
+    assert MARKED <= len(later) <= MARKED + 2
+
+
+def test_a_handler_that_comes_in_between_does_not_hang(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepscope.capture.session.LONGEST_S", 0.01)
+    for _ in range(10):
+        job.step()
+    with job.session._lock:
+        job.session.catch_up()
+        job.step()
+    job.step()
+    assert job.guard.is_on
