@@ -64,7 +64,7 @@ def test_every_step_is_a_row_whether_it_is_looked_at_or_not(job: Job) -> None:
         looked_at.append(job.session.step)
         stepped(*args)
 
-    job.session.stepped = stepped_and_told  # type: ignore[method-assign]
+    job.session.stepped = stepped_and_told  # type: ignore[method-assign,assignment]
     for _ in range(300):
         job.step()
     rows = job.rows()
