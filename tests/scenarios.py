@@ -219,7 +219,7 @@ def diagnosis(
     return Diagnosis(
         verdict=Verdict(bound=bound, summary=summary, shares={}),
         step=step or StepTime(count=count, ms=pitch_ms, profiled_ms=pitch_ms, source="trace"),
-        together=None,
+        ladder=(),
         replay=None,
         findings=tuple(findings),
         facts=Facts(ranks=tuple(ranks)),

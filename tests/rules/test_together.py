@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.replay.changes import with_task_ns, without_host_parts
 from stepscope.replay.graph import Graph
-from stepscope.rules.proposal import Proposal, together
+from stepscope.rules.proposal import Proposal, ladder
 from tests.rules.recorder import Recorder
 
 
@@ -32,7 +32,11 @@ def test_a_mend_with_nothing_left_to_give_does_not_spoil_the_rest() -> None:
     case = run.case()
     free = proposal(lambda graph: without_host_parts(graph, "work"))
     short = proposal(lambda graph: with_task_ns(graph, np.ones(len(graph), np.bool_), np.full(len(graph), 5000.0)))
-    alone = together(case, [free])
+    (alone,) = ladder(case, [free])
     assert alone > 1.1
-    assert together(case, [free, proposal(longer)]) == alone
-    assert together(case, [free, short]) > alone
+    assert ladder(case, [free, proposal(longer)]) == (alone, alone)
+    first, both = ladder(case, [free, short])
+    assert first == alone
+    assert both > alone
+    first, second, third = ladder(case, [free, proposal(longer), short])
+    assert (first, second, third) == (alone, alone, both), "what did harm is left out of what follows"

@@ -82,9 +82,14 @@ class Diagnosis:
     verdict: Verdict
     step: StepTime
     replay: ReplayCheck | None
-    together: float | None
-    """The speedup of all the findings' mends at once; None when there are fewer than two."""
+    ladder: tuple[float, ...]
+    """The speedup of the first finding's mend, of the first two findings' at once, and so on to all worth naming."""
     findings: tuple[Finding, ...]
     facts: Facts
     notes: tuple[str, ...]
     unknown_events: int
+
+    @property
+    def together(self) -> float | None:
+        """The speedup of all the findings' mends at once; None when there are fewer than two."""
+        return self.ladder[-1] if len(self.ladder) > 1 else None

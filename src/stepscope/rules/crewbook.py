@@ -128,7 +128,7 @@ def judge_crew(crew: Crew) -> Judgement:
     first = own[0][1]
     return Judgement(
         findings=tuple(finding for finding, _ in paired),
-        together=_together(crew, worth) if len(worth) > 1 else None,
+        ladder=_ladder(crew, worth),
         abstentions=first.abstentions,
         remarks=first.remarks,
         lacks_stacks=first.lacks_stacks,
@@ -215,12 +215,13 @@ def _finding(crew: Crew, proposal: TeamProposal) -> Finding:
     )
 
 
-def _together(crew: Crew, proposals: Sequence[TeamProposal]) -> float:
-    """What all the mends give at once; one that has nothing left to give after those before it is left out."""
-    team, best = crew.team, 1.0
+def _ladder(crew: Crew, proposals: Sequence[TeamProposal]) -> tuple[float, ...]:
+    """What the mends give one after the other; one that has nothing left to give after those before it is left out."""
+    team, gains = crew.team, [1.0]
     for proposal in proposals:
         changed = proposal.change(team)
         gain = crew.speedup(changed)
-        if gain > best:
-            team, best = changed, gain
-    return best
+        if gain > gains[-1]:
+            team = changed
+        gains.append(max(gain, gains[-1]))
+    return tuple(gains[1:])

@@ -101,14 +101,17 @@ def _most_at(place: Place) -> str:
     return f"{'Most' if place.share > 0.5 else f'The largest part ({place.share:.0%})'} of it at {place.words}"
 
 
-def together(case: Case, proposals: list[Proposal]) -> float:
-    """What all the mends give at once, in the order they are given: they do not multiply, and one that has nothing left to give
-    after those before it (a chain fused that is gone by then) is left out."""
+def ladder(case: Case, proposals: list[Proposal]) -> tuple[float, ...]:
+    """What the mends give one after the other: the first alone, the first two, and so on to all at once. They do not multiply,
+    and one that has nothing left to give after those before it (a chain fused that is gone by then) is left out."""
+    if not proposals:
+        return ()
     assert case.graph is not None
-    graph, best = case.graph, 1.0
+    graph, gains = case.graph, [1.0]
     for proposal in proposals:
         changed = proposal.change(graph)
         gain = case.speedup(changed)
-        if gain > best:
-            graph, best = changed, gain
-    return best
+        if gain > gains[-1]:
+            graph = changed
+        gains.append(max(gain, gains[-1]))
+    return tuple(gains[1:])

@@ -42,7 +42,7 @@ from stepscope.rules import (
     wide_logits,
 )
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, Remark, finding_of, together
+from stepscope.rules.proposal import Abstention, Proposal, Remark, finding_of, ladder
 
 RULES: tuple[ModuleType, ...] = (
     serial_loader,
@@ -106,8 +106,8 @@ class Judgement:
 
     findings: tuple[Finding, ...] = ()
     """Largest gain first, all of them."""
-    together: float | None = None
-    """The speedup of all mends worth naming at once; None when there are fewer than two."""
+    ladder: tuple[float, ...] = ()
+    """The speedup of the first mend worth naming, of the first two at once, and so on to all of them."""
     abstentions: tuple[Abstention, ...] = ()
     remarks: tuple[Remark, ...] = ()
     lacks_stacks: bool = False
@@ -124,7 +124,7 @@ def judge(case: Case) -> Judgement:
     worth = [proposal for finding, proposal in paired if finding.predicted_speedup >= LEAST_SPEEDUP]
     return Judgement(
         findings=tuple(finding for finding, _ in paired),
-        together=together(case, worth) if len(worth) > 1 else None,
+        ladder=ladder(case, worth),
         abstentions=tuple(word for word in said if isinstance(word, Abstention)),
         remarks=tuple(word for word in said if isinstance(word, Remark)),
         lacks_stacks=any(proposal.events is not None for proposal in worth) and case.stacks is None,

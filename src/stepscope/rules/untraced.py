@@ -19,7 +19,7 @@ def diagnose_untraced(run: RunFacts, notes: tuple[str, ...] = ()) -> Diagnosis:
         verdict=_verdict(run, rank),
         step=_step(run, rank),
         replay=None,
-        together=None,
+        ladder=(),
         findings=(),
         facts=Facts(ranks=(), run=run, given_step_ns=run.step_ns, is_step_measured=run.step_ns is not None),
         notes=(*notes, *run_notes(run), how_to_record(run)),
