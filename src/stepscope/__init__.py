@@ -1,14 +1,15 @@
 """Explains why a PyTorch training run is slow, from its Kineto trace."""
 
+import importlib
 from typing import Any
 
-__all__ = ["LightningCallback", "TransformersCallback", "__version__", "profile"]
+__all__ = ["LightningCallback", "TransformersCallback", "__version__", "load", "profile"]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """What a training script may use; imported when it is asked for, because commands and readers need none of it."""
+    """What a training script or a notebook may use; imported when it is asked for: commands and readers need none of it."""
     if name == "profile":
         from stepscope.capture.api import profile
 
@@ -17,4 +18,7 @@ def __getattr__(name: str) -> Any:
         from stepscope.capture import callbacks
 
         return callbacks.lightning_callback() if name == "LightningCallback" else callbacks.transformers_callback()
+    if name == "load":
+        # By its name: the capture imports this package, and must not be bound to what a notebook needs.
+        return importlib.import_module("stepscope.notebook.run").load
     raise AttributeError(f"module 'stepscope' has no attribute {name!r}")

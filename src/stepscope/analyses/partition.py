@@ -18,7 +18,7 @@ def partition(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, 
     """Each window of the steps split into PARTS; None when there is no window."""
     if not steps.windows:
         return None
-    parts = _on_device(trace, links, sets, host, steps) if steps.where == "device" else _on_host(trace, host, steps)
+    parts = parts_on_device(trace, links, sets, host, steps) if steps.where == "device" else parts_on_host(trace, host, steps)
     start = np.array([window[0] for window in steps.windows], np.int64)
     end = np.array([window[1] for window in steps.windows], np.int64)
     lengths = {part: lengths_in(start, end, parts.get(part, empty())) for part in PARTS}
@@ -29,7 +29,7 @@ def partition(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, 
     )
 
 
-def _on_device(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
+def parts_on_device(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
     low, high = steps.windows[0][0], steps.windows[-1][1]
     exposed_comms = subtract(sets.comms, sets.compute)
     transfer = subtract(subtract(sets.copy, sets.compute), sets.comms)
@@ -42,7 +42,7 @@ def _on_device(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity,
     }
 
 
-def _on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
+def parts_on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
     """Without a device the operators are the work; those inside the loader are its input, and gloo's ranges are comms."""
     low, high = steps.windows[0][0], steps.windows[-1][1]
     ops = trace.is_kind(Kind.OP)

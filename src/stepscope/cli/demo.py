@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib import resources
 
-from stepscope.cli.diagnose import diagnose_paths, print_diagnosis
+from stepscope.cli.diagnose import FORMATS, diagnose_paths, print_diagnosis
 
 TRACE = "demo.pt.trace.json.gz"
 STEP_MS = 65.48
@@ -13,7 +13,7 @@ STEP_MS = 65.48
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="how to print it (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ With --scaling each PATH is a run of one training job at another width, and the 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -17,22 +18,27 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from stepscope.cli import gate as gating
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stepscope.core.diagnosis import Diagnosis
+    from stepscope.core.gate import Gate
     from stepscope.readers.inputs import Found
     from stepscope.readers.source import Source
     from stepscope.rules.job import Job
     from stepscope.rules.tasks import Workers
 
+FORMATS = ("text", "json", "markdown")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace, folder of rank traces, or tar")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="how to print it (default: text)")
     parser.add_argument(
         "--step-ms",
-        type=_positive,
+        type=step_time,
         metavar="X",
         action="append",
         default=[],
@@ -45,24 +51,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scaling-kind", choices=("weak", "strong"), help="whether ranks keep their work as the job widens, or share it"
     )
     who = parser.add_mutually_exclusive_group()
-    who.add_argument("--jobs", type=_count, metavar="N", help="processes to use for several files (default: one per core)")
+    who.add_argument("--jobs", type=num_processes, metavar="N", help="processes to use for several files (default: one per core)")
     who.add_argument("--cluster", metavar="ADDRESS", help="read the files on a Dask cluster: its scheduler's address")
+    gating.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     _refuse_contradictions(arguments)
     if arguments.scaling:
         return _run_scaling(arguments)
-    diagnosis = diagnose_paths(
-        arguments.paths,
-        step_ms=arguments.step_ms[0] if arguments.step_ms else None,
-        use_cache=not arguments.no_cache,
-        jobs=arguments.jobs,
-        cluster=arguments.cluster,
-        every=arguments.all,
-    )
-    print_diagnosis(diagnosis, arguments.format)
-    return 0
+    asked = gating.read_asked(arguments)
+
+    def diagnosed(paths: Sequence[str], step_ms: float | None) -> Diagnosis:
+        return diagnose_paths(
+            paths,
+            step_ms=step_ms,
+            use_cache=not arguments.no_cache,
+            jobs=arguments.jobs,
+            cluster=arguments.cluster,
+            every=arguments.all,
+        )
+
+    baseline = None if asked is None else gating.read_baseline(asked, lambda path: diagnosed([path], None))
+    diagnosis = diagnosed(arguments.paths, arguments.step_ms[0] if arguments.step_ms else None)
+    if asked is None:
+        print_diagnosis(diagnosis, arguments.format)
+        return 0
+    gate = gating.judge(asked, diagnosis, baseline)
+    print_diagnosis(diagnosis, arguments.format, gate)
+    return _tell_gate(gate)
+
+
+def _tell_gate(gate: Gate) -> int:
+    """The reasons on stderr, after the report."""
+    from stepscope.report.gate import gate_lines
+
+    sys.stdout.flush()
+    for line in gate_lines(gate):
+        print(f"stepscope: {line}", file=sys.stderr)
+    return 0 if gate.is_passed else gating.FAILED
 
 
 def _run_scaling(arguments: argparse.Namespace) -> int:
@@ -82,6 +109,11 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
 
     if arguments.scaling and arguments.all:
         raise UsageError("--all is about findings, and --scaling compares runs without any: leave out one of the two")
+    if arguments.scaling and gating.is_wanted(arguments):
+        what = "--fail-if, --budget and --baseline are about one run's diagnosis, and --scaling compares several runs"
+        raise UsageError(f"{what}: gate each of them by itself")
+    if arguments.scaling and arguments.format == "markdown":
+        raise UsageError("--scaling has no Markdown: take --format text or json")
     if not arguments.scaling and arguments.scaling_kind is not None:
         raise UsageError("--scaling-kind says how several runs scale: give it together with --scaling")
     if not arguments.scaling and len(arguments.step_ms) > 1:
@@ -153,16 +185,30 @@ def _logs_alone(logs: Sequence[Source]) -> str:
     return f"no trace was given, only a log of NCCL ({names}). {needed}\n\n{nccl_text(read_nccl_logs(logs))}"
 
 
-def print_diagnosis(diagnosis: Diagnosis, style: str) -> None:
+def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) -> None:
+    """The report on standard output; JSON and Markdown have the gate's answer in them."""
     if style == "json":
-        from stepscope.report.json import to_json
+        sys.stdout.write(_json(diagnosis, gate) + "\n")
+        return
+    if style == "markdown":
+        from stepscope.report.markdown import to_markdown
 
-        sys.stdout.write(to_json(diagnosis) + "\n")
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(to_markdown(diagnosis, gate).encode(encoding, "xmlcharrefreplace").decode(encoding))
         return
     from stepscope.cli.printing import print_report
     from stepscope.report.terminal import render, show
 
     print_report(lambda console: show(diagnosis, console), lambda: render(diagnosis, color=False))
+
+
+def _json(diagnosis: Diagnosis, gate: Gate | None) -> str:
+    from stepscope.report.gate import gate_contract
+    from stepscope.report.json import contract, to_json
+
+    if gate is None:
+        return to_json(diagnosis)
+    return json.dumps(contract(diagnosis) | {"gate": gate_contract(gate)}, indent=2)
 
 
 @contextmanager
@@ -217,7 +263,7 @@ def _progress(sources: Sequence[Source]) -> Iterator[tuple[Callable[[int, int], 
             yield lambda done, total: bar.update(task, completed=done, total=total), None
 
 
-def _positive(text: str) -> float:
+def step_time(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -227,7 +273,7 @@ def _positive(text: str) -> float:
     return value
 
 
-def _count(text: str) -> int:
+def num_processes(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1024:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes; give 1 or more")
     return int(text)

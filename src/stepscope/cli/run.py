@@ -110,10 +110,12 @@ def tell(folder: Path) -> None:
     from rich.console import Console
 
     from stepscope.cli.diagnose import diagnose_paths
+    from stepscope.cli.report import page_for, write
     from stepscope.errors import StepscopeError
+    from stepscope.report.html import render_page
     from stepscope.report.json import to_json
     from stepscope.report.terminal import show
-    from stepscope.runfolder import DIAGNOSIS_FILE, is_run
+    from stepscope.runfolder import DIAGNOSIS_FILE, REPORT_FILE, is_run
 
     if not is_run(folder):
         return
@@ -121,7 +123,8 @@ def tell(folder: Path) -> None:
         diagnosis = diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=None)
         show(diagnosis, Console(stderr=True))
         (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
-        _say(f"the run is kept in {folder}")
+        write(render_page(page_for(diagnosis, [str(folder)], use_cache=False)), folder / REPORT_FILE)
+        _say(f"the run is kept in {folder}; the report is {folder / REPORT_FILE}")
     except StepscopeError as problem:
         _say(str(problem))
     except KeyboardInterrupt:

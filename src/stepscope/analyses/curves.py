@@ -1,0 +1,159 @@
+"""Curves over the run from a run's folder, and the allocator's memory over one step from its trace."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepscope.core.curves import Curve
+from stepscope.core.facts import RankFacts
+from stepscope.core.trace import Trace
+from stepscope.readers.run_folder import RankRecord, RunRecord
+
+MAX_POINTS = 600
+MAX_RANKS = 8
+"""Ranks with a line of their own; of more, those that differ most from the median are shown."""
+ON_CUDA = 1
+"""The allocator's number for a CUDA device."""
+
+Line = tuple[str, tuple[tuple[float, float], ...]]
+
+COUNTERS = (
+    ("util", "How busy the device says it is", "gpu_util_percent", "%"),
+    ("clock", "The device's clock", "sm_clock_mhz", "MHz"),
+    ("power", "The device's power", "power_w", "W"),
+    ("temperature", "The device's temperature", "temperature_c", "C"),
+)
+
+
+def run_curves(run: RunRecord) -> dict[str, Curve]:
+    """Step times, the device's counters, memory and the host's cores over the run; what was not measured is not there."""
+    ranks = _shown(run.ranks)
+    began = min((_at(rank) for rank in ranks if rank.rows or rank.samples), default=0)
+    curves = {
+        "steps": _curve("How long steps took", "ms", [(_name(rank), _steps(rank, began)) for rank in ranks], from_zero=True),
+    }
+    for name, title, field, unit in COUNTERS:
+        curves[name] = _curve(title, unit, [(_name(r), _samples(r, began, lambda s, f=field: _of_device(s, f))) for r in ranks])
+    curves["memory"] = _curve(
+        "Memory that torch holds on the device", "B", [(_name(r), _samples(r, began, _allocated)) for r in ranks], from_zero=True
+    )
+    curves["cores"] = _curve(
+        "Cores that the rank uses", "cores", [(_name(r), _samples(r, began, _cores)) for r in ranks], from_zero=True
+    )
+    return {name: curve for name, curve in curves.items() if curve is not None}
+
+
+def memory_curve(trace: Trace, facts: RankFacts) -> Curve | None:
+    """Allocated bytes of the busiest device over the median step; None when allocations were not recorded."""
+    memory, windows = trace.memory, facts.steps.median_windows
+    if memory is None or not windows or not facts.steps.windows:
+        return None
+    low, high = facts.steps.windows[windows[0]]
+    inside = (memory.time_ns >= low) & (memory.time_ns < high) & (memory.device_type == ON_CUDA) & (memory.allocated_bytes >= 0)
+    if not inside.any():
+        return None
+    devices, counts = np.unique(memory.device[inside], return_counts=True)
+    mine = np.flatnonzero(inside & (memory.device == devices[np.argmax(counts)]))
+    at, held = (memory.time_ns[mine] - low) / 1e6, memory.allocated_bytes[mine]
+    points = _peaks(list(zip(at.tolist(), held.astype(float).tolist(), strict=True)))
+    words = f"at most {held.max() / 1e9:.2f} GB, at least {held.min() / 1e9:.2f} GB"
+    return Curve(
+        title="Memory over one step",
+        words=words,
+        x="ms into the step",
+        unit="B",
+        lines=(("allocated", tuple(points)),),
+        steps=True,
+    )
+
+
+def _shown(ranks: Sequence[RankRecord]) -> list[RankRecord]:
+    if len(ranks) <= MAX_RANKS:
+        return list(ranks)
+    typical = {rank.rank: statistics.median([row["dur_ns"] or 0 for row in rank.rows] or [0]) for rank in ranks}
+    middle = statistics.median(typical.values())
+    far = sorted(ranks, key=lambda rank: -abs(typical[rank.rank] - middle))[:MAX_RANKS]
+    return sorted(far, key=lambda rank: rank.rank)
+
+
+def _name(rank: RankRecord) -> str:
+    return f"rank {rank.rank}"
+
+
+def _at(rank: RankRecord) -> int:
+    times = [row["end_ns"] or 0 for row in rank.rows[:1]] + [_int(one.get("at_ns")) or 0 for one in rank.samples[:1]]
+    return min(times)
+
+
+def _steps(rank: RankRecord, began: int) -> Iterable[tuple[float, float]]:
+    for row in rank.rows:
+        end, dur = row["end_ns"], row["dur_ns"]
+        if end is not None and dur is not None:
+            yield (end - began) / 1e9, dur / 1e6
+
+
+def _samples(rank: RankRecord, began: int, value: Any) -> Iterable[tuple[float, float]]:
+    for sample in rank.samples:
+        at, told = _int(sample.get("at_ns")), value(sample)
+        if at is not None and told is not None:
+            yield (at - began) / 1e9, told
+
+
+def _curve(
+    title: str, unit: str, lines: Iterable[tuple[str, Iterable[tuple[float, float]]]], *, from_zero: bool = False
+) -> Curve | None:
+    kept = [(name, tuple(_peaks(list(points)))) for name, points in lines]
+    kept = [(name, points) for name, points in kept if len(points) > 1]
+    if not kept:
+        return None
+    values = [value for _, points in kept for _, value in points]
+    words = f"between {_say(min(values), unit)} and {_say(max(values), unit)}, the median {_say(statistics.median(values), unit)}"
+    return Curve(title=title, words=words, x="seconds", unit=unit, lines=tuple(kept), from_zero=from_zero)
+
+
+def _peaks(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most MAX_POINTS: of each stretch the lowest and the highest, so that no peak is lost."""
+    if len(points) <= MAX_POINTS:
+        return points
+    kept: list[tuple[float, float]] = []
+    size = -(-len(points) // (MAX_POINTS // 2))
+    for first in range(0, len(points), size):
+        stretch = points[first : first + size]
+        low, high = min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])
+        kept += [low] if low is high else sorted((low, high))
+    return kept
+
+
+def _say(value: float, unit: str) -> str:
+    return f"{value / 1e9:.2f} GB" if unit == "B" else f"{value:.4g} {unit}"
+
+
+def _of_device(sample: Mapping[str, Any], field: str) -> float | None:
+    devices = sample.get("devices")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    return _number(first.get(field)) if isinstance(first, dict) else None
+
+
+def _allocated(sample: Mapping[str, Any]) -> float | None:
+    told = sample.get("allocators")
+    first = told[0] if isinstance(told, list) and told else None
+    return _number(first.get("allocated_bytes")) if isinstance(first, dict) else None
+
+
+def _cores(sample: Mapping[str, Any]) -> float | None:
+    own = [_number(sample.get(name)) for name in ("cpu_user_cores", "cpu_sys_cores")]
+    if any(value is None for value in own):
+        return None
+    return sum(value for value in own if value is not None) + (_number(sample.get("children_cores")) or 0.0)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300 else None
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,270 @@
+"""Write a run as a file for another tool: a timeline that Perfetto opens.
+
+RUN is what `stepscope diagnose` takes: traces, a folder of them, a tar, or the folder of a recorded run. All ranks stand on one
+clock. Beside the recorded events there are the steps, what the device spends them on, the critical path, the findings, and
+counters. Open the file at https://ui.perfetto.dev, which keeps it on your machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from stepscope.cli.diagnose import diagnose_paths, num_processes, step_time
+
+if TYPE_CHECKING:
+    from stepscope.analyses.survey import Survey
+    from stepscope.analyses.tracks import Series, Spans
+    from stepscope.analyses.tracks_clock import Aligned, Head
+    from stepscope.core.diagnosis import Diagnosis
+    from stepscope.core.facts import RankFacts
+    from stepscope.readers.inputs import Found
+    from stepscope.readers.run_folder import RunRecord
+    from stepscope.readers.source import Source
+    from stepscope.report.perfetto import RankTracks
+    from stepscope.report.perfetto_shapes import Writer
+
+PROTO = (".pftrace", ".perfetto-trace", ".pftrace.gz")
+JSON = (".json", ".json.gz")
+ROOM_NS = 60_000_000_000
+"""Before the first event, where a run's counters may begin before its recording does."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("form", choices=("perfetto",), metavar="perfetto", help="what to write: perfetto, a timeline")
+    parser.add_argument("paths", nargs="+", metavar="RUN", help="trace, folder of rank traces, tar, or the folder of a run")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help=".pftrace or .json; .gz after it compresses")
+    parser.add_argument("--step-ms", type=step_time, metavar="X", help="the step time without a profiler attached, in ms")
+    parser.add_argument("--all", action="store_true", help="also findings whose mend gives less than 2 %%")
+    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
+    parser.add_argument(
+        "--jobs", type=num_processes, metavar="N", help="processes to use for several files (default: one per core)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.readers.inputs import find_sources
+
+    target = Path(arguments.output)
+    _refuse_target(target)
+    use_cache = not arguments.no_cache
+    with find_sources(arguments.paths) as found:
+        _refuse_untraced(found)
+        _refuse_overwriting(target, found.sources)
+        diagnosis = diagnose_paths(
+            arguments.paths, step_ms=arguments.step_ms, use_cache=use_cache, jobs=arguments.jobs, every=arguments.all
+        )
+        job = _read(found, diagnosis, use_cache=use_cache)
+        with _open(target, job.aligned.origin_wall_ns) as writer:
+            words = _draw(job, diagnosis, writer)
+    print(f"{target}: {words[0]}, {target.stat().st_size / 1e6:.1f} MB")
+    for note in words[1:]:
+        print(f"note: {note}")
+    print("open it at https://ui.perfetto.dev (it stays on your machine)")
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """The ranks that could be read, and where they stand."""
+
+    sources: tuple[Source, ...]
+    heads: tuple[Head, ...]
+    facts: tuple[RankFacts | None, ...]
+    aligned: Aligned
+    run: RunRecord | None
+    kept: Survey | None
+    """Of a single rank, so that it is not read twice."""
+    use_cache: bool
+
+    def over(self) -> dict[int, tuple[int, int]]:
+        """By rank, from its first step to its last, or all that was recorded, in the file's time."""
+        found = {}
+        for head, facts, shift in zip(self.heads, self.facts, self.aligned.shift_ns, strict=True):
+            windows = facts.steps.windows if facts is not None else ()
+            low, high = (windows[0][0], windows[-1][1]) if windows else (head.first_ns, head.last_ns)
+            found[head.rank] = low + shift, high + shift
+        return found
+
+
+def _read(found: Found, diagnosis: Diagnosis, *, use_cache: bool) -> _Job:
+    """What places each rank; nothing of its events is kept but of a single one."""
+    from stepscope.analyses.ledger import ledger_of
+    from stepscope.analyses.tracks_clock import Head, align
+    from stepscope.errors import InputError, StepscopeError
+    from stepscope.readers.inputs import assign_ranks
+
+    read, kept = [], None
+    for source in found.sources:
+        try:
+            kept = _survey(source, use_cache)
+        except StepscopeError:
+            # The diagnosis has a note on it.
+            continue
+        trace = kept.trace
+        if len(trace):
+            span = int(trace.start_ns[0]), int(trace.end_ns.max())
+            read.append((source, trace.meta, span, ledger_of(kept, trace.meta.rank or 0)))
+    if not read:
+        raise InputError("the trace holds no events: there is no timeline to write. Profile a few steps, and name that trace")
+    ranks, _ = assign_ranks([meta for _, meta, _, _ in read])
+    heads = tuple(
+        Head(
+            rank=rank,
+            base_ns=meta.base_ns,
+            first_ns=span[0],
+            last_ns=span[1],
+            ledger=replace(ledger, rank=rank) if len(ledger) else None,
+        )
+        for rank, (_, meta, span, ledger) in zip(ranks, read, strict=True)
+    )
+    facts = {one.path: one for one in diagnosis.facts.ranks}
+    return _Job(
+        sources=tuple(source for source, _, _, _ in read),
+        heads=heads,
+        facts=tuple(facts.get(meta.path) for _, meta, _, _ in read),
+        aligned=align(heads, ROOM_NS if found.run is not None else 0),
+        run=found.run,
+        kept=kept if len(found.sources) == 1 else None,
+        use_cache=use_cache,
+    )
+
+
+def _survey(source: Source, use_cache: bool) -> Survey:
+    from stepscope.analyses.survey import survey
+    from stepscope.readers.sniff import read_trace
+
+    return survey(read_trace(source, use_cache=use_cache), None)
+
+
+def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
+    """Writes all of it; what was written, in words, and notes."""
+    from stepscope.report.perfetto import Timeline
+
+    timeline = Timeline(writer)
+    timeline.add_job(diagnosis, job.over(), (*job.aligned.notes, *diagnosis.notes))
+    without_path = []
+    for at in sorted(range(len(job.heads)), key=lambda one: job.heads[one].rank):
+        found = job.kept if job.kept is not None else _survey(job.sources[at], job.use_cache)
+        tracks = _tracks(job, at, found)
+        if not any(name == PATH for name, _ in tracks.spans):
+            without_path.append(tracks.rank)
+        timeline.add_rank(tracks)
+    writer.finish()
+    notes = list(job.aligned.notes)
+    if without_path:
+        notes.append(f"{len(without_path)} rank(s) have no critical path: it takes two steps in a row, with their launches")
+    if timeline.num_left_out:
+        notes.append(f"{timeline.num_left_out:,} events overlap too deep on their thread to be drawn")
+    return [f"{timeline.num_events:,} events of {len(job.heads)} rank(s)", *notes]
+
+
+PATH = "critical path"
+
+
+def _tracks(job: _Job, at: int, found: Survey) -> RankTracks:
+    from stepscope.analyses import tracks
+    from stepscope.report.perfetto import RankTracks
+
+    head, aligned = job.heads[at], job.aligned
+    matched = aligned.matched if head.ledger is not None else None
+    path = _critical_path(found, job.facts[at])
+    spans = [("steps", tracks.step_spans(found)), ("partition", tracks.partition_spans(found, head.ledger, matched))]
+    counted = [tracks.queue_depth(found), tracks.collective_bandwidth(head.ledger), tracks.copy_bandwidth(found)]
+    return RankTracks(
+        rank=head.rank,
+        trace=found.trace,
+        links=found.links,
+        step_of=found.cut.step_of,
+        shift_ns=aligned.shift_ns[at],
+        spans=(*spans, *(() if path is None else ((PATH, path),))),
+        series=(*(one for one in counted if one is not None), *tracks.allocator_memory(found), *_sampled(job, head)),
+    )
+
+
+def _critical_path(found: Survey, facts: RankFacts | None) -> Spans | None:
+    """None where the steps cannot be replayed."""
+    from stepscope.replay.critical_path import critical_path, recorded_spans
+    from stepscope.replay.graph import build
+    from stepscope.replay.host_graph import build_on_host
+    from stepscope.rules.sure_bound import is_blind
+
+    graph = build(found.trace, found.links, found.cut, found.host, found.collective)
+    if graph is None and found.device is None:
+        graph = build_on_host(found.trace, found.cut, found.host)
+    if graph is None or (facts is not None and is_blind(facts)):
+        return None
+    return recorded_spans(graph, critical_path(graph, backlog_ns=graph.backlog_ns), found.trace)
+
+
+def _sampled(job: _Job, head: Head) -> list[Series]:
+    """The run folder's counters, on the rank's own clock."""
+    from stepscope.analyses.tracks_samples import sampled_series
+
+    record = next((one for one in job.run.ranks if one.rank == head.rank), None) if job.run is not None else None
+    if record is None:
+        return []
+    series = sampled_series(record, head.base_ns + head.first_ns, head.base_ns + head.last_ns)
+    return [replace(one, time_ns=one.time_ns - head.base_ns) for one in series]
+
+
+def _refuse_target(target: Path) -> None:
+    from stepscope.errors import UsageError
+
+    if not target.name.lower().endswith(PROTO + JSON):
+        known = "name it .pftrace (Perfetto's own form) or .json (Chrome's); .gz after either compresses it"
+        raise UsageError(f"{target}: what to write is told by the name's ending, and this one is not known: {known}")
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder: name the file to write, such as {target / 'trace.pftrace'}")
+    if not target.parent.is_dir():
+        raise UsageError(f"cannot write {target}: the folder {target.parent} does not exist. Make it, or name another with -o")
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(f"cannot write {target}: you may not write to {target.parent}. Name another folder with -o")
+
+
+def _refuse_untraced(found: Found) -> None:
+    from stepscope.errors import InputError
+
+    if found.sources:
+        return
+    if found.run is not None:
+        why = "no recording of the profiler lies in it, and a timeline is made of one. Run again with --start-step 5, say"
+        raise InputError(f"{found.run.path}: {why}, and let it get past that step")
+    raise InputError(f"no trace was given, only logs ({found.logs[0].label}): a timeline is made of traces. Name them")
+
+
+def _refuse_overwriting(target: Path, sources: Sequence[Source]) -> None:
+    from stepscope.errors import UsageError
+
+    for source in sources:
+        if isinstance(source.stem, Path) and target.exists() and target.samefile(source.stem):
+            raise UsageError(f"{target} is the trace that is read: name another file with -o")
+
+
+@contextmanager
+def _open(target: Path, origin_wall_ns: int) -> Iterator[Writer]:
+    """A writer of the form that the name asks for. The file is there when all of it is written, or not at all."""
+    from stepscope.errors import UsageError
+    from stepscope.report.perfetto_json import JsonWriter
+    from stepscope.report.perfetto_proto import ProtoWriter
+
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    form = JsonWriter if target.name.lower().endswith(JSON) else ProtoWriter
+    try:
+        with ExitStack() as held:
+            file: BinaryIO = held.enter_context(part.open("wb"))
+            held.callback(part.unlink, missing_ok=True)
+            if target.name.lower().endswith(".gz"):
+                file = cast("BinaryIO", held.enter_context(gzip.GzipFile("", "wb", compresslevel=4, fileobj=file, mtime=0)))
+            yield form(file, origin_wall_ns)
+            file.close()
+            part.replace(target)
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise UsageError(f"cannot write {target}: {why}. Name a place with -o where there is room and you may write") from None

@@ -1,0 +1,106 @@
+"""The report as one HTML file that opens anywhere.
+
+PATH is what `diagnose` takes: traces, a folder of them, a run that `stepscope run` recorded; or a diagnosis that was kept as
+JSON, which has no timeline and no tables of kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.diagnose import diagnose_paths, num_processes, step_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.core.diagnosis import Diagnosis
+
+MAX_DIAGNOSIS_BYTES = 256 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="run, traces, or a diagnosis as JSON")
+    parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
+    parser.add_argument("--step-ms", type=step_time, metavar="X", help="the step time without a profiler attached, in ms")
+    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
+    parser.add_argument(
+        "--jobs", type=num_processes, metavar="N", help="processes to use for several files (default: one per core)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.report.html import render_page
+
+    kept = _kept_diagnosis(arguments.paths)
+    if kept is not None:
+        from stepscope.report.html.model import page_of_contract
+
+        page = page_of_contract(kept)
+    else:
+        diagnosis = diagnose_paths(
+            arguments.paths, step_ms=arguments.step_ms, use_cache=not arguments.no_cache, jobs=arguments.jobs
+        )
+        page = page_for(diagnosis, arguments.paths, use_cache=not arguments.no_cache)
+    write(render_page(page), arguments.out)
+    print(f"{page['headline']}\n{arguments.out}", file=sys.stderr)
+    return 0
+
+
+def write(text: str, path: Path) -> None:
+    """Whole or not at all: a report that breaks off in the middle is none."""
+    from stepscope.errors import UsageError
+
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder. Name the file: -o {path / 'report.html'}")
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as problem:
+        part.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {problem.strerror}. Name another file with -o") from None
+
+
+def page_for(diagnosis: Diagnosis, paths: Sequence[str], *, use_cache: bool) -> dict[str, Any]:
+    """The page with the timeline of the median rank, whose trace is read once more, and the run's curves."""
+    from dataclasses import asdict
+
+    from stepscope.analyses.curves import memory_curve, run_curves
+    from stepscope.analyses.timeline import timeline_of
+    from stepscope.readers.inputs import find_sources
+    from stepscope.readers.sniff import read_trace
+    from stepscope.report.html.model import page_of
+    from stepscope.report.timeline_json import timeline_values
+
+    timeline, curves = None, {}
+    facts = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
+    with find_sources(paths) as found:
+        if found.run is not None:
+            curves = run_curves(found.run)
+        mine = [source for source in found.sources if facts is not None and source.label == facts.path]
+        if facts is not None and (mine or len(found.sources) == 1):
+            trace = read_trace((mine or list(found.sources))[0], use_cache=use_cache)
+            drawn = timeline_of(trace, facts)
+            timeline = None if drawn is None else timeline_values(drawn)
+            memory = memory_curve(trace, facts)
+            curves = ({} if memory is None else {"step-memory": memory}) | curves
+    return page_of(diagnosis, timeline, {name: asdict(curve) for name, curve in curves.items()})
+
+
+def _kept_diagnosis(paths: Sequence[str]) -> dict[str, Any] | None:
+    """The one file named, where it is a diagnosis as JSON and no trace."""
+    path = Path(paths[0])
+    if len(paths) != 1 or path.suffix != ".json" or not path.is_file() or path.stat().st_size > MAX_DIAGNOSIS_BYTES:
+        return None
+    with path.open("rb") as file:
+        if b'"stepscope.' not in file.read(4096):
+            return None
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return told if isinstance(told, dict) else None

@@ -1,0 +1,1 @@
+"""A recorded run in a notebook: `stepscope.load(path)`, its tables, plots, SQL, and experiment trackers."""

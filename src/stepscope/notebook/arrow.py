@@ -1,0 +1,76 @@
+"""Rows as Arrow tables: text dictionary-encoded, what was not measured null."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from stepscope.analyses.table_columns import BOOL, FLOAT, INT, TEXT, ColumnSpec, Rows, TableSpec
+from stepscope.notebook.extras import need
+
+ArrowTable = Any
+"""A pyarrow.Table. The package is optional, so that nothing here names its types."""
+
+
+def arrow() -> Any:
+    return need("pyarrow", "sql", "a table")
+
+
+def to_arrow(spec: TableSpec, parts: Iterable[tuple[int | None, Rows]]) -> ArrowTable:
+    """One table of the ranks' rows; a rank that is given stands in the column `rank`."""
+    pa = arrow()
+    schema = pa.schema([(column.name, _type(pa, column)) for column in spec.columns])
+    tables = [pa.table([_array(pa, column, rank, rows) for column in spec.columns], schema=schema) for rank, rows in parts]
+    # One dictionary for all ranks: what reads the table sees one set of names.
+    return pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
+
+
+def _type(pa: Any, column: ColumnSpec) -> Any:
+    kinds = {INT: pa.int64(), FLOAT: pa.float64(), BOOL: pa.bool_(), TEXT: pa.dictionary(pa.int32(), pa.string())}
+    return kinds[column.kind]
+
+
+def _array(pa: Any, column: ColumnSpec, rank: int | None, rows: Rows) -> Any:
+    if column.name == "rank" and rank is not None:
+        num = len(next(iter(rows.values())))
+        return pa.array(np.full(num, rank, np.int64))
+    values = rows[column.name]
+    if values.words is None:
+        return pa.array(values.data, type=_type(pa, column), mask=values.missing)
+    # Two codes may stand for one word, and a dictionary has each once.
+    words = [_utf8(word) for word in values.words]
+    place = {word: code for code, word in enumerate(dict.fromkeys(words))}
+    moved = np.array([place[word] for word in words] or [0], np.int32)
+    codes = pa.array(moved[np.maximum(values.data.astype(np.int32), 0)], mask=values.missing)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(list(place), pa.string()))
+
+
+def _utf8(word: str) -> str:
+    """Half characters, which JSON may hold and Arrow may not, become '?'."""
+    return word.encode("utf-8", "replace").decode("utf-8")
+
+
+def tidied(table: ArrowTable) -> ArrowTable:
+    """A result with whole numbers as such, and no two columns of one name.
+
+    A sum of integers comes as a decimal of 38 digits; it is int64 where it fits.
+    """
+    pa = arrow()
+    columns, names = [], list[str]()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_decimal(column.type) and column.type.scale == 0:
+            with suppress(pa.ArrowInvalid):
+                column = column.cast(pa.int64())
+        columns.append(column)
+        names.append(_free(name, names))
+    return pa.table(columns, names=names)
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    number, free = 1, name
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free

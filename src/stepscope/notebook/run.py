@@ -1,0 +1,153 @@
+"""Run: a recorded run in a notebook, from `stepscope.load(path)`."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from stepscope.analyses.tables import TABLES
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.errors import UsageError
+from stepscope.notebook.arrow import ArrowTable
+from stepscope.notebook.database import Database
+from stepscope.notebook.html import diagnosis_html
+from stepscope.notebook.recording import open_recording
+from stepscope.notebook.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownDiagnosis(Diagnosis):
+    """A Diagnosis that Jupyter can show."""
+
+    def _repr_html_(self) -> str:
+        return diagnosis_html(self)
+
+
+def load(path: str | Path | Sequence[str | Path], step_ms: float | None = None, cache: bool = True, *, jobs: int = 1) -> Run:
+    """A run's diagnosis and tables. `path` is what `stepscope diagnose` takes: a trace, several, a folder, an archive.
+
+    step_ms is the step time with no profiler attached, when you know it; cache whether parsed traces are kept beside the
+    originals; jobs the number of processes that a diagnosis of several ranks may use.
+    """
+    if step_ms is not None and not (0 < step_ms < 1e9 and math.isfinite(step_ms)):
+        raise UsageError(f"{step_ms!r} is not a step time in milliseconds; give a number above 0, such as 65.5")
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    return Run(paths, step_ns=None if step_ms is None else round(step_ms * 1e6), use_cache=cache, jobs=jobs)
+
+
+class Run:
+    """A recorded run. Nothing is read until it is asked for, and then once."""
+
+    def __init__(self, paths: Sequence[str | Path], *, step_ns: int | None, use_cache: bool, jobs: int = 1) -> None:
+        self.paths = tuple(map(str, paths))
+        self._recording = open_recording(paths, step_ns=step_ns, use_cache=use_cache, jobs=jobs)
+        # An archive's temporary copy goes with the run.
+        self._end = weakref.finalize(self, self._recording.found.close)
+        self._diagnosis: ShownDiagnosis | None = None
+        self._database: Database | None = None
+        self._built: dict[str, ArrowTable] = {}
+        self._tables = {name: Table(name, self._builder(name), spec) for name, spec in TABLES.items()}
+
+    @property
+    def diagnosis(self) -> ShownDiagnosis:
+        """What `stepscope diagnose` says; made at the first look."""
+        if self._diagnosis is None:
+            plain = self._recording.diagnosis()
+            self._diagnosis = ShownDiagnosis(**{field.name: getattr(plain, field.name) for field in fields(plain)})
+        return self._diagnosis
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """Every table by its name."""
+        return MappingProxyType(self._tables)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out or is in doubt about the tables built so far."""
+        return tuple(self._recording.notes)
+
+    @property
+    def events(self) -> Table:
+        return self._tables["events"]
+
+    @property
+    def kernels(self) -> Table:
+        return self._tables["kernels"]
+
+    @property
+    def launches(self) -> Table:
+        return self._tables["launches"]
+
+    @property
+    def copies(self) -> Table:
+        return self._tables["copies"]
+
+    @property
+    def collectives(self) -> Table:
+        return self._tables["collectives"]
+
+    @property
+    def steps(self) -> Table:
+        return self._tables["steps"]
+
+    @property
+    def ranks(self) -> Table:
+        return self._tables["ranks"]
+
+    @property
+    def findings(self) -> Table:
+        return self._tables["findings"]
+
+    def query(self, sql: str) -> Table:
+        """The answer to SQL over the tables. Views made by one query are there for the next."""
+        if self._database is None:
+            self._database = Database(self._build)
+        rows = self._database.query(sql)
+        return Table("answer", lambda: rows)
+
+    def plot_step(self) -> Any:
+        """The parts of each rank's median step, as a matplotlib Figure."""
+        from stepscope.notebook.plots import step_figure
+
+        return step_figure(self.diagnosis)
+
+    def plot_findings(self) -> Any:
+        """Today's step, and what it becomes after each finding's mend, as a matplotlib Figure."""
+        from stepscope.notebook.plots import findings_figure
+
+        return findings_figure(self.diagnosis)
+
+    def plot_ranks(self) -> Any:
+        """Each rank's step time, step by step, as a matplotlib Figure."""
+        from stepscope.notebook.plots import ranks_figure
+
+        return ranks_figure(self.diagnosis)
+
+    def close(self) -> None:
+        """Let go of an archive's temporary copy now; the tables that were built stay."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        self._end()
+
+    def __repr__(self) -> str:
+        return f"<stepscope run {', '.join(map(repr, self.paths))}>"
+
+    def _repr_html_(self) -> str:
+        return diagnosis_html(self.diagnosis)
+
+    def _builder(self, name: str) -> Any:
+        return lambda: self._build([name])[name]
+
+    def _build(self, names: Iterable[str]) -> Mapping[str, ArrowTable]:
+        """These tables, those that are not there yet in one pass over the traces."""
+        wanted = list(names)
+        missing = [name for name in wanted if name not in self._built]
+        if missing:
+            self._built |= self._recording.tables(missing, lambda: self.diagnosis)
+        return {name: self._built[name] for name in wanted}

@@ -1,0 +1,131 @@
+"""The chain of work that made the recorded steps as long as they were.
+
+The graph is played as in simulate.py, and for each task it is kept what held it up last: its launch, the work before it on its
+stream, or work of another stream; for each of the host's calls whether the one before was waiting for a task. From the last task
+to end, that chain leads back to the beginning. Shortening anything that is not on it would not have shortened these steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.tracks import Spans
+from stepscope.core.trace import NONE, Float64, Int64, Trace
+from stepscope.replay.graph import HOST_PARTS, Graph
+
+BACKLOG = -2
+"""Held up by work from before the recording."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalPath:
+    """From the first link of the chain to the last."""
+
+    task: Int64
+    """The graph's task; NONE where the host is what everything waits for."""
+    call: Int64
+    """The host's call, from whose start to the next the chain runs; NONE for a task."""
+    start_ns: Float64
+    end_ns: Float64
+    """As played, the pause before a task counted to it; each begins where the one before ends."""
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A played graph, and what held up each of its tasks and calls."""
+
+    end: list[float]
+    by: list[int]
+    """Per task: the task it waited for, NONE for its launch, or BACKLOG."""
+    launched_in: list[int]
+    call_at: list[float]
+    """When the host came to each call, and to the end of the last."""
+    waited: list[bool]
+    """Per call: whether the host left it when the task ended that it waits for."""
+
+
+def critical_path(graph: Graph, *, backlog_ns: float = 0.0) -> CriticalPath:
+    """The chain that leads to the last task to end."""
+    held = _play(graph, backlog_ns)
+    links: list[tuple[int, int, float, float]] = []
+    task = int(np.argmax(held.end)) if held.end else NONE
+    while task >= 0:
+        by = held.by[task]
+        begin = 0.0 if by == BACKLOG else held.call_at[held.launched_in[task]] if by == NONE else held.end[by]
+        links.append((task, NONE, begin, held.end[task]))
+        if by != NONE:
+            task = by
+            continue
+        call, task = held.launched_in[task] - 1, NONE
+        while call >= 0:
+            awaited = int(graph.call_wait[call]) if held.waited[call] else NONE
+            left = held.call_at[call] if awaited == NONE else held.end[awaited]
+            links.append((NONE, call, left, held.call_at[call + 1]))
+            if awaited != NONE:
+                task = awaited
+                break
+            call -= 1
+    table = np.array(links[::-1], np.float64).reshape(-1, 4)
+    return CriticalPath(
+        task=table[:, 0].astype(np.int64), call=table[:, 1].astype(np.int64), start_ns=table[:, 2], end_ns=table[:, 3]
+    )
+
+
+def call_part(graph: Graph) -> Int64:
+    """Per call, which of HOST_PARTS took most of the host's time from it to the next."""
+    most: Int64 = np.argmax(np.stack([graph.call_parts[part] for part in HOST_PARTS]), axis=0)
+    return most
+
+
+def _play(graph: Graph, backlog_ns: float) -> _Held:
+    wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()
+    stream, length, lag = graph.task_stream.tolist(), graph.task_ns.tolist(), graph.task_lag_ns.tolist()
+    latency, gap, after = graph.task_latency_ns.tolist(), graph.task_gap_ns.tolist(), graph.task_after.tolist()
+    free, last = [backlog_ns or -1e18] * graph.num_streams, [BACKLOG] * graph.num_streams
+    held = _Held(end=[0.0] * len(length), by=[NONE] * len(length), launched_in=[0] * len(length), call_at=[0.0], waited=[])
+    for call, spent in enumerate(graph.call_ns.tolist()):
+        now = held.call_at[-1]
+        for task in range(first[call], first[call + 1]):
+            lane, begin, by, other = stream[task], now + latency[task], NONE, after[task]
+            if free[lane] + gap[task] > begin:
+                begin, by = free[lane] + gap[task], last[lane]
+            if other != NONE and held.end[other] + lag[task] > begin:
+                begin, by = held.end[other] + lag[task], other
+            free[lane] = held.end[task] = begin + length[task]
+            held.by[task], held.launched_in[task], last[lane] = by, call, task
+        waits = wait[call] != NONE
+        held.waited.append(waits and held.end[wait[call]] >= now)
+        held.call_at.append((max(held.end[wait[call]], now) + tail[call] if waits else now) + spent)
+    return held
+
+
+def recorded_spans(graph: Graph, path: CriticalPath, trace: Trace) -> Spans:
+    """The chain where it lies in the recording: a task by its event, the host by what took most of its time.
+
+    Played and recorded times differ a little: where two links would overlap, the later one gives way.
+    """
+    names = (*trace.names, *(f"host: {part}" for part in HOST_PARTS))
+    on_host = path.task == NONE
+    task, call = np.maximum(path.task, 0), np.maximum(path.call, 0)
+    name = np.where(on_host, len(trace.names) + call_part(graph)[call], trace.name[graph.task_event[task]])
+    if graph.on_host:
+        begin, end = graph.call_start_ns[task], graph.call_start_ns[task] + graph.task_ns[task].astype(np.int64)
+    else:
+        begin, end = trace.start_ns[graph.task_event[task]], trace.end_ns[graph.task_event[task]]
+    start: Int64 = np.where(on_host, graph.call_start_ns[call], begin)
+    stop: Int64 = np.where(on_host, graph.call_end_ns[call], end)
+    # Calls that follow one another on the chain are one stretch of the host.
+    fresh = np.ones(len(path), np.bool_)
+    fresh[1:] = ~(on_host[1:] & on_host[:-1] & (name[1:] == name[:-1]))
+    first = np.flatnonzero(fresh)
+    start, name = start[first], name[first]
+    stop = np.maximum.reduceat(stop, first) if len(first) else stop
+    reach = np.maximum.accumulate(stop)
+    start[1:] = np.maximum(start[1:], reach[:-1])
+    kept = stop > start
+    return Spans(start_ns=start[kept], end_ns=stop[kept], name=name[kept].astype(np.int64), names=names)

@@ -1,0 +1,212 @@
+"""The gate's side of the contract: the quantities that a diagnosis has, and what a gate found, in words and for machines."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from stepscope.core.diagnosis import BOUNDS
+from stepscope.core.facts import PARTS
+from stepscope.core.gate import ANY_FINDING, Gate, Quantities, Result
+from stepscope.errors import FormatError
+from stepscope.report.json import SCHEMA
+from stepscope.report.names import clean
+
+SHARES = tuple(f"share.{bound}" for bound in BOUNDS if bound != "unknown")
+PART_NAMES = tuple(f"{part}_ms" for part in PARTS)
+NAMES = (
+    *("step_ms", "profiled_ms", "mfu", "gpu_busy", "gpu_busy_ms", "exposed_comms_ms", "idle_ms"),
+    *PART_NAMES,
+    *SHARES,
+    ANY_FINDING,
+)
+"""What can be asked of a diagnosis, beside finding.CODE."""
+MORE_IS_BETTER = ("mfu", "gpu_busy")
+"""Of these a bare number in a budget could be meant either way."""
+BY_STEP_TIME = ("step_ms", "mfu")
+"""They follow the run's step time, so they tell nothing beside one that was taken another way."""
+NO_STEP = "was not measured: no rank has a whole step recorded"
+NOT_JUDGED = "was not judged: without a replay of the step most findings cannot be told"
+ABSTAINED = re.compile(r"not judged: ([a-z0-9-]+(?:, [a-z0-9-]+)*): (.+)", re.DOTALL)
+"""How a note tells the rules that lacked something, and what."""
+STATUS_WORDS = {"passed": "passed", "failed": "failed", "undecided": "not decided"}
+
+
+class _Step(msgspec.Struct):
+    ms: float | None
+    profiled_ms: float | None
+    source: str
+
+
+class _Verdict(msgspec.Struct):
+    shares: dict[str, float]
+
+
+class _Rank(msgspec.Struct):
+    rank: int
+    partition_ms: dict[str, float | None] | None
+    gpu_busy_ms: float | None
+    mfu: float | None
+
+
+class _Finding(msgspec.Struct):
+    code: str
+    predicted_speedup: float
+
+
+class _Contract(msgspec.Struct):
+    """What the gate reads of the contract."""
+
+    schema: str
+    step: _Step
+    verdict: _Verdict
+    replay: dict[str, float] | None
+    ranks: list[_Rank]
+    findings: list[_Finding]
+    notes: list[str]
+
+
+def known_names(codes: Collection[str]) -> frozenset[str]:
+    """Every name that an expression may use."""
+    return frozenset((*NAMES, *(f"finding.{code}" for code in codes)))
+
+
+def read_quantities(text: str | bytes, where: str, codes: Collection[str]) -> tuple[Quantities, str]:
+    """The quantities of a diagnosis in JSON, and where its step time comes from."""
+    told = _decoded(text, where)
+    values: dict[str, float | None] = dict.fromkeys(NAMES)
+    values |= {"step_ms": told.step.ms, "profiled_ms": told.step.profiled_ms}
+    values |= {name: told.verdict.shares.get(name.removeprefix("share.")) for name in SHARES}
+    rank = _median_rank(told.ranks)
+    values |= {} if rank is None else _of_rank(rank)
+    abstained = _abstained(told.notes)
+    values |= _of_findings(told, codes, abstained)
+    of_steps = (*PART_NAMES, "idle_ms", "exposed_comms_ms", "gpu_busy", "gpu_busy_ms")
+    why = dict.fromkeys(of_steps, NO_STEP) if rank is None or rank.partition_ms is None else {}
+    why |= {name: abstained.get(name, NOT_JUDGED) for name, value in values.items() if value is None and "finding" in name}
+    if rank is not None and rank.partition_ms is not None and values["comms_wait_ms"] is None:
+        why["comms_wait_ms"] = "was not told from moving bytes: it needs the traces of the other ranks"
+    finite = {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
+    return Quantities(values=finite, why=why), told.step.source
+
+
+def _decoded(text: str | bytes, where: str) -> _Contract:
+    """The contract in `text`. Half characters, which names may hold, are let by; NaN is nothing that was measured."""
+    try:
+        told = msgspec.convert(json.loads(text, parse_constant=lambda _: None), _Contract)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
+        raise FormatError(f"{where} is not a diagnosis of the schema {SCHEMA!r}: {problem}. Diagnose its traces again") from None
+    if told.schema != SCHEMA:
+        raise FormatError(f"{where} has the schema {told.schema!r}; this version reads {SCHEMA!r}. Diagnose its traces again")
+    return told
+
+
+def comparable(baseline: Quantities, source: str, run_source: str) -> Quantities:
+    """The baseline without what cannot stand beside this run's: a profiled step time beside one without a profiler."""
+    if (source == "trace") == (run_source == "trace"):
+        return baseline
+    how = {True: "while profiled", False: "without a profiler"}
+    words = f"cannot be compared: it was timed {how[source == 'trace']}, and this run's {how[run_source == 'trace']}"
+    return replace(
+        baseline,
+        values={**baseline.values, **dict.fromkeys(BY_STEP_TIME)},
+        why={**baseline.why, **{name: words for name in BY_STEP_TIME if baseline.values[name] is not None}},
+    )
+
+
+def _median_rank(ranks: list[_Rank]) -> _Rank | None:
+    """The rank that the report is about: that with the median step, the lower of two; one without steps only if none has any."""
+    timed = [(round(total, 9), rank.rank, i) for i, rank in enumerate(ranks) if (total := _total(rank)) is not None]
+    if timed:
+        return ranks[sorted(timed)[(len(timed) - 1) // 2][2]]
+    return ranks[0] if ranks else None
+
+
+def _total(rank: _Rank) -> float | None:
+    """The rank's step while profiled. Where waiting could not be told apart it is null, and moving bytes holds both."""
+    return None if rank.partition_ms is None else sum(value for value in rank.partition_ms.values() if value is not None)
+
+
+def _of_rank(rank: _Rank) -> dict[str, float | None]:
+    values: dict[str, float | None] = {"mfu": rank.mfu, "gpu_busy_ms": rank.gpu_busy_ms}
+    parts, total = rank.partition_ms, _total(rank)
+    if parts is None:
+        return values
+    if rank.gpu_busy_ms is not None and total:
+        values["gpu_busy"] = rank.gpu_busy_ms / total
+    values |= {f"{part}_ms": parts.get(part) for part in PARTS}
+    idle = [parts.get(part) for part in PARTS if part.startswith("idle_")]
+    values["idle_ms"] = None if None in idle else sum(value for value in idle if value is not None)
+    moved, waited = parts.get("comms_transfer"), parts.get("comms_wait")
+    values["exposed_comms_ms"] = None if moved is None else moved + (waited or 0.0)
+    return values
+
+
+def _abstained(notes: list[str]) -> dict[str, str]:
+    """The findings that were not judged, each with what it lacked."""
+    found = [match for note in notes if (match := ABSTAINED.fullmatch(note)) is not None]
+    return {f"finding.{code}": f"was not judged: {match[2]}" for match in found for code in match[1].split(", ")}
+
+
+def _of_findings(told: _Contract, codes: Collection[str], abstained: Collection[str]) -> dict[str, float | None]:
+    """The gain of each finding. One that was looked for and is not there gives 1: nothing to gain."""
+    absent = None if told.replay is None else 1.0
+    values = {name: None if name in abstained else absent for name in (f"finding.{code}" for code in codes)}
+    for finding in told.findings:
+        name = f"finding.{finding.code}"
+        values[name] = max(values.get(name) or 0.0, finding.predicted_speedup)
+    values[ANY_FINDING] = max((finding.predicted_speedup for finding in told.findings), default=absent)
+    return values
+
+
+def gate_contract(gate: Gate) -> dict[str, Any]:
+    """The key `gate` of the JSON."""
+    return {
+        "passed": gate.is_passed,
+        "missing": gate.missing,
+        "baseline": gate.baseline,
+        "checks": [
+            {
+                "check": result.check,
+                "source": result.source,
+                "status": result.status,
+                "reason": reason(result),
+                "values": dict(result.values),
+            }
+            for result in gate.results
+        ],
+    }
+
+
+def gate_lines(gate: Gate) -> list[str]:
+    """What to tell on stderr: what stopped the gate and why, or that nothing did."""
+    num = len(gate.results)
+    checks = f"{num} check{'' if num == 1 else 's'}"
+    let_by = [result for result in gate.results if result.status == "undecided" and gate.missing == "pass"]
+    passed = [f"not decided, let pass: {_line(result)}" for result in let_by]
+    if gate.is_passed:
+        return [f"the gate passed: {checks}, none failed", *passed]
+    stopped = gate.stopped_by
+    return [f"the gate failed: {len(stopped)} of {checks}", *(f"{_status(r)}: {_line(r)}" for r in stopped), *passed]
+
+
+def _status(result: Result) -> str:
+    return STATUS_WORDS[result.status]
+
+
+def _line(result: Result) -> str:
+    return clean(f"{result.check} ({result.source}): {reason(result)}")
+
+
+def reason(result: Result) -> str:
+    """The figures behind an answer: `step_ms 65.48, baseline.step_ms 59.2; 65.48 > 62.16`."""
+    if result.missing:
+        return "; ".join(result.missing)
+    named = ", ".join(f"{name} {value:.6g}" for name, value in result.values.items() if value is not None)
+    return "; ".join(words for words in (named, ", ".join(result.compared)) if words)

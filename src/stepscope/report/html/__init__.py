@@ -1,0 +1,67 @@
+"""The report as one HTML file: opens from disk, needs no network, and reads well with scripts off.
+
+Whatever comes out of a recording is a stranger's text. The template escapes it; the data for the charts lies in a block that is
+not run, with every `<` written as an escape; and a content-security policy lets nothing run but our own scripts, by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib import resources
+from typing import Any
+
+SCRIPTS = ("vendor/echarts.js", "timeline_data.js", "timeline_panels.js", "timeline.js", "charts.js", "page.js")
+STYLES = ("page.css", "timeline.css")
+
+
+def render_page(page: dict[str, Any]) -> str:
+    """The whole file. `page` is what model.page_of gives."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("stepscope.report.html", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    scripts, styles = ([_file(name) for name in names] for names in (SCRIPTS, STYLES))
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {' '.join(map(_hash, scripts))}",
+            f"style-src {' '.join(map(_hash, styles))}",
+            "img-src data: blob:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+    return environment.get_template("report.html").render(
+        page=page,
+        policy=policy,
+        data=Markup(data_block(page["data"])),  # noqa: S704 - it cannot end its element
+        scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files
+        styles=[Markup(text) for text in styles],  # noqa: S704 - our own files
+        notice=_file("vendor/echarts.NOTICE"),
+    )
+
+
+def data_block(data: Any) -> str:
+    """JSON that cannot end the element it stands in, whatever is in it."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")
+
+
+def _file(name: str) -> str:
+    text = resources.files("stepscope.report.html").joinpath(name).read_text(encoding="utf-8")
+    # No file of ours may end its own element.
+    assert "</script" not in text.lower(), name
+    assert "</style" not in text.lower(), name
+    return f"\n{text.strip()}\n"
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

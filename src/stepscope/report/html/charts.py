@@ -1,0 +1,117 @@
+"""Data of the HTML report's charts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.analyses.link_fit import bus_factor, ring_steps
+from stepscope.core.comms_facts import CommsFacts, LinkFit
+from stepscope.core.facts import Facts, RankFacts
+from stepscope.hardware.lookup import find_spec_by_key, load_specs
+from stepscope.report.names import kernel_name
+
+MAX_POINTS = 200
+LINE_POINTS = 24
+
+
+def roofline_chart(rank: RankFacts) -> dict[str, Any] | None:
+    """Each known kernel's FLOP/s against its FLOPs a byte, under the device's roofs; None when no device or no work is known."""
+    spec = next((spec for spec in load_specs() if rank.roofline.device in (spec.name, spec.key)), None)
+    spec = spec or (find_spec_by_key(rank.roofline.device) if rank.roofline.device else None)
+    if spec is None:
+        return None
+    known = [row for row in rank.kernels if row.flops and row.bytes and row.total_ns]
+    points = [
+        {
+            "name": kernel_name(row.name)[:120],
+            "op": row.op,
+            "x": row.flops / row.bytes,
+            "y": row.flops / (row.total_ns * 1e-9),
+            "ms": row.total_ns / max(len(rank.steps.windows), 1) / 1e6,
+        }
+        for row in sorted(known, key=lambda row: -row.total_ns)[:MAX_POINTS]
+        if row.flops is not None and row.bytes is not None
+    ]
+    if not points:
+        return None
+    used = {row.precision for row in known if row.precision} | ({rank.roofline.peak_precision} - {None})
+    peaks = {name: figure.value for name, figure in spec.peak_flops.items() if name in used}
+    return {
+        "device": spec.name,
+        "bandwidth": spec.bandwidth_bytes_per_s.value,
+        "peaks": peaks or {name: figure.value for name, figure in spec.peak_flops.items() if name in ("fp32", "bf16")},
+        "source": "datasheet",
+        "points": points,
+    }
+
+
+def rank_chart(facts: Facts) -> dict[str, Any] | None:
+    """What differs between ranks, a row each; None with fewer than two. Every value is a number or null."""
+    if len(facts.ranks) < 2:
+        return None
+    comms = {} if facts.comms is None else {one.rank: one for one in facts.comms.ranks}
+    ordered = sorted(facts.ranks, key=lambda rank: rank.rank)
+    numbers = [rank.rank for rank in ordered]
+    steps = [None if rank.steps.pitch_ns is None else rank.steps.pitch_ns / 1e6 for rank in ordered]
+    busy = [None if (ns := rank.steps.typical(rank.busy_ns)) is None else ns / 1e6 for rank in ordered]
+    mine = [comms.get(rank) for rank in numbers]
+    rows = [
+        {"word": "step", "values": steps},
+        {"word": "device busy", "values": busy},
+        {"word": "late", "values": [None if one is None or one.late_ns is None else one.late_ns / 1e6 for one in mine]},
+        {"word": "waits", "values": [None if one is None or one.wait_ns is None else one.wait_ns / 1e6 for one in mine]},
+        {
+            "word": "moves bytes",
+            "values": [None if one is None or one.transfer_ns is None else one.transfer_ns / 1e6 for one in mine],
+        },
+    ]
+    return {
+        "ranks": numbers,
+        "rows": [row for row in rows if any(value is not None for value in row["values"])],
+        "outliers": [one.rank for one in comms.values() if one.is_straggler],
+    }
+
+
+def link_chart(comms: CommsFacts) -> dict[str, Any] | None:
+    """Bus bandwidth against message size, with the fitted lines; None when no size and bandwidth is known."""
+    points = [
+        {
+            "op": row.op,
+            "group": row.group,
+            "bytes": row.bytes,
+            "busbw": row.busbw_bytes_per_s,
+            "count": row.count_per_step,
+            "has_waits": row.includes_waits,
+        }
+        for row in comms.rows[:MAX_POINTS]
+        if row.bytes and row.busbw_bytes_per_s
+    ]
+    if not points:
+        return None
+    fits = [
+        {
+            "op": fit.op,
+            "group": fit.group,
+            "ranks": fit.num_ranks,
+            "alpha_ns": fit.alpha_ns,
+            "beta": fit.beta_bytes_per_s,
+            "r2": fit.goodness,
+            "line": _line(fit),
+        }
+        for fit in comms.fits
+    ]
+    link = (
+        None
+        if comms.link is None
+        else {"name": comms.link.name, "bytes_per_s": comms.link.bytes_per_s, "source": comms.link.source}
+    )
+    return {"points": points, "fits": fits, "link": link}
+
+
+def _line(fit: LinkFit) -> list[tuple[float, float]]:
+    """Message sizes and the bus bandwidth that the fit gives each."""
+    steps, factor = ring_steps(fit.op, fit.num_ranks), bus_factor(fit.op, fit.num_ranks)
+    grow = max(fit.max_bytes / fit.min_bytes, 1.0) if fit.min_bytes else 1.0
+    sizes = [fit.min_bytes * grow ** (place / (LINE_POINTS - 1)) for place in range(LINE_POINTS)]
+    times_s = [steps * fit.alpha_ns * 1e-9 + size * factor / fit.beta_bytes_per_s for size in sizes]
+    return [(size, size * factor / time_s) for size, time_s in zip(sizes, times_s, strict=True) if time_s > 0]

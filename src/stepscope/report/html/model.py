@@ -1,0 +1,215 @@
+"""What the HTML report shows, as plain values: from the contract alone, and more of it where the whole diagnosis is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepscope import __version__
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.facts import PARTS, RankFacts
+from stepscope.errors import InputError
+from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
+from stepscope.report.html.tables import kernel_rows, op_rows
+from stepscope.report.json import SCHEMA, contract
+from stepscope.report.kernel_view import COLLECTIVE
+from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
+from stepscope.report.terminal import BOUND_WORDS, SOURCE_WORDS
+from stepscope.report.units import digits_after_point, number
+from stepscope.rules.explanation import explain
+
+Contract = Mapping[str, Any]
+MAX_STEPS_DOWN = 8
+"""Mends in the picture of the step; the cards have them all."""
+
+
+def page_of(diagnosis: Diagnosis, timeline: Any = None, curves: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The page of a diagnosis just made."""
+    rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
+    page = page_of_contract(contract(diagnosis) | {"ladder": list(diagnosis.ladder)}, floor_ms=_floor_ms(rank))
+    page["title"] = _title(diagnosis)
+    if rank is not None:
+        page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank)
+        page["ops"] = op_rows(rank)
+        page["data"]["roofline"] = roofline_chart(rank)
+        page["chips"] += _chips(rank)
+    if diagnosis.facts.comms is not None:
+        page["data"]["links"] = link_chart(diagnosis.facts.comms)
+    page["data"]["ranks"] = rank_chart(diagnosis.facts)
+    page["data"]["timeline"] = timeline
+    page["data"]["curves"] = dict(curves or {})
+    return page
+
+
+def page_of_contract(told: Contract, floor_ms: float | None = None) -> dict[str, Any]:
+    """The page of a diagnosis that was kept as JSON: its verdict, findings, ranks and notes."""
+    if told.get("schema") != SCHEMA:
+        raise InputError(
+            f"this is not a diagnosis that stepscope wrote: its schema is {str(told.get('schema'))[:60]!r}, not {SCHEMA}"
+        )
+    try:
+        return _page(told, floor_ms)
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise InputError(
+            f"the diagnosis is damaged: {type(problem).__name__}: {problem}. Make it anew: stepscope diagnose"
+        ) from None
+
+
+def _page(told: Contract, floor_ms: float | None) -> dict[str, Any]:
+    verdict, step = told["verdict"], told["step"]
+    return {
+        "version": __version__,
+        "title": "Training run",
+        "bound": verdict["bound"],
+        "headline": verdict["summary"],
+        "limits": BOUND_WORDS.get(verdict["bound"], "What limits this run could not be told."),
+        "chips": [
+            {"word": "a step", "value": _ms(step["ms"]), "of": SOURCE_WORDS.get(step["source"], step["source"])},
+            {"word": "while profiled", "value": _ms(step["profiled_ms"]), "of": f"{step['count']} steps recorded"},
+        ],
+        "findings": [_card(place, finding) for place, finding in enumerate(told["findings"], 1)],
+        "picture": _picture(told, floor_ms),
+        "ranks": [_rank(rank) for rank in told["ranks"]],
+        "notes": list(told["notes"]),
+        "unknown_events": told["unknown_events"],
+        "kernels": [],
+        "num_kernels_left_out": 0,
+        "ops": [],
+        "data": {
+            "picture": _picture(told, floor_ms),
+            "ranks": None,
+            "roofline": None,
+            "links": None,
+            "timeline": None,
+            "curves": {},
+        },
+    }
+
+
+def _picture(told: Contract, floor_ms: float | None) -> dict[str, Any]:
+    """The step as recorded by its parts, today's step, and what it becomes after each mend, down to the floor."""
+    rank = told["ranks"][len(told["ranks"]) // 2] if told["ranks"] else None
+    parts = (rank or {}).get("partition_ms") or {}
+    unsplit = parts.get("comms_wait", 0) is None
+    shown = [(part, parts[part]) for part in PARTS if parts.get(part)]
+    bars: list[dict[str, Any]] = []
+    today = told["step"]["ms"] or told["step"]["profiled_ms"]
+    if shown:
+        bars.append({"name": "recorded, with the profiler", "ms": sum(ms for _, ms in shown), "parts": dict(shown)})
+    if today is not None:
+        bars.append({"name": "today", "ms": today, "is_today": True})
+        for gain, finding in zip(_ladder(told), told["findings"], strict=False):
+            bars.append({"name": f"after {finding['code']}", "ms": today / gain, "code": finding["code"]})
+        if floor_ms is not None and floor_ms < min(bar["ms"] for bar in bars):
+            bars.append({"name": "floor: the device's work at its roofs", "ms": floor_ms, "is_floor": True})
+    return {
+        "bars": bars,
+        "parts": [{"part": part, "word": _part_word(part, unsplit=unsplit)} for part, _ in shown],
+    }
+
+
+def _ladder(told: Contract) -> list[float]:
+    """With one finding, or an older file, what is known of it alone."""
+    gains = [float(gain) for gain in told.get("ladder") or ()]
+    if not gains and told["findings"]:
+        gains = [float(told["findings"][0]["predicted_speedup"])]
+    return gains[:MAX_STEPS_DOWN]
+
+
+def _card(place: int, finding: Mapping[str, Any]) -> dict[str, Any]:
+    low, likely, high = (finding[f"predicted_{name}"] for name in ("low", "speedup", "high"))
+    places = finding.get("places") or []
+    try:
+        text = explain(str(finding["code"])).partition("\n\n")[2]
+    except Exception:  # noqa: BLE001 - an older or newer version's code: the card stands without its text
+        text = ""
+    return {
+        "place": place,
+        "code": finding["code"],
+        "bound": finding["bound"],
+        "summary": finding["summary"],
+        "action": finding["action"],
+        "evidence": list(finding["evidence"]),
+        "gain": f"{likely:.2f}",
+        "between": None if high - low < 0.005 else f"{low:.2f} to {high:.2f}",
+        "step": _ms(finding["predicted_step_ms"]),
+        "changes_numerics": bool(finding.get("changes_numerics")),
+        "ranks": ", ".join(map(str, finding["ranks"][:16])) + (" ..." if len(finding["ranks"]) > 16 else ""),
+        "num_ranks": len(finding["ranks"]),
+        "places": [
+            {
+                "where": one["line"] or f"module {one['module']}",
+                "module": one["module"] if one["line"] else None,
+                "share": f"{one['share']:.0%}",
+            }
+            for one in places
+        ],
+        "explain": [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()],
+    }
+
+
+def _rank(told: Mapping[str, Any]) -> dict[str, Any]:
+    parts = told["partition_ms"]
+    unsplit = bool(parts) and parts.get("comms_wait") is None
+    shown = [] if not parts else [(part, parts[part]) for part in PARTS if parts.get(part)]
+    total = sum(ms for _, ms in shown)
+    return {
+        "rank": told["rank"],
+        "step": _ms(total) if shown else None,
+        "step_ms": total if shown else None,
+        "busy": None if told["gpu_busy_ms"] is None or not total else f"{told['gpu_busy_ms'] / total:.0%}",
+        "mfu": None if told["mfu"] is None else f"{told['mfu']:.1%}",
+        "most": "; ".join(
+            f"{_part_word(part, unsplit=unsplit)} {ms / total:.1%}" for part, ms in sorted(shown, key=lambda one: -one[1])[:3]
+        ),
+        "parts": [
+            {"part": part, "word": _part_word(part, unsplit=unsplit), "ms": _ms(ms), "share": f"{ms / total:.1%}"}
+            for part, ms in shown
+        ],
+    }
+
+
+def _part_word(part: str, *, unsplit: bool) -> str:
+    return UNSPLIT_COMMS if part == "comms_transfer" and unsplit else PART_WORDS[part]
+
+
+def _chips(rank: RankFacts) -> list[dict[str, str]]:
+    busy, pitch = rank.steps.typical(rank.busy_ns), rank.steps.pitch_ns
+    chips = []
+    if busy is not None and pitch and rank.steps.where == "device":
+        chips.append({"word": "device busy", "value": f"{busy / pitch:.0%}", "of": "of the recorded step"})
+    if rank.roofline.mfu is not None:
+        chips.append(
+            {
+                "word": "MFU",
+                "value": f"{rank.roofline.mfu:.1%}",
+                "of": f"of {rank.roofline.peak_precision} peak, {rank.roofline.device}",
+            }
+        )
+    return chips
+
+
+def _title(diagnosis: Diagnosis) -> str:
+    run, ranks = diagnosis.facts.run, diagnosis.facts.ranks
+    if run is not None:
+        return " ".join(run.command) or run.path
+    return "Training run" if not ranks else (ranks[0].path if len(ranks) == 1 else f"{len(ranks)} ranks")
+
+
+def _floor_ms(rank: RankFacts | None) -> float | None:
+    """A step of the kernels' least times, those whose work is not known as they are, communication hidden behind them. None where
+    the work of less than half is known."""
+    if rank is None or not rank.kernels or not rank.steps.windows or (rank.roofline.modelled_share or 0) < 0.5:
+        return None
+    least = sum(
+        min(row.floor_ns, row.total_ns) if row.floor_ns is not None else row.total_ns
+        for row in rank.kernels
+        if row.category != COLLECTIVE
+    )
+    return least / len(rank.steps.windows) / 1e6
+
+
+def _ms(ms: float | None) -> str:
+    if ms is None:
+        return "not measured"
+    return f"{ms:,.{max(digits_after_point(ms), 1)}f} ms" if ms >= 0.05 else f"{number(ms)} ms"

@@ -1,0 +1,106 @@
+"use strict";
+// What makes the page answer: contents, charts, sorting, searching and copying. The page reads well without any of it.
+(function () {
+  const data = JSON.parse(document.getElementById("stepscope-data").textContent);
+  const charts = window.stepscopeCharts;
+
+  function contents() {
+    const list = document.getElementById("contents");
+    for (const heading of document.querySelectorAll("main > section > h2")) {
+      const link = document.createElement("a");
+      link.href = `#${heading.parentElement.id}`;
+      link.textContent = heading.textContent.split(",")[0];
+      const item = document.createElement("li");
+      item.append(link);
+      list.append(item);
+    }
+  }
+
+  const drawn = [];
+  function draw(element, option, told) {
+    if (!element || !told) return;
+    drawn.push({ element, option, told, chart: null });
+  }
+
+  function redraw() {
+    for (const one of drawn) {
+      if (one.chart) one.chart.dispose();
+      const option = one.option(one.element, one.told);
+      one.chart = window.echarts.init(one.element, null, { renderer: "svg" });
+      one.chart.setOption(option);
+    }
+  }
+
+  function drawAll() {
+    const of = (id) => document.getElementById(id);
+    draw(of("picture-chart"), charts.picture, data.picture);
+    draw(of("rank-chart"), charts.ranks, data.ranks);
+    draw(of("roofline-chart"), charts.roofline, data.roofline);
+    draw(of("link-chart"), charts.links, data.links);
+    for (const element of document.querySelectorAll("[data-curve]")) draw(element, charts.curve, data.curves[element.dataset.curve]);
+    redraw();
+    let width = window.innerWidth;
+    window.addEventListener("resize", () => {
+      if (window.innerWidth !== width) { width = window.innerWidth; redraw(); }
+    });
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    if (data.timeline && window.stepscopeTimeline) window.stepscopeTimeline(of("timeline-box"), data.timeline, {});
+  }
+
+  const valueOf = (cell) => (cell.dataset.value === undefined ? parseFloat(cell.textContent.replace(/[, ]/g, "")) : Number(cell.dataset.value));
+
+  function sortable(table) {
+    const heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, place) => {
+      const press = document.createElement("button");
+      press.type = "button";
+      press.textContent = head.textContent;
+      head.replaceChildren(press);
+      press.addEventListener("click", () => {
+        const isNumber = head.classList.contains("n");
+        const was = head.getAttribute("aria-sort");
+        const up = was ? was !== "ascending" : !isNumber;
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", up ? "ascending" : "descending");
+        const compare = isNumber
+          ? (a, b) => (valueOf(a.cells[place]) || 0) - (valueOf(b.cells[place]) || 0)
+          : (a, b) => a.cells[place].textContent.localeCompare(b.cells[place].textContent);
+        const rows = [...table.tBodies[0].rows].sort((a, b) => (up ? compare(a, b) : compare(b, a)));
+        table.tBodies[0].append(...rows);
+      });
+    });
+  }
+
+  function searchable(input) {
+    const table = document.getElementById(input.dataset.for);
+    const count = document.getElementById(`${input.dataset.for}-count`);
+    input.closest("label").hidden = false;
+    input.addEventListener("input", () => {
+      const wanted = input.value.trim().toLowerCase();
+      let shown = 0;
+      for (const row of table.tBodies[0].rows) {
+        const text = `${row.textContent} ${row.cells[0].title || ""}`.toLowerCase();
+        row.hidden = !text.includes(wanted);
+        shown += row.hidden ? 0 : 1;
+      }
+      count.textContent = wanted ? `${shown} of ${table.tBodies[0].rows.length}` : "";
+    });
+  }
+
+  function copyable(button) {
+    if (!navigator.clipboard) return;
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(button.previousElementSibling.textContent);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    });
+  }
+
+  contents();
+  document.querySelectorAll("table.sortable").forEach(sortable);
+  document.querySelectorAll("input[data-for]").forEach(searchable);
+  document.querySelectorAll("button.copy").forEach(copyable);
+  drawAll();
+  document.documentElement.dataset.ready = "yes";
+})();

@@ -1,0 +1,57 @@
+"""Kernels and operators as rows of the HTML report's tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.core.facts import RankFacts
+from stepscope.report.kernel_view import COLLECTIVE
+from stepscope.report.names import kernel_name
+
+MAX_KERNELS = 500
+MAX_OPS = 300
+MAX_NAME = 400
+
+
+def kernel_rows(rank: RankFacts) -> tuple[list[dict[str, Any]], int]:
+    """The kernels that take most, a step, and how many more there are."""
+    num_steps = len(rank.steps.windows)
+    if not num_steps:
+        return [], 0
+    compute = sum(rank.partition.parts["compute"]) if rank.partition is not None else 0
+    ordered = sorted(rank.kernels, key=lambda row: -row.total_ns)
+    rows = [
+        {
+            "name": kernel_name(row.name)[:MAX_NAME],
+            "full": row.name[:MAX_NAME],
+            "kind": row.category,
+            "op": row.op,
+            "calls": row.count / num_steps,
+            "ms": row.total_ns / num_steps / 1e6,
+            "share": row.total_ns / compute if compute and row.category != COLLECTIVE else None,
+            "roof": row.floor_ns / row.total_ns if row.floor_ns is not None and row.total_ns else None,
+            "precision": row.precision,
+        }
+        for row in ordered[:MAX_KERNELS]
+    ]
+    return rows, max(0, len(ordered) - MAX_KERNELS)
+
+
+def op_rows(rank: RankFacts) -> list[dict[str, Any]]:
+    """Operators, modules and marks by the device time launched inside them."""
+    num_steps = len(rank.steps.windows)
+    if not num_steps:
+        return []
+    kinds = (("operator", rank.ops), ("module", rank.modules or ()), ("mark", rank.marks))
+    rows: list[dict[str, Any]] = [
+        {
+            "name": row.name[:MAX_NAME],
+            "kind": kind,
+            "calls": row.count / num_steps,
+            "ms": row.device_ns / num_steps / 1e6 if rank.steps.where == "device" else None,
+            "host_ms": None if row.host_ns is None else row.host_ns / num_steps / 1e6,
+        }
+        for kind, told in kinds
+        for row in told
+    ]
+    return sorted(rows, key=lambda row: (-(row["ms"] or 0), -(row["host_ms"] or 0)))[:MAX_OPS]

@@ -1,0 +1,181 @@
+"""The HTML report in a real browser: it opens without a word in the console, and answers to mouse, keys and a screen reader."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli.diagnose import diagnose_paths
+from stepscope.cli.report import page_for
+from stepscope.report.html import render_page
+from tests.report.test_html import HOSTILE
+from tests.shared_data import SHARED
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+if CHROMIUM is None:
+    pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)", allow_module_level=True)
+
+SINGLES = sorted((SHARED / "lab" / "single").glob("*.slow.pt.trace.json.gz"))
+FIRST_RANKS = SHARED.glob("lab/ranks[24]/*.slow.rank0.pt.trace.json.gz")
+RANKS = sorted((path.name.split(".rank")[0], path.parent) for path in FIRST_RANKS)
+SIZES = ((1280, 900), (390, 844))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def demo_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with resources.as_file(resources.files("stepscope") / "data" / "demo.pt.trace.json.gz") as path:
+        return made([path], tmp_path_factory.mktemp("page"), step_ms=65.48)
+
+
+def made(traces: list[Path], folder: Path, step_ms: float | None = None) -> Path:
+    paths = [str(path) for path in traces]
+    diagnosis = diagnose_paths(paths, step_ms=step_ms, use_cache=False, jobs=1)
+    out = folder / "report.html"
+    out.write_text(render_page(page_for(diagnosis, paths, use_cache=False)), encoding="utf-8")
+    return out
+
+
+def opened(browser: Any, path: Path, size: tuple[int, int] = SIZES[0], scheme: str = "light", *, bypass: bool = False) -> Any:
+    """The page, ready; what it says in the console is kept in `page.said`."""
+    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, bypass_csp=bypass)
+    page = context.new_page()
+    page.said = []
+    page.on("console", lambda message: page.said.append(message.text))
+    page.on("pageerror", lambda problem: page.said.append(str(problem)))
+    page.on("dialog", lambda dialog: (page.said.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-ready=yes]")
+    return page
+
+
+def check_open(browser: Any, path: Path) -> None:
+    page = opened(browser, path)
+    assert page.said == []
+    assert page.locator("h1").is_visible()
+    assert page.locator("#picture-chart svg path").count() > 2
+    page.context.close()
+
+
+@pytest.mark.parametrize("trace", SINGLES or [None], ids=lambda path: path.name.split(".")[0] if path else "none")
+def test_every_recorded_case_opens(browser: Any, trace: Path | None, tmp_path: Path) -> None:
+    if trace is None:
+        pytest.skip("../shared is not here")
+    check_open(browser, made([trace], tmp_path))
+
+
+@pytest.mark.parametrize("case", RANKS or [None], ids=lambda case: case[0] if case else "none")
+def test_every_recorded_job_opens(browser: Any, case: tuple[str, Path] | None, tmp_path: Path) -> None:
+    if case is None:
+        pytest.skip("../shared is not here")
+    check_open(browser, made(sorted(case[1].glob(f"{case[0]}.rank*.pt.trace.json.gz")), tmp_path))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES, ids=["desktop", "phone"])
+def test_it_fits_and_a_screen_reader_can_read_it(browser: Any, demo_page: Path, size: tuple[int, int], scheme: str) -> None:
+    # The policy holds off axe's own script, too.
+    page = opened(browser, demo_page, size, scheme, bypass=True)
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    faults = axe.Axe().run(page).response["violations"]
+    assert [f"{one['impact']} {one['id']}: {one['nodes'][0]['target']}" for one in faults] == []
+    page.context.close()
+
+
+def test_tables_sort_and_filter_by_keyboard(browser: Any, demo_page: Path) -> None:
+    page = opened(browser, demo_page)
+    calls = "#kernel-table thead th:nth-child(4) button"
+    column = "rows => rows.map(row => Number(row.cells[3].dataset.value))"
+    before = page.eval_on_selector_all("#kernel-table tbody tr", column)
+    page.focus(calls)
+    page.keyboard.press("Enter")
+    assert page.eval_on_selector_all("#kernel-table tbody tr", column) == sorted(before, reverse=True)
+    page.keyboard.press("Enter")
+    assert page.eval_on_selector_all("#kernel-table tbody tr", column) == sorted(before)
+    assert page.get_attribute("#kernel-table thead th:nth-child(4)", "aria-sort") == "ascending"
+    page.fill("input[data-for=kernel-table]", "gemm")
+    shown = page.eval_on_selector_all("#kernel-table tbody tr:not([hidden])", "rows => rows.map(row => row.textContent)")
+    assert 0 < len(shown) < len(before)
+    assert all("gemm" in text.lower() for text in shown)
+    assert page.text_content("#kernel-table-count") == f"{len(shown)} of {len(before)}"
+    assert page.said == []
+    page.context.close()
+
+
+def test_the_timeline_zooms_and_tells_what_is_chosen(browser: Any, demo_page: Path) -> None:
+    page = opened(browser, demo_page)
+    canvas = page.locator("#timeline-box canvas").first
+    canvas.scroll_into_view_if_needed()
+    picture = "document.querySelector('#timeline-box canvas').toDataURL()"
+    whole = page.evaluate(picture)
+    page.get_by_role("button", name=re.compile("zoom in|^\\+$", re.IGNORECASE)).first.click()
+    page.wait_for_timeout(100)
+    nearer = page.evaluate(picture)
+    assert nearer != whole
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_timeout(100)
+    nearer = page.evaluate(picture)
+    page.mouse.wheel(0, -400)
+    page.wait_for_timeout(100)
+    assert page.evaluate(picture) != nearer
+    canvas.focus()
+    page.keyboard.press("Escape")
+    page.keyboard.press("0")
+    page.wait_for_timeout(100)
+    assert page.evaluate(picture) == whole, "0 fits the whole step again"
+    told = page.locator("#timeline-box [role=status]").first
+    nothing = told.inner_text()
+    page.keyboard.press("Shift+ArrowDown")
+    page.keyboard.press("Shift+ArrowRight")
+    page.wait_for_timeout(100)
+    assert told.inner_text() != nothing
+    assert re.search(r"\d\s(ms|µs|s|ns)\b", told.inner_text()), "its length"
+    assert page.said == []
+    page.context.close()
+
+
+def test_hostile_names_run_nothing(browser: Any, tmp_path: Path) -> None:
+    import gzip
+    import json
+
+    raw = json.loads(gzip.decompress((resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()))
+    for event in raw["traceEvents"]:
+        if event.get("cat") in ("kernel", "cpu_op", "user_annotation"):
+            event["name"] += HOSTILE
+    trace = tmp_path / "hostile.pt.trace.json"
+    trace.write_text(json.dumps(raw))
+    page = opened(browser, made([trace], tmp_path))
+    page.locator("#timeline-box canvas").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.hover("#roofline-chart svg path >> nth=-1", force=True)
+    page.wait_for_timeout(200)
+    assert page.said == []
+    assert page.locator("img").count() == 0
+    page.context.close()
+
+
+def test_it_reads_without_scripts(browser: Any, demo_page: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(demo_page.as_uri())
+    assert page.locator("h1").is_visible()
+    assert page.locator(".card").count() >= 1
+    assert page.locator("#kernel-table tbody tr").count() > 10
+    context.close()

@@ -1,0 +1,236 @@
+"""`stepscope.load`: lazy, whole, escaped."""
+
+from __future__ import annotations
+
+import html.parser
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stepscope
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.saved import load as load_saved
+from stepscope.core.saved import save
+from stepscope.errors import InputError, UsageError
+from stepscope.notebook import recording
+from stepscope.readers.sniff import read_trace
+from tests.builders import kernel, trace_text, write
+from tests.live_runs import add_steps, row, write_rank, write_run
+from tests.nccl_logs import two_nodes
+from tests.shared_data import DEMO, SHARED, needs_shared
+
+HOSTILE = (
+    '<script>alert("x")</script>',
+    'a,"b"\nc;\td',
+    "=cmd()|'/C calc'!A0",
+    "\x1b[31mred",
+    "$\\frac{$",
+    "half \ud800",
+    "'; drop table",
+)
+
+
+def hostile_trace(folder: Path) -> Path:
+    return write(folder / "a.json", trace_text([kernel(70 + i, 10 + 30 * i, 20, name) for i, name in enumerate(HOSTILE)]))
+
+
+class _Tags(html.parser.HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_load_is_part_of_the_package() -> None:
+    assert "load" in stepscope.__all__
+    assert stepscope.load(str(DEMO), cache=False).paths == (str(DEMO),)
+
+
+def test_nothing_is_read_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(source: Any, **options: Any) -> Any:
+        read.append(source.label)
+        return read_trace(source, **options)
+
+    monkeypatch.setattr(recording, "read_trace", counted)
+    run = stepscope.load(DEMO, cache=False)
+    assert "not built yet" in repr(run.kernels)
+    assert "dur_ns" in run.kernels.columns
+    assert read == []
+    assert len(run.kernels) == run.query("select count(*) as n from kernels").to_arrow().to_pylist()[0]["n"] > 0
+    assert len(run.copies) > 0
+    assert read == [str(DEMO)], "one trace is read once, whatever is asked"
+
+
+def test_only_the_named_tables_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stepscope.load(DEMO, cache=False)
+    monkeypatch.setitem(recording.OF_EVENTS, "events", lambda found: pytest.fail("events was built"))
+    monkeypatch.setattr(recording, "diagnose", lambda job: pytest.fail("a diagnosis was made"))
+    assert run.query("select count(*) from kernels join launches using (rank, correlation)").to_arrow().num_rows == 1
+
+
+def test_a_trace_too_large_to_keep_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MOST_KEPT", 10)
+    run = stepscope.load(DEMO, cache=False)
+    assert len(run.kernels) > 0
+    assert run._recording._kept == {}
+    assert len(run.launches) > 0
+
+
+def test_frames_agree_with_arrow() -> None:
+    run = stepscope.load(DEMO, cache=False)
+    arrow = run.kernels.to_arrow()
+    pandas, polars = run.kernels.to_pandas(), run.kernels.to_polars()
+    assert list(pandas.columns) == polars.columns == arrow.column_names
+    assert len(pandas) == len(polars) == arrow.num_rows
+    total = sum(arrow.column("dur_ns").to_pylist())
+    assert pandas["dur_ns"].sum() == polars["dur_ns"].sum() == total
+    assert str(pandas["step"].dtype) == "Int64", "whole numbers with gaps stay whole"
+    assert str(pandas["dur_ns"].dtype) == "int64"
+    assert pandas["name"].dtype == "category"
+    by_op = run.query("select op, sum(dur_ns) as ns from kernels group by op").to_pandas()
+    assert str(by_op["ns"].dtype) == "int64", "a sum of nanoseconds is a whole number"
+    assert by_op["ns"].sum() == total
+
+
+def test_names_are_kept_once() -> None:
+    table = stepscope.load(DEMO, cache=False).events.to_arrow()
+    names = table.column("name")
+    assert names.num_chunks == 1
+    assert len(names.chunk(0).dictionary) < len(table) / 10
+
+
+def test_the_diagnosis_shows_itself_and_is_one(tmp_path: Path) -> None:
+    run = stepscope.load(DEMO, 65.48, cache=False)
+    diagnosis = run.diagnosis
+    assert isinstance(diagnosis, Diagnosis)
+    assert diagnosis is run.diagnosis
+    save(diagnosis, tmp_path / "d.json")
+    assert load_saved(tmp_path / "d.json").verdict == diagnosis.verdict
+    shown = _Tags(run._repr_html_())
+    assert run._repr_html_() == diagnosis._repr_html_()
+    for text in (diagnosis.verdict.summary, "65.5\u00a0ms", "serial-loader", diagnosis.findings[0].summary[:60]):
+        assert text in shown.text
+    assert shown.tags <= {
+        "div",
+        "p",
+        "strong",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "details",
+        "summary",
+        "ul",
+        "li",
+    }
+
+
+def test_hostile_names_are_text_in_html(tmp_path: Path) -> None:
+    run = stepscope.load(hostile_trace(tmp_path), cache=False)
+    for table in (run.kernels, run.events, run.query('select name as "<b onclick=x>", \'<i>\' as "<i>" from kernels')):
+        shown = _Tags(table._repr_html_())
+        assert shown.tags == {"table", "caption", "thead", "tbody", "tr", "th", "td"}
+        assert shown.attributes == {"scope", "style"}
+        assert '<script>alert("x")</script>' in shown.text
+        assert "\x1b" not in table._repr_html_()
+    assert _Tags(run._repr_html_()).attributes <= {"class", "scope", "style"}
+
+
+def test_hostile_names_come_back_from_arrow(tmp_path: Path) -> None:
+    names = stepscope.load(hostile_trace(tmp_path), cache=False).query("select name from kernels order by start_ns").to_arrow()
+    wanted = [name.encode("utf-8", "replace").decode() for name in HOSTILE]
+    assert names.column("name").to_pylist() == wanted
+
+
+@needs_shared
+def test_ranks_are_those_of_a_folder_of_links(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.json.gz").symlink_to(SHARED / "lab" / "ranks2" / f"fsdp_even.slow.rank{rank}.pt.trace.json.gz")
+    (tmp_path / "rank2.json").write_text("{")
+    run = stepscope.load(tmp_path, cache=False)
+    found = run.query("select rank, count(*) as n from kernels group by rank order by rank").to_arrow().to_pylist()
+    assert [one["rank"] for one in found] == [0, 1]
+    assert any("rank2.json" in note for note in run.notes), "the rank that cannot be read is named"
+
+
+def test_an_archive_is_let_go_of(tmp_path: Path) -> None:
+    path = tmp_path / "traces.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(DEMO, "rank0.json.gz")
+    run = stepscope.load(path, cache=False)
+    folder = run._recording.found.sources[0].path.parent
+    assert Path(str(folder)).exists()
+    assert len(run.kernels) > 0
+    run.close()
+    assert not Path(str(folder)).exists()
+    assert len(run.kernels) > 0, "what was built stays"
+
+
+def test_a_run_folder_gives_its_recording_and_its_measured_step(tmp_path: Path) -> None:
+    folder = write_rank(write_run(tmp_path), 0)
+    add_steps(folder, [row(step, 70.0) for step in range(40)])
+    run = stepscope.load(tmp_path, cache=False)
+    with pytest.raises(InputError, match="the profiler recorded no step"):
+        len(run.kernels)
+    assert len(run.findings) == 0, "a run with no recording has a diagnosis all the same"
+    assert run.diagnosis.step.ms == pytest.approx(70.0)
+    shutil.copy(DEMO, folder / "window-20.pt.trace.json.gz")
+    run = stepscope.load(tmp_path, cache=False)
+    alone = stepscope.load(DEMO, cache=False)
+    assert len(run.kernels) == len(alone.kernels) > 0
+    assert run.diagnosis.step.ms == pytest.approx(70.0)
+    mfu = [one.ranks.to_arrow().to_pylist()[0]["mfu"] for one in (run, alone)]
+    assert mfu[0] == pytest.approx(mfu[1] * (alone.diagnosis.step.profiled_ms or 0) / 70.0), "of the step that was measured"
+
+
+def test_a_log_alone_holds_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "nccl.log").write_text(two_nodes())
+    with pytest.raises(InputError, match="no trace"):
+        len(stepscope.load(tmp_path / "nccl.log").kernels)
+
+
+@pytest.mark.parametrize("step_ms", [0, -1, float("nan"), float("inf")])
+def test_a_step_time_that_is_none_is_refused(step_ms: float) -> None:
+    with pytest.raises(UsageError, match="step time in milliseconds"):
+        stepscope.load(DEMO, step_ms)
+
+
+def test_a_path_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        stepscope.load(tmp_path / "nothing.json")
+
+
+def test_a_file_that_is_no_trace_is_said_when_it_is_read(tmp_path: Path) -> None:
+    run = stepscope.load(write(tmp_path / "a.json", "no json"), cache=False)
+    with pytest.raises(InputError, match="not a trace"):
+        len(run.kernels)
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"), [("pandas", "notebook"), ("polars", "notebook"), ("pyarrow", "sql"), ("duckdb", "sql")]
+)
+def test_a_missing_package_is_named_with_its_command(module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stepscope.load(DEMO, cache=False)
+    uses = {"pandas": run.steps.to_pandas, "polars": run.steps.to_polars, "pyarrow": run.steps.to_arrow}
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UsageError, match=rf"pip install 'stepscope\[{extra}\]'"):
+        uses.get(module, lambda: run.query("select 1"))()

@@ -1,0 +1,183 @@
+"""What the trackers are told, by stand-ins that write it down."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stepscope.core.facts import PARTS
+from stepscope.errors import InputError, UsageError
+from stepscope.notebook.run import Run, load
+from stepscope.notebook.trackers import log_to_mlflow, log_to_tensorboard, log_to_wandb, scalars
+from tests.shared_data import DEMO, SHARED, needs_shared
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return load(DEMO, 65.48, cache=False)
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    path = tmp_path / "report.html"
+    path.write_text("<p>hello</p>")
+    return path
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str, **contents: Any) -> None:
+    fake = ModuleType(name)
+    vars(fake).update(contents)
+    monkeypatch.setitem(sys.modules, name, fake)
+
+
+def test_scalars_are_what_was_measured(run: Run) -> None:
+    found = {(one.name, one.step): one.value for one in scalars(run)}
+    rank = run.diagnosis.facts.ranks[0]
+    assert found["stepscope/step_ms", None] == 65.48
+    assert [found["stepscope/rank0/step_ms", n] for n in (1, 2)] == [ns / 1e6 for ns in rank.steps.pitches]
+    assert found["stepscope/rank0/mfu", None] == rank.roofline.mfu
+    parts = [found[f"stepscope/rank0/partition_ms/{part}", None] for part in PARTS]
+    assert sum(parts) == pytest.approx((rank.steps.pitch_ns or 0) / 1e6)
+    assert found["stepscope/finding/serial-loader/predicted_step_ms", None] == run.diagnosis.findings[0].predicted_step_ms
+    assert list(scalars(run.diagnosis)) == list(scalars(run))
+
+
+@needs_shared
+def test_what_was_not_measured_is_not_logged() -> None:
+    path = SHARED / "lab" / "ranks2" / "ddp_straggler.slow.rank0.pt.trace.json.gz"
+    names = {one.name for one in scalars(load(path, cache=False))}
+    assert "stepscope/rank0/partition_ms/comms_transfer" in names
+    assert "stepscope/rank0/partition_ms/comms_wait" not in names, "one rank alone does not tell its waits"
+
+
+def test_tensorboard_gets_scalars_and_a_copy_of_the_report(
+    run: Run, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, float, int]] = []
+    closed: list[bool] = []
+
+    class SummaryWriter:
+        def __init__(self, log_dir: str) -> None:
+            Path(log_dir).mkdir()
+
+        def add_scalar(self, tag: str, value: float, global_step: int) -> None:
+            written.append((tag, value, global_step))
+
+        def close(self) -> None:
+            closed.append(True)
+
+    module(monkeypatch, "torch.utils.tensorboard", SummaryWriter=SummaryWriter)
+    log_to_tensorboard(run, tmp_path / "logs", report=report)
+    assert written == [(one.name, one.value, one.step or 0) for one in scalars(run)]
+    assert closed == [True]
+    assert (tmp_path / "logs" / "report.html").read_text() == "<p>hello</p>"
+
+
+def test_tensorboardx_stands_in_for_torch(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tags: list[str] = []
+    writer = SimpleNamespace(add_scalar=lambda tag, value, step: tags.append(tag), close=lambda: None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    module(monkeypatch, "tensorboardX", SummaryWriter=lambda log_dir: writer)
+    log_to_tensorboard(run.diagnosis, tmp_path)
+    assert "stepscope/step_ms" in tags
+
+
+def test_tensorboard_files_can_be_read_back(run: Run, tmp_path: Path) -> None:
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed")
+    log_to_tensorboard(run, tmp_path)
+    events = loader.EventAccumulator(str(tmp_path)).Reload()
+    assert [one.step for one in events.Scalars("stepscope/rank0/step_ms")] == [1, 2]
+
+
+class FakeWandbRun:
+    def __init__(self) -> None:
+        self.logged: list[dict[str, float]] = []
+        self.summary: dict[str, float] = {}
+        self.metrics: list[tuple[str, str | None]] = []
+        self.artifacts: list[Any] = []
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        self.metrics.append((name, step_metric))
+
+    def log(self, values: dict[str, float]) -> None:
+        self.logged.append(values)
+
+    def log_artifact(self, artifact: Any) -> None:
+        self.artifacts.append(artifact)
+
+
+class FakeArtifact:
+    def __init__(self, name: str, type: str) -> None:  # noqa: A002
+        self.name, self.type = name, type
+        self.files: list[str] = []
+
+    def add_file(self, path: str) -> None:
+        self.files.append(path)
+
+
+def test_wandb_gets_steps_on_their_own_axis_a_summary_and_an_artifact(
+    run: Run, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeWandbRun()
+    module(monkeypatch, "wandb", run=fake, Artifact=FakeArtifact)
+    log_to_wandb(run, report=report)
+    pitches = run.diagnosis.facts.ranks[0].steps.pitches
+    assert fake.logged == [{"stepscope/step": i, "stepscope/rank0/step_ms": ns / 1e6} for i, ns in enumerate(pitches, 1)]
+    assert fake.metrics[-1] == ("stepscope/*", "stepscope/step")
+    assert fake.summary == {one.name: one.value for one in scalars(run) if one.step is None}
+    assert [(one.type, one.files) for one in fake.artifacts] == [("report", [str(report)])]
+    other = FakeWandbRun()
+    log_to_wandb(run, other)
+    assert other.logged == fake.logged
+    assert other.artifacts == []
+
+
+def test_mlflow_gets_metrics_and_an_artifact(run: Run, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics: list[tuple[str, float, int, str | None]] = []
+    artifacts: list[tuple[str, str | None]] = []
+    module(
+        monkeypatch,
+        "mlflow",
+        active_run=object,
+        log_metric=lambda key, value, step, run_id: metrics.append((key, value, step, run_id)),
+        log_artifact=lambda path, run_id: artifacts.append((path, run_id)),
+    )
+    log_to_mlflow(run, report=report)
+    log_to_mlflow(run, "abc")
+    wanted = [(one.name, one.value, one.step or 0) for one in scalars(run)]
+    assert metrics == [(*one, None) for one in wanted] + [(*one, "abc") for one in wanted]
+    assert artifacts == [(str(report), None)]
+
+
+def test_no_open_run_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    module(monkeypatch, "wandb", run=None)
+    module(monkeypatch, "mlflow", active_run=lambda: None)
+    with pytest.raises(UsageError, match=r"wandb\.init"):
+        log_to_wandb(run)
+    with pytest.raises(UsageError, match="start_run"):
+        log_to_mlflow(run)
+
+
+def test_a_missing_tracker_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("wandb", "mlflow", "torch.utils.tensorboard", "tensorboardX"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match="pip install wandb"):
+        log_to_wandb(run)
+    with pytest.raises(UsageError, match="pip install mlflow"):
+        log_to_mlflow(run)
+    with pytest.raises(UsageError, match="tensorboardX"):
+        log_to_tensorboard(run, tmp_path)
+
+
+def test_a_report_that_is_not_there_is_said_before_anything_is_logged(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeWandbRun()
+    module(monkeypatch, "wandb", run=fake)
+    with pytest.raises(InputError, match=r"nothing\.html"):
+        log_to_wandb(run, report=tmp_path / "nothing.html")
+    assert fake.logged == []

@@ -1,0 +1,186 @@
+"""The HTML report: what it shows, and that a stranger's text stays text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli.diagnose import diagnose_paths
+from stepscope.cli.main import main
+from stepscope.cli.report import page_for
+from stepscope.core.diagnosis import Diagnosis, Finding
+from stepscope.errors import InputError
+from stepscope.report.html import data_block, render_page
+from stepscope.report.html.model import page_of, page_of_contract
+from stepscope.report.json import contract
+from tests import scenarios
+
+HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>'\"{{7*7}}\u2028&lt;"
+
+
+class Reader(HTMLParser):
+    """Elements, their attributes, and the text of each kind."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "br", "img", "input"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        self.text.setdefault(self._open[-1] if self._open else "", []).append(data)
+
+
+@pytest.fixture(scope="module")
+def demo() -> tuple[Diagnosis, dict[str, Any]]:
+    with resources.as_file(resources.files("stepscope") / "data" / "demo.pt.trace.json.gz") as path:
+        diagnosis = diagnose_paths([str(path)], step_ms=65.48, use_cache=False, jobs=1)
+        return diagnosis, page_for(diagnosis, [str(path)], use_cache=False)
+
+
+def finding(**fields: Any) -> Finding:
+    told: dict[str, Any] = {
+        "code": "serial-loader",
+        "bound": "data",
+        "summary": "s",
+        "action": "a",
+        "evidence": ("e",),
+        "ranks": (0,),
+        "predicted_speedup": 2.0,
+        "predicted_low": 1.8,
+        "predicted_high": 2.2,
+        "predicted_step_ms": 10.0,
+    }
+    return Finding(**(told | fields))
+
+
+def test_the_verdict_and_every_finding_stand_in_the_text(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
+    diagnosis, page = demo
+    read = Reader(render_page(page))
+    assert diagnosis.verdict.summary in "".join(read.text["h1"])
+    for one in diagnosis.findings:
+        assert one.code in "".join(read.text["h3"])
+        assert any(one.action in text for text in read.text["code"])
+    assert {f"{one.predicted_speedup:.2f}" for one in diagnosis.findings} <= {text.rstrip("\u00d7") for text in read.text["b"]}
+    for note in diagnosis.notes:
+        assert any(note in text for text in read.text["li"])
+
+
+def test_the_picture_goes_from_the_recorded_step_to_the_floor(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
+    diagnosis, page = demo
+    bars = page["data"]["picture"]["bars"]
+    assert bars[0]["ms"] == pytest.approx(sum(bars[0]["parts"].values()))
+    assert bars[0]["ms"] == pytest.approx(diagnosis.step.profiled_ms, rel=0.01)
+    assert bars[1] == {"name": "today", "ms": 65.48, "is_today": True}
+    assert bars[2]["ms"] == pytest.approx(65.48 / diagnosis.findings[0].predicted_speedup)
+    rank = diagnosis.facts.ranks[0]
+    least = sum(min(k.floor_ns if k.floor_ns is not None else k.total_ns, k.total_ns) for k in rank.kernels)
+    assert bars[-1]["is_floor"]
+    assert bars[-1]["ms"] == pytest.approx(least / len(rank.steps.windows) / 1e6)
+    assert bars[-1]["ms"] < bars[2]["ms"]
+
+
+def test_only_our_own_scripts_may_run(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
+    text = render_page(demo[1])
+    policy = next(
+        a["content"] for tag, a in Reader(text).tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    assert "'unsafe" not in policy
+    assert policy.startswith("default-src 'none'")
+    for kind in ("script", "style"):
+        allowed = re.search(rf"{kind}-src ([^;]*)", policy)
+        assert allowed is not None
+        found = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+        hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in found}
+        assert hashes == set(allowed[1].split())
+    assert not re.findall(r"""(?:src|href)=["'](?!#)""", text.split("<script", 1)[0]), "nothing is asked of the network"
+
+
+def test_a_strangers_text_stays_text() -> None:
+    made = scenarios.healthy()
+    rank = made.facts.ranks[0]
+    rank = replace(rank, path=HOSTILE, kernels=tuple(replace(row, name=HOSTILE, op=HOSTILE) for row in rank.kernels))
+    hostile = finding(code=HOSTILE, summary=HOSTILE, action=HOSTILE, evidence=(HOSTILE,), bound=HOSTILE)
+    made = replace(made, findings=(hostile,), notes=(HOSTILE,), facts=replace(made.facts, ranks=(rank,)))
+    made = replace(made, verdict=replace(made.verdict, summary=HOSTILE))
+    text = render_page(page_of(made, timeline={"names": [HOSTILE]}))
+    plain = render_page(page_of(scenarios.healthy()))
+    read = Reader(text)
+    assert not [tag for tag, _ in read.tags if tag == "img"]
+    assert sum(tag == "script" for tag, _ in read.tags) == sum(tag == "script" for tag, _ in Reader(plain).tags)
+    assert HOSTILE in "".join(read.text["h1"]), "shown as it is"
+    assert "{{7*7}}" in text
+    assert json.loads(read.text["script"][0])["timeline"]["names"] == [HOSTILE]
+
+
+def test_a_data_block_cannot_end_its_element() -> None:
+    block = data_block({"a": HOSTILE, "b": "<!--"})
+    assert "<" not in block
+    assert json.loads(block) == {"a": HOSTILE, "b": "<!--"}
+
+
+def test_what_was_not_measured_is_said() -> None:
+    made = scenarios.healthy()
+    made = replace(made, step=replace(made.step, ms=None, profiled_ms=None))
+    text = render_page(page_of(made))
+    assert "not measured" in text
+
+
+def test_a_kept_diagnosis_gives_a_page_without_its_traces(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path) -> None:
+    kept = tmp_path / "diagnosis.json"
+    kept.write_text(json.dumps(contract(demo[0]), indent=2))
+    assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == 0
+    read = Reader((tmp_path / "r.html").read_text())
+    assert demo[0].verdict.summary in "".join(read.text["h1"])
+    assert not any(a.get("id") == "timeline" for _, a in read.tags)
+
+
+@pytest.mark.parametrize("told", [{}, {"schema": "other/1"}, {"schema": "stepscope.diagnosis/1"}])
+def test_what_is_no_diagnosis_is_said_to_be_none(told: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="diagnosis"):
+        page_of_contract(told)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "t.pt.trace.json.gz"
+    trace.write_bytes((resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes())
+    assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path)]) != 0
+    assert "is a folder" in capsys.readouterr().err
+    assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "no" / "r.html")]) != 0
+    assert "No such file" in capsys.readouterr().err
+    assert not list(tmp_path.glob("**/*.part"))
+
+
+def test_a_hostile_trace_end_to_end(tmp_path: Path) -> None:
+    """Names of kernels, operators and threads in a real trace made hostile."""
+    raw = json.loads(gzip.decompress((resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()))
+    for event in raw["traceEvents"]:
+        if event.get("cat") in ("kernel", "cpu_op"):
+            event["name"] += HOSTILE
+    trace = tmp_path / f"{HOSTILE[:8].replace('/', '_')}.pt.trace.json"
+    trace.write_text(json.dumps(raw))
+    assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0
+    read = Reader((tmp_path / "r.html").read_text())
+    assert not [tag for tag, _ in read.tags if tag == "img"]
+    assert any("onerror" in text for text in read.text["th"]), "it is shown"

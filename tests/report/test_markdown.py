@@ -1,0 +1,216 @@
+"""The comment for a pull request: its structure as a Markdown reader sees it, whatever a stranger's names want."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from markdown_it import MarkdownIt
+
+from stepscope.cli.diagnose import diagnose_paths
+from stepscope.cli.main import main
+from stepscope.core.diagnosis import Diagnosis, Finding, Place
+from stepscope.core.gate import Gate, Result
+from stepscope.report.markdown import MAX_CHARS, MAX_FINDINGS, escape, to_markdown
+from stepscope.report.names import clean
+from tests.scenarios import SCENARIOS
+from tests.shared_data import DEMO
+
+HOSTILE = (
+    "a | b || c |",
+    "`code` ``two`` ```",
+    "<script>alert(1)</script>",
+    "</code></summary></details><img src=x onerror=alert(1)>",
+    "<!-- hidden",
+    "@octocat and @org/team",
+    "[click](http://evil.example) and [ref][1]",
+    "![beacon](http://evil.example/x.png)",
+    "https://evil.example, HTTP://evil.example, www.evil.example, WWW.evil.example, me@evil.example",
+    "<https://evil.example>",
+    "#123 org/repo#9 GH-7 gh-8",
+    "1. list",
+    "12) list",
+    "# heading",
+    "- item",
+    "+ item",
+    "* item",
+    "> quote",
+    "---",
+    "===",
+    ":--",
+    "~~~",
+    "two\nlines\n\n# and a heading\n\n- a\n- list\n```\nfence",
+    "*b* **b** _i_ __i__ ~~s~~ $x$ $$y$$",
+    "&lt;b&gt; &#64;octocat &amp;",
+    "\\| \\` \\",
+    "| --- | --- |",
+    "\u202egnp.lenrek \x1b[31m\x07",
+    "lone \ud800 surrogate",
+)
+SHOUTS = re.compile(r"@[A-Za-z0-9]|#\d|\bGH-\d|://|\bwww\.", re.IGNORECASE)
+"""What GitHub makes links and mentions of after it has drawn the text."""
+
+
+class Drawn(HTMLParser):
+    """Tags in order, and the text between them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.text: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not [name for name, _ in attrs if name != "style"], f"<{tag}> has {attrs}"
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tags.append(f"/{tag}")
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(f"a comment: {data}")
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return "".join(self.text)
+
+
+def drawn(markdown: str) -> Drawn:
+    return Drawn(MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown))
+
+
+@pytest.fixture(scope="module")
+def demo() -> Diagnosis:
+    return diagnose_paths([str(DEMO)], step_ms=65.48, use_cache=False, jobs=1)
+
+
+def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
+    """The diagnosis with this text wherever a text may stand."""
+    rank = replace(diagnosis.facts.ranks[0], notes=(f"rank {text}",), unknown={text: 3})
+    finding = replace(
+        diagnosis.findings[0],
+        code=text,
+        summary=text,
+        action=text,
+        evidence=(text, text),
+        places=(Place(line=text, module=text, share=0.5),),
+    )
+    result = Result(check=text, source=text, status="undecided", values={}, compared=(), missing=(text,))
+    changed = replace(
+        diagnosis,
+        verdict=replace(diagnosis.verdict, summary=text),
+        step=replace(diagnosis.step, source=text),
+        findings=(finding,),
+        facts=replace(diagnosis.facts, ranks=(rank,)),
+        notes=(text,),
+    )
+    return changed, Gate(results=(result,), baseline=text)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_changes_no_structure_and_is_shown_as_it_is(text: str, demo: Diagnosis) -> None:
+    tame = drawn(to_markdown(*everywhere(demo, "tame")))
+    markdown = to_markdown(*everywhere(demo, text))
+    found = drawn(markdown)
+    assert found.tags == tame.tags
+    assert not SHOUTS.search(found.words)
+    shown = " ".join(found.words.replace("\u200b", "").split())
+    # Once each: summary of the verdict, source, check, why, baseline, code, summary, action; twice evidence, place; notes.
+    assert shown.count(" ".join(clean(text).split())) >= 12
+    markdown.encode("utf-8")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_escaped_text_is_one_line_with_nothing_to_read(text: str) -> None:
+    line = escape(text)
+    assert "\n" not in line
+    assert not re.search(r"[<>`*_\[\]|~\\@$]", line)
+    assert not re.match(r"\d+[.)]|[-+=:#>]", line)
+
+
+def test_plain_words_stay_plain() -> None:
+    assert escape("The loader (2 workers) takes 46.3 ms: 52 % of the step.") == (
+        "The loader (2 workers) takes 46.3 ms: 52 % of the step."
+    )
+
+
+def test_the_demo_comment_has_verdict_table_and_finding(demo: Diagnosis) -> None:
+    found = drawn(to_markdown(demo))
+    assert found.tags[0] == "h2"
+    assert demo.verdict.summary in found.words
+    assert "65.5 ms (as given; 81.6 ms while profiled)" in found.words
+    finding = demo.findings[0]
+    gain = f"{finding.predicted_speedup:.2f}x ({finding.predicted_low:.2f} to {finding.predicted_high:.2f})"
+    assert f"1. {finding.code} {gain}" in found.words
+    assert finding.action in found.words
+    assert found.tags.count("details") == found.tags.count("/details") == 2
+    assert found.tags.count("table") == 1
+    # Folded lists are lists, not text inside raw HTML.
+    assert found.tags.count("li") == len(finding.evidence) + len(demo.notes)
+
+
+def test_the_tables_parts_sum_to_the_step(demo: Diagnosis) -> None:
+    rows = re.findall(r"^\| ([a-z][^|]*?) \| ([\d.]+) \| ([\d.]+) \|$", to_markdown(demo), re.MULTILINE)
+    parts = demo.facts.ranks[0].typical_parts_ns
+    assert parts is not None
+    assert len(rows) == sum(1 for ns in parts.values() if ns > 0)
+    assert sum(float(ms) for _, ms, _ in rows) == pytest.approx(sum(parts.values()) / 1e6, abs=0.05 * len(rows))
+    assert sum(float(share) for _, _, share in rows) == pytest.approx(100, abs=0.05 * len(rows))
+
+
+def test_what_was_not_measured_is_said(demo: Diagnosis) -> None:
+    rank = demo.facts.ranks[0]
+    bare = replace(rank, partition=None, steps=replace(rank.steps, windows=()), busy_ns=(), comms_hidden_ns=(),
+                   roofline=replace(rank.roofline, mfu=None))  # fmt: skip
+    nothing = replace(demo, facts=replace(demo.facts, ranks=(bare,)), step=replace(demo.step, ms=None), findings=())
+    words = drawn(to_markdown(nothing)).words
+    assert "The step time was not measured." in words
+    assert "MFU: not measured" in words
+    assert "Not measured: the trace has no whole step." in words
+    assert "0 %" not in words
+
+
+def test_a_gate_stands_above_the_step_with_what_stopped_it_first(demo: Diagnosis) -> None:
+    passed = Result(check="step_ms > 99", source="--fail-if", status="passed", values={"step_ms": 65.5}, compared=(), missing=())
+    failed = replace(passed, check="step_ms > 60", status="failed", compared=("65.5 > 60",))
+    words = drawn(to_markdown(demo, Gate(results=(passed, failed), baseline="main.json"))).words
+    assert words.index("Gate failed") < words.index("step_ms > 60") < words.index("step_ms > 99") < words.index("Where the step")
+    assert "65.5 > 60" in words
+    assert "Baseline: main.json" in words
+    assert "Gate passed" in drawn(to_markdown(demo, Gate(results=(passed,)))).words
+
+
+def test_a_comment_is_never_too_long_for_github(demo: Diagnosis) -> None:
+    long = "<|>" * 2000
+    finding: Finding = replace(demo.findings[0], summary=long, action=long, evidence=(long,) * 50)
+    result = Result(check=long, source=long, status="failed", values={}, compared=(long,), missing=())
+    huge = replace(demo, findings=(finding,) * 40, notes=tuple(f"{i} {long}" for i in range(50)))
+    markdown = to_markdown(huge, Gate(results=(result,) * 100))
+    assert len(markdown) <= MAX_CHARS
+    words = drawn(markdown).words
+    assert f"and {40 - MAX_FINDINGS} findings more" in words
+    assert "and 76 checks more" in words
+    assert "none of which failed" not in words
+    assert "left out: there is no room for them here" in words
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_is_drawn(name: str) -> None:
+    found = drawn(to_markdown(SCENARIOS[name]()))
+    opened = [tag for tag in found.tags if not tag.startswith("/") and tag not in ("hr", "br", "img")]
+    assert sorted(opened) == sorted(tag[1:] for tag in found.tags if tag.startswith("/"))
+    ours = "h2 h3 h4 p strong table thead tbody tr th td ul li code sub details summary"
+    assert set(opened) <= set(ours.split())
+
+
+def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], demo: Diagnosis) -> None:
+    assert main(["demo", "--format", "markdown"]) == 0
+    assert capsys.readouterr().out == to_markdown(demo)
+    assert main(["diagnose", str(DEMO), "--no-cache", "--step-ms", "65.48", "--format", "markdown"]) == 0
+    assert capsys.readouterr().out == to_markdown(demo)

@@ -1,0 +1,332 @@
+"""The timeline against the trace it was made from, read back by a reader that shares nothing with the writer."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli.main import main
+from tests.builders import event, kernel, trace_text, write
+from tests.shared_data import DEMO, SHARED, needs_shared
+
+Slice = tuple[str, int, int, str]
+"""Name, start, length, track."""
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """A message's fields by the protobuf encoding: number and value."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        key = varint()
+        if key & 7 == 0:
+            yield key >> 3, varint()
+        elif key & 7 == 1:
+            yield key >> 3, data[at : (at := at + 8)]
+        else:
+            assert key & 7 == 2, f"wire type {key & 7}"
+            size = varint()
+            assert at + size <= len(data), "cut off"
+            yield key >> 3, data[at : (at := at + size)]
+
+
+def as_dict(data: Any) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = defaultdict(list)
+    for number, value in fields(data):
+        found[number].append(value)
+    return found
+
+
+@dataclass
+class Read:
+    """What a viewer would see of a file."""
+
+    tracks: dict[int, str] = field(default_factory=dict)
+    processes: dict[int, str] = field(default_factory=dict)
+    of_process: dict[int, int] = field(default_factory=dict)
+    slices: list[tuple[int, str, int, int, dict[str, Any], list[int], list[int]]] = field(default_factory=list)
+    """Track, name, start, end, args, arrows that begin here, arrows that end here."""
+    points: dict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    def named(self, process: str | None = None) -> list[Slice]:
+        return [
+            (name, start, end - start, self.tracks[track])
+            for track, name, start, end, *_ in self.slices
+            if process is None or self.processes[self.of_process[track]] == process
+        ]
+
+    def counter(self, name: str) -> list[tuple[int, float]]:
+        return next(points for track, points in self.points.items() if self.tracks[track] == name)
+
+
+def read_proto(path: Path) -> Read:
+    """Packets in the order of their times, equal ones as they stand; slices open and close on their track's stack."""
+    read, events = Read(), []
+    texts: dict[tuple[int, int, int], str] = {}
+    for number, packet in fields(path.read_bytes()):
+        assert number == 1
+        told = as_dict(packet)
+        sequence = told[10][0]
+        for interned in told[12]:
+            for kind, entry in fields(interned):
+                one = as_dict(entry)
+                assert texts.setdefault((sequence, kind, one[1][0]), one[2][0].decode()) == one[2][0].decode()
+        for raw in told[60]:
+            _describe(read, as_dict(raw))
+        events += [(told[8][0], sequence, as_dict(raw)) for raw in told[11]]
+    stacks: dict[int, list[Any]] = defaultdict(list)
+    for time, sequence, one in sorted(events, key=lambda row: row[0]):
+        track = one[11][0]
+        if one[9] == [1]:
+            name = one[23][0].decode() if one[23] else texts[sequence, 2, one[10][0]]
+            arrows = [[struct.unpack("<q", raw)[0] for raw in one[which]] for which in (47, 48)]
+            stacks[track].append((name, time, dict(_arg(as_dict(raw), sequence, texts) for raw in one[4]), *arrows))
+        elif one[9] == [2]:
+            name, start, *rest = stacks[track].pop()
+            read.slices.append((track, name, start, time, *rest))
+        else:
+            read.points[track].append((time, struct.unpack("<d", one[44][0])[0]))
+    assert not any(stacks.values()), "slices that never close"
+    return read
+
+
+def _describe(read: Read, told: dict[int, list[Any]]) -> None:
+    uuid = told[1][0]
+    if uuid == 0:
+        assert (told[19], told[20]) == ([1], [1]), "ranks and threads in our order"
+        return
+    if told[3]:
+        read.processes[uuid] = as_dict(told[3][0])[6][0].decode()
+        return
+    read.of_process[uuid] = told[5][0]
+    read.tracks[uuid] = (as_dict(told[4][0])[5][0] if told[4] else told[2][0]).decode()
+
+
+def _arg(told: dict[int, list[Any]], sequence: int, texts: dict[tuple[int, int, int], str]) -> tuple[str, Any]:
+    name = told[10][0].decode() if told[10] else texts[sequence, 3, told[1][0]]
+    if told[12]:
+        return name, [as_dict(one)[6][0].decode() for one in told[12]]
+    if told[17]:
+        return name, texts[sequence, 29, told[17][0]]
+    if told[6]:
+        return name, told[6][0].decode()
+    return name, struct.unpack("<d", told[5][0])[0] if told[5] else told[4][0] if told[4] else []
+
+
+def read_json(path: Path) -> Read:
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    read, threads = Read(), {}
+    counters: dict[tuple[int, str], int] = {}
+    events = json.loads(text, parse_float=Decimal)["traceEvents"]
+    for one in events:
+        if one["ph"] == "M" and one["name"] == "process_name":
+            read.processes[one["pid"]] = one["args"]["name"]
+        elif one["ph"] == "M" and one["name"] == "thread_name":
+            read.tracks[one["tid"]], read.of_process[one["tid"]] = one["args"]["name"], one["pid"]
+            threads[one["tid"]] = one["pid"]
+    for one in events:
+        if one["ph"] == "X":
+            assert threads[one["tid"]] == one["pid"]
+            start = int(one["ts"] * 1000)
+            read.slices.append((one["tid"], one["name"], start, start + int(one["dur"] * 1000), one["args"], [], []))
+        elif one["ph"] == "C":
+            number = counters.setdefault((one["pid"], one["name"]), -len(counters) - 1)
+            read.tracks[number], read.of_process[number] = one["name"], one["pid"]
+            read.points[number].append((int(one["ts"] * 1000), float(next(iter(one["args"].values())))))
+    return read
+
+
+def recorded(path: Path) -> list[dict[str, Any]]:
+    """The trace's complete events, by the standard library alone."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [one for one in json.loads(text, parse_float=Decimal)["traceEvents"] if one.get("ph") == "X"]
+
+
+def ns(value: Any) -> int:
+    return int(Decimal(value) * 1000)
+
+
+def export(target: Path, *paths: Path, more: tuple[str, ...] = ()) -> Path:
+    assert main(["export", "perfetto", *map(str, paths), "-o", str(target), "--no-cache", "--jobs", "1", *more]) == 0
+    return target
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Read:
+    return read_proto(export(tmp_path_factory.mktemp("demo") / "demo.pftrace", DEMO, more=("--step-ms", "65.48")))
+
+
+OWN = {"steps", "partition", "critical path"}
+
+
+def test_every_recorded_event_is_a_slice_of_its_track(demo: Read) -> None:
+    track = {
+        (426, 456, False): "thread 456 (python3)",
+        (426, 426, False): "thread 426 (python3)",
+        (0, 7, False): "stream 7",
+        (0, 7, True): "stream 7 marks",
+        ("Spans", "PyTorch Profiler", False): "PyTorch Profiler",
+    }
+    events = recorded(DEMO)
+    first = min(ns(one["ts"]) for one in events)
+    wanted = Counter(
+        (
+            one["name"],
+            ns(one["ts"]) - first,
+            ns(one["dur"]),
+            track[one["pid"], one["tid"], one["cat"] == "gpu_user_annotation"],
+        )
+        for one in events
+    )
+    assert Counter(one for one in demo.named("rank 0") if one[3] not in OWN) == wanted
+
+
+def test_arrows_lead_from_each_launch_to_its_work(demo: Read) -> None:
+    events = recorded(DEMO)
+    first = min(ns(one["ts"]) for one in events)
+    calls = {one["args"]["correlation"]: one for one in events if one["cat"] in ("cuda_runtime", "cuda_driver")}
+    wanted = Counter(
+        (call["name"], ns(call["ts"]) - first, one["name"], ns(one["ts"]) - first)
+        for one in events
+        if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset") and (call := calls.get(one["args"]["correlation"]))
+    )
+    begins = {arrow: (name, start) for _, name, start, _, _, out, _ in demo.slices for arrow in out}
+    ends = [(*begins[arrow], name, start) for _, name, start, _, _, _, into in demo.slices for arrow in into]
+    assert Counter(ends) == wanted
+
+
+def test_the_queue_is_as_deep_as_launches_without_begun_work(demo: Read) -> None:
+    events = recorded(DEMO)
+    first = min(ns(one["ts"]) for one in events)
+    calls = {one["args"]["correlation"]: ns(one["ts"]) for one in events if one["cat"] in ("cuda_runtime", "cuda_driver")}
+    waits = [
+        (calls[one["args"]["correlation"]] - first, ns(one["ts"]) - first)
+        for one in events
+        if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset") and one["args"]["correlation"] in calls
+    ]
+    points = demo.counter("queue depth")
+    for time, depth in points[:: len(points) // 50]:
+        assert depth == sum(launched <= time < begun for launched, begun in waits)
+    assert max(depth for _, depth in points) > 100
+
+
+def test_a_finding_lies_over_the_steps_with_its_evidence(demo: Read) -> None:
+    steps = [(start, end) for track, _, start, end, *_ in demo.slices if demo.tracks[track] == "steps"]
+    found = {demo.tracks[track]: (start, end, args) for track, _, start, end, args, *_ in demo.slices}
+    start, end, args = found["finding 1: serial-loader"]
+    assert (start, end) == (steps[0][0], steps[-1][1])
+    assert args["code"] == "serial-loader"
+    assert args["predicted_speedup"] > 1.9
+    assert "num_workers" in args["action"]
+    assert len(args["evidence"]) == 2
+    assert found["verdict"][2]["bound"] == "data"
+
+
+def test_both_forms_hold_the_same(demo: Read, tmp_path: Path) -> None:
+    other = read_json(export(tmp_path / "demo.json.gz", DEMO, more=("--step-ms", "65.48")))
+    assert Counter(other.named()) == Counter(demo.named())
+    ours = {name: points for track, points in demo.points.items() if (name := demo.tracks[track])}
+    theirs = {other.tracks[track]: points for track, points in other.points.items()}
+    assert theirs == ours
+    args = {(name, start): args for _, name, start, _, args, *_ in demo.slices if "correlation" in args}
+    others = {(name, start): args for _, name, start, _, args, *_ in other.slices if "correlation" in args}
+    assert others == args
+
+
+@needs_shared
+def test_a_rank_whose_clock_is_off_is_moved_to_the_others(tmp_path: Path) -> None:
+    pair = [SHARED / f"lab/ranks2/fsdp_even.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
+    off = json.loads(gzip.decompress(pair[1].read_bytes()), parse_float=Decimal)
+    for one in off["traceEvents"]:
+        if "ts" in one:
+            one["ts"] += 7500
+    paths = [pair[0], write(tmp_path / pair[1].name.removesuffix(".gz"), json.dumps(off, default=float))]
+    read = read_proto(export(tmp_path / "two.pftrace", *paths))
+    shifts, ends = [], []
+    for rank, path in enumerate(paths):
+        events = recorded(path)
+        own = sorted((one["name"], ns(one["ts"]), ns(one["dur"])) for one in events)
+        drawn = sorted((name, at, dur) for name, at, dur, track in read.named(f"rank {rank}") if track not in OWN)
+        assert [(name, dur) for name, _, dur in drawn] == [(name, dur) for name, _, dur in own]
+        moved = {at - then for (_, at, _), (_, then, _) in zip(drawn, own, strict=True)}
+        assert len(moved) == 1, "a rank is moved as a whole"
+        shifts.append(moved.pop())
+        ends.append(sorted(ns(one["ts"]) + ns(one["dur"]) + shifts[-1] for one in events if "ReduceScatter" in one["name"]))
+    apart = [a - b for a, b in zip(*ends, strict=True)]
+    assert len(apart) > 10
+    assert abs(sorted(apart)[len(apart) // 2]) < 200_000
+    notes = next(args["notes"] for _, name, *_, args, _, _ in read.slices if name.startswith("bound by"))
+    assert any(f"2 ranks stand on rank 0's, moved by {(shifts[1] - shifts[0]) / 1000:+,.1f} us" in note for note in notes)
+    assert -10_000_000 < shifts[1] - shifts[0] < -7_000_000
+
+
+def steps(*more: dict[str, Any]) -> str:
+    marks = [event(cat="user_annotation", name=f"ProfilerStep#{i}", ts=i * 1000, dur=990) for i in (1, 2, 3)]
+    calls = [
+        event(cat="cuda_runtime", name="cudaLaunchKernel", ts=i * 1000 + 10, dur=5, args={"correlation": i}) for i in (1, 2, 3)
+    ]
+    return trace_text([*marks, *calls, *(kernel(i, i * 1000 + 100, 500) for i in (1, 2, 3)), *more])
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    'quote " backslash \\ brace }',
+    "bell \a escape \x1b[31m newline \n",
+    "emoji \U0001f600 \u202eoverride",
+    "x" * 1_000_000,
+]
+
+
+@pytest.mark.parametrize("form", ["t.pftrace", "t.json"])
+def test_hostile_names_survive_and_long_ones_are_cut(tmp_path: Path, form: str) -> None:
+    more = [event(name=name, ts=1100 + i, dur=1) for i, name in enumerate([*HOSTILE, "half \ud800 pair", "nul \0 end"])]
+    path = write(tmp_path / "evil.json", steps(*more))
+    target = export(tmp_path / form, path)
+    names = {name for name, *_ in (read_proto if form.endswith("pftrace") else read_json)(target).named()}
+    assert set(HOSTILE[:-1]) <= names
+    assert "x" * 2000 + "..." in names
+    assert max(map(len, names)) <= 2003
+    assert any(name.startswith("half ") for name in names)
+    assert not any("\0" in name for name in names)
+    assert any(name.startswith("nul ") and name.endswith(" end") for name in names)
+
+
+@pytest.mark.parametrize("form", ["t.pftrace", "t.json"])
+def test_overlapping_events_of_a_thread_lie_on_lanes_of_their_own(tmp_path: Path, form: str) -> None:
+    crossing = [event(name=f"crossing {i}", ts=1100 + i * 10, dur=25, tid=99) for i in range(5)]
+    path = write(tmp_path / "crossing.json", steps(*crossing, event(name="inner", ts=1101, dur=2, tid=99)))
+    read = (read_proto if form.endswith("pftrace") else read_json)(export(tmp_path / form, path))
+    mine = {name: (start, dur, track) for name, start, dur, track in read.named() if name.startswith(("cross", "inner"))}
+    assert all(mine[f"crossing {i}"][:2] == (100_000 + i * 10_000, 25_000) for i in range(5))
+    tracks = [mine[f"crossing {i}"][2] for i in range(5)]
+    assert tracks == ["thread 99", "thread 99 (overlapping 1)", "thread 99 (overlapping 2)", *tracks[:2]]
+    assert mine["inner"] == (101_000, 2_000, "thread 99")
+
+
+def test_memory_recorded_before_the_first_event_stands_at_the_beginning(tmp_path: Path) -> None:
+    args = {"Bytes": 512, "Addr": 1, "Total Allocated": 1024, "Total Reserved": 2048, "Device Type": 1, "Device Id": 0}
+    memory = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 10, "tid": 20, "ts": 900, "args": args}
+    path = write(tmp_path / "memory.json", steps(memory, memory | {"ts": 1500, "args": args | {"Total Allocated": 512}}))
+    read = read_proto(export(tmp_path / "t.pftrace", path))
+    assert read.counter("device 0 memory allocated") == [(0, 1024.0), (500_000, 512.0)]
+    assert read.counter("device 0 memory reserved") == [(0, 2048.0), (500_000, 2048.0)]

@@ -1,0 +1,201 @@
+"""The published schema holds for what is really printed, and refuses what is not the contract."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+from stepscope.cli.diagnose import diagnose_paths
+from stepscope.cli.main import main
+from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.diagnosis import BOUNDS, Finding
+from stepscope.core.facts import PARTS
+from stepscope.core.run import Known, RunFacts
+from stepscope.report.json import SCHEMA, to_json
+from tests.live_runs import add_steps, row, write_rank, write_run
+from tests.nccl_logs import two_nodes
+from tests.scenarios import SCENARIOS
+from tests.shared_data import DEMO, ROOT, needs_shared, shared_traces
+
+PUBLISHED = json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text(encoding="utf-8"))
+VALIDATOR = Draft202012Validator(PUBLISHED)
+
+
+def faults(value: Any) -> list[str]:
+    return [f"{error.json_path}: {error.message[:200]}" for error in VALIDATOR.iter_errors(value)]
+
+
+def diagnosed(*paths: Path, step_ms: float | None = None) -> dict[str, Any]:
+    found = diagnose_paths([str(path) for path in paths], step_ms=step_ms, use_cache=False, jobs=1)
+    value: dict[str, Any] = json.loads(to_json(found))
+    return value
+
+
+@pytest.fixture(scope="module")
+def demo() -> dict[str, Any]:
+    return diagnosed(DEMO, step_ms=65.48)
+
+
+def test_the_schema_is_a_schema() -> None:
+    Draft202012Validator.check_schema(PUBLISHED)
+    assert PUBLISHED["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert PUBLISHED["properties"]["schema"] == {"const": SCHEMA}
+
+
+def test_the_demo_keeps_the_schema(demo: dict[str, Any]) -> None:
+    assert faults(demo) == []
+    assert demo["findings"]
+    assert demo["replay"] is not None
+
+
+# Names of a stranger's making break the pattern of codes, which are our own; a half character is no JSON.
+@pytest.mark.parametrize("name", sorted(set(SCENARIOS) - {"evil_names"}))
+def test_every_scenario_keeps_the_schema(name: str) -> None:
+    assert faults(json.loads(to_json(SCENARIOS[name]()))) == []
+
+
+@needs_shared
+@pytest.mark.parametrize("path", shared_traces("lab/single/[hlnr]*.slow*.gz"), ids=lambda p: p.name)
+def test_traces_of_one_device_keep_the_schema(path: Path) -> None:
+    assert faults(diagnosed(path)) == []
+
+
+@needs_shared
+@pytest.mark.parametrize("case", ["ranks2/fsdp_even.slow", "ranks2/ddp_accum_sync.slow", "ranks4/ddp_straggler.slow"])
+def test_traces_of_several_ranks_keep_the_schema(case: str) -> None:
+    found = diagnosed(*shared_traces(f"lab/{case}.*"))
+    assert faults(found) == []
+    assert len(found["ranks"]) > 1
+    assert found["comms"]["rows"]
+
+
+def test_a_run_without_traces_keeps_the_schema(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    add_steps(write_rank(run, 0), [row(step) for step in range(1, 60)])
+    found = diagnosed(run)
+    assert found["ranks"] == []
+    assert found["run"]["ranks"][0]["steps"]["num"] > 0
+    assert found["step"]["source"] == "measured"
+    assert faults(found) == []
+
+
+def test_an_empty_trace_keeps_the_schema(tmp_path: Path) -> None:
+    path = tmp_path / "empty.json"
+    path.write_text('{"traceEvents": []}')
+    found = diagnosed(path)
+    assert found["ranks"][0]["partition_ms"] is None
+    assert faults(found) == []
+
+
+def test_logs_of_nccl_keep_the_schema(tmp_path: Path) -> None:
+    log = tmp_path / "nccl.log"
+    log.write_text(two_nodes())
+    found = diagnosed(DEMO, log)
+    assert found["nccl"]["connections"]
+    assert found["nccl"]["communicators"][0]["rings"]
+    assert faults(found) == []
+
+
+def test_a_gate_keeps_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    conditions = ["--fail-if", "step_ms > 1", "--fail-if", "share.data < 0", "--fail-if", "finding.memory-growth > 1.1"]
+    assert main(["diagnose", str(DEMO), "--no-cache", "--format", "json", *conditions]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [check["status"] for check in found["gate"]["checks"]] == ["failed", "passed", "undecided"]
+    assert faults(found) == []
+
+
+def _set(value: Any, *path: str | int) -> Callable[[dict[str, Any]], None]:
+    def change(diagnosis: dict[str, Any]) -> None:
+        at: Any = diagnosis
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+
+    return change
+
+
+def _drop(*path: str | int) -> Callable[[dict[str, Any]], None]:
+    def change(diagnosis: dict[str, Any]) -> None:
+        at: Any = diagnosis
+        for key in path[:-1]:
+            at = at[key]
+        del at[path[-1]]
+
+    return change
+
+
+MUTATIONS = {
+    "another schema": (_set("stepscope.diagnosis/2", "schema"), "$.schema"),
+    "no verdict": (_drop("verdict"), "$"),
+    "no replay, not even null": (_drop("replay"), "$"),
+    "a key of its own": (_set(1, "extra"), "$"),
+    "a bound that is none": (_set("gpu", "verdict", "bound"), "$.verdict.bound"),
+    "a share of an unknown resource": (_set(0.1, "verdict", "shares", "gpu"), "$.verdict.shares"),
+    "a share above the step": (_set(1.5, "verdict", "shares", "data"), "$.verdict.shares.data"),
+    "a step time in words": (_set("65 ms", "step", "ms"), "$.step.ms"),
+    "a negative step time": (_set(-1.0, "step", "ms"), "$.step.ms"),
+    "a source that is none": (_set("guessed", "step", "source"), "$.step.source"),
+    "half a step": (_set(2.5, "step", "count"), "$.step.count"),
+    "a part too few": (_drop("ranks", 0, "partition_ms", "idle_io"), "$.ranks[0].partition_ms"),
+    "a part too many": (_set(1.0, "ranks", 0, "partition_ms", "idle"), "$.ranks[0].partition_ms"),
+    "a part that is null": (_set(None, "ranks", 0, "partition_ms", "compute"), "$.ranks[0].partition_ms"),
+    "fractions of a nanosecond": (_set(1.5, "ranks", 0, "device_ns", "busy"), "$.ranks[0].device_ns.busy"),
+    "no mfu, not even null": (_drop("ranks", 0, "mfu"), "$.ranks[0]"),
+    "a code with a space": (_set("serial loader", "findings", 0, "code"), "$.findings[0].code"),
+    "a gain of nothing": (_set(0, "findings", 0, "predicted_speedup"), "$.findings[0].predicted_speedup"),
+    "a gain not known": (_set(None, "findings", 0, "predicted_low"), "$.findings[0].predicted_low"),
+    "evidence as one text": (_set("much", "findings", 0, "evidence"), "$.findings[0].evidence"),
+    "a place without its share": (_set([{"line": None, "module": "A"}], "findings", 0, "places"), "$.findings[0].places[0]"),
+    "notes as one text": (_set("none", "notes"), "$.notes"),
+    "unknown events not counted": (_set(None, "unknown_events"), "$.unknown_events"),
+    "an empty gate": (_set({"passed": True, "missing": "fail", "baseline": None, "checks": []}, "gate"), "$.gate.checks"),
+    "a run of nothing": (_set({}, "run"), "$.run"),
+    "comms of nothing": (_set({}, "comms"), "$.comms"),
+    "nccl of nothing": (_set({}, "nccl"), "$.nccl"),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_what_is_not_the_contract_is_refused_at_its_place(name: str, demo: dict[str, Any]) -> None:
+    change, place = MUTATIONS[name]
+    changed = copy.deepcopy(demo)
+    change(changed)
+    assert {error.json_path for error in VALIDATOR.iter_errors(changed)} == {place}
+
+
+def test_what_may_be_null_may_be(demo: dict[str, Any]) -> None:
+    changed = copy.deepcopy(demo)
+    changed["replay"] = changed["step"]["ms"] = changed["step"]["profiled_ms"] = None
+    changed["ranks"][0] |= {"partition_ms": None, "gpu_busy_ms": None, "mfu": None}
+    assert faults(changed) == []
+    changed["ranks"][0]["partition_ms"] = demo["ranks"][0]["partition_ms"] | {"comms_wait": None}
+    assert faults(changed) == []
+
+
+def test_the_schema_has_every_field_of_the_shapes() -> None:
+    defs = PUBLISHED["$defs"]
+    for shape in (CommsFacts, RunFacts, Known, Finding):
+        assert set(defs[shape.__name__]["properties"]) == {one.name for one in fields(shape)}
+    partition = defs["Rank"]["properties"]["partition_ms"]["anyOf"][0]
+    assert tuple(partition["properties"]) == PARTS
+    assert tuple(PUBLISHED["properties"]["verdict"]["properties"]["bound"]["enum"]) == BOUNDS
+
+
+def test_every_object_of_the_schema_is_closed() -> None:
+    def objects(at: Any) -> list[Any]:
+        inner = [one for value in (at.values() if isinstance(at, dict) else at) if isinstance(value, dict | list)
+                 for one in objects(value)]  # fmt: skip
+        return inner + ([at] if isinstance(at, dict) and isinstance(at.get("properties"), dict) else [])
+
+    found = objects(PUBLISHED)
+    assert len(found) > 20
+    for one in found:
+        assert one["additionalProperties"] is False
+        assert set(one["required"]) <= set(one["properties"])
