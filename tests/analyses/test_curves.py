@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analyses.curves import MAX_POINTS, MAX_RANKS, memory_curve, run_curves
+from stepscope.analyses.curves import MAX_POINTS, MAX_RANKS, memory_curve, peak_memory, run_curves
 from stepscope.cli.diagnose import measure_paths
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.run_folder import read_run
@@ -40,6 +40,15 @@ def test_a_run_is_drawn_from_its_steps_and_samples(tmp_path: Path) -> None:
     assert [value for _, value in curves["cores"].lines[0][1]] == [2.75] * 3
     assert [value for _, value in curves["power"].lines[0][1]] == [300.5] * 3
     assert "7.00 GB" in curves["memory"].words
+    assert peak_memory(read_run(run)) == {}, "no peak was told"
+
+
+def test_a_ranks_peak_is_of_its_devices_together(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    two = [{"peak_allocated_bytes": 3_000_000_000}, {"peak_allocated_bytes": 1_000_000_000}, "x"]
+    add_samples(write_rank(run, 0), [sample(1, 1, allocators=two[:1]), sample(2, 2, allocators=two), sample(3, 3)])
+    add_samples(write_rank(run, 1), [sample(1, 1)])
+    assert peak_memory(read_run(run)) == {0: 4e9}
 
 
 def test_long_runs_keep_their_peaks(tmp_path: Path) -> None:

@@ -47,6 +47,23 @@ def run_curves(run: RunRecord) -> dict[str, Curve]:
     return {name: curve for name, curve in curves.items() if curve is not None}
 
 
+def peak_memory(run: RunRecord) -> dict[int, float]:
+    """The most bytes that torch held at once on each rank's devices together, where it was measured."""
+    peaks: dict[int, float] = {}
+    for rank in run.ranks:
+        for sample in rank.samples:
+            told = sample.get("allocators")
+            mine = (
+                [_number(one.get("peak_allocated_bytes")) for one in told if isinstance(one, dict)]
+                if isinstance(told, list)
+                else []
+            )
+            known = [value for value in mine if value is not None]
+            if known:
+                peaks[rank.rank] = max(peaks.get(rank.rank, 0.0), sum(known))
+    return peaks
+
+
 def memory_curve(trace: Trace, facts: RankFacts) -> Curve | None:
     """Allocated bytes of the busiest device over the median step; None when allocations were not recorded."""
     memory, windows = trace.memory, facts.steps.median_windows

@@ -69,18 +69,18 @@ def page_for(diagnosis: Diagnosis, paths: Sequence[str], *, use_cache: bool) -> 
     """The page with the timeline of the median rank, whose trace is read once more, and the run's curves."""
     from dataclasses import asdict
 
-    from stepscope.analyses.curves import memory_curve, run_curves
+    from stepscope.analyses.curves import memory_curve, peak_memory, run_curves
     from stepscope.analyses.timeline import timeline_of
     from stepscope.readers.inputs import find_sources
     from stepscope.readers.sniff import read_trace
     from stepscope.report.html.model import page_of
     from stepscope.report.timeline_json import timeline_values
 
-    timeline, curves = None, {}
+    timeline, curves, peaks = None, {}, {}
     facts = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
     with find_sources(paths) as found:
         if found.run is not None:
-            curves = run_curves(found.run)
+            curves, peaks = run_curves(found.run), peak_memory(found.run)
         mine = [source for source in found.sources if facts is not None and source.label == facts.path]
         if facts is not None and (mine or len(found.sources) == 1):
             trace = read_trace((mine or list(found.sources))[0], use_cache=use_cache)
@@ -88,7 +88,7 @@ def page_for(diagnosis: Diagnosis, paths: Sequence[str], *, use_cache: bool) -> 
             timeline = None if drawn is None else timeline_values(drawn)
             memory = memory_curve(trace, facts)
             curves = ({} if memory is None else {"step-memory": memory}) | curves
-    return page_of(diagnosis, timeline, {name: asdict(curve) for name, curve in curves.items()})
+    return page_of(diagnosis, timeline, {name: asdict(curve) for name, curve in curves.items()}, peaks)
 
 
 def _kept_diagnosis(paths: Sequence[str]) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ def contract(diagnosis: Diagnosis) -> dict[str, Any]:
             "replay": None if diagnosis.replay is None else asdict(diagnosis.replay),
             "ranks": [_rank(facts) for facts in diagnosis.facts.ranks],
             "findings": [asdict(finding) for finding in diagnosis.findings],
+            "ladder": list(diagnosis.ladder),
             "notes": list(diagnosis.notes),
             "unknown_events": diagnosis.unknown_events,
         }

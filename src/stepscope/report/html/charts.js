@@ -43,7 +43,7 @@ window.stepscopeCharts = (function () {
     series.push({
       name: "step", type: "bar", stack: "step", barMaxWidth: 26,
       data: bars.map((bar) => (bar.parts ? null : { value: bar.ms, itemStyle: { color: colour(bar.is_today ? "ink" : bar.is_floor ? "muted" : "accent") } })),
-      label: { show: true, position: "right", color: colour("ink"), formatter: ({ dataIndex }) => label(bars[dataIndex], today, isNarrow(element)) },
+      label: { show: true, position: "right", lineHeight: 15, color: colour("ink"), formatter: ({ dataIndex }) => label(bars[dataIndex], today, isNarrow(element)) },
     });
     const narrow = isNarrow(element);
     const top = 12 + 24 * Math.ceil(data.parts.length / (narrow ? 2 : 5));
@@ -55,7 +55,7 @@ window.stepscopeCharts = (function () {
       xAxis: axis({ type: "value", min: 0, splitNumber: narrow ? 2 : 5, axisLabel: { color: colour("muted"), formatter: "{value} ms" } }),
       yAxis: axis({
         type: "category", data: bars.map((bar) => bar.name), axisTick: { show: false },
-        axisLabel: { color: colour("ink"), width: narrow ? 118 : 260, overflow: "break", fontSize: narrow ? 11 : 12, interval: 0 },
+        axisLabel: { color: colour("ink"), width: narrow ? 118 : 260, overflow: "break", fontSize: narrow ? 11 : 12, lineHeight: 14, interval: 0 },
       }),
       tooltip: { ...basics().tooltip, trigger: "item", formatter: (at) => `${at.seriesName === "step" ? at.name : at.seriesName}: ${three(at.value)} ms` },
       series,
@@ -80,9 +80,9 @@ window.stepscopeCharts = (function () {
       ...basics(),
       grid: { left: 8, right: 12, top: 8, bottom: 56, containLabel: true },
       xAxis: axis({ type: "category", data: data.ranks.map((rank) => `${rank}`), name: "rank", nameLocation: "middle", nameGap: 28 }),
-      yAxis: axis({ type: "category", inverse: true, data: data.rows.map((row) => row.word), axisLabel: { color: colour("ink") } }),
+      yAxis: axis({ type: "category", inverse: true, data: data.rows.map((row) => `${row.word}, ${row.unit}`), axisLabel: { color: colour("ink") } }),
       visualMap: { show: false, min: 0, max: 1, dimension: 2, inRange: { color: [colour("raised"), colour("part-idle_input"), colour("part-idle_launch")] } },
-      tooltip: { ...basics().tooltip, formatter: (at) => `rank ${data.ranks[at.value[0]]}, ${data.rows[at.value[1]].word}: ${at.value[3] === null ? "not measured" : `${three(at.value[3])} ms`}` },
+      tooltip: { ...basics().tooltip, formatter: (at) => `rank ${data.ranks[at.value[0]]}, ${data.rows[at.value[1]].word}: ${at.value[3] === null ? "not measured" : `${three(at.value[3])} ${data.rows[at.value[1]].unit}`}` },
       series: [{
         type: "heatmap", data: cells, itemStyle: { borderColor: colour("paper"), borderWidth: data.ranks.length > 128 ? 0 : 1 },
         label: { show: data.ranks.length <= (isNarrow(element) ? 4 : 12), color: colour("ink"), formatter: ({ value }) => (value[3] === null ? "" : three(value[3])) },
@@ -105,7 +105,7 @@ window.stepscopeCharts = (function () {
       grid: { left: 8, right: 16, top: 40, bottom: 40, containLabel: true },
       legend: { top: 0, left: 0, textStyle: { color: colour("ink") }, data: roofs.map((roof) => roof.name) },
       xAxis: axis({ type: "log", name: "FLOP a byte", nameLocation: "middle", nameGap: 28, min: from, max: to, axisLabel: { color: colour("muted"), formatter: (value) => `${+value.toPrecision(2)}` } }),
-      yAxis: axis({ type: "log", max: 10 ** Math.ceil(Math.log10(top * 1.2)), axisLabel: { color: colour("muted"), formatter: (value) => powers(value, "FLOP/s") } }),
+      yAxis: axis({ type: "log", min: 10 ** Math.floor(Math.log10(Math.min(...data.points.map((point) => point.y)))), max: 10 ** Math.ceil(Math.log10(top * 1.2)), axisLabel: { color: colour("muted"), formatter: (value) => powers(value, "FLOP/s") } }),
       tooltip: { ...basics().tooltip, formatter: (at) => (at.data.told ? told(at.data.told) : at.seriesName) },
       series: [...roofs, {
         name: "kernels", type: "scatter", itemStyle: { color: colour("part-compute"), opacity: 0.75 },

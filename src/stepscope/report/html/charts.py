@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from stepscope.analyses.link_fit import bus_factor, ring_steps
@@ -45,7 +46,7 @@ def roofline_chart(rank: RankFacts) -> dict[str, Any] | None:
     }
 
 
-def rank_chart(facts: Facts) -> dict[str, Any] | None:
+def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | None:
     """What differs between ranks, a row each; None with fewer than two. Every value is a number or null."""
     if len(facts.ranks) < 2:
         return None
@@ -55,7 +56,7 @@ def rank_chart(facts: Facts) -> dict[str, Any] | None:
     steps = [None if rank.steps.pitch_ns is None else rank.steps.pitch_ns / 1e6 for rank in ordered]
     busy = [None if (ns := rank.steps.typical(rank.busy_ns)) is None else ns / 1e6 for rank in ordered]
     mine = [comms.get(rank) for rank in numbers]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"word": "step", "values": steps},
         {"word": "device busy", "values": busy},
         {"word": "late", "values": [None if one is None or one.late_ns is None else one.late_ns / 1e6 for one in mine]},
@@ -65,6 +66,11 @@ def rank_chart(facts: Facts) -> dict[str, Any] | None:
             "values": [None if one is None or one.transfer_ns is None else one.transfer_ns / 1e6 for one in mine],
         },
     ]
+    for row in rows:
+        row["unit"] = "ms"
+    rows.append(
+        {"word": "peak memory", "unit": "GB", "values": [peaks[rank] / 1e9 if rank in peaks else None for rank in numbers]}
+    )
     return {
         "ranks": numbers,
         "rows": [row for row in rows if any(value is not None for value in row["values"])],

@@ -23,10 +23,15 @@ MAX_STEPS_DOWN = 8
 """Mends in the picture of the step; the cards have them all."""
 
 
-def page_of(diagnosis: Diagnosis, timeline: Any = None, curves: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The page of a diagnosis just made."""
+def page_of(
+    diagnosis: Diagnosis,
+    timeline: Any = None,
+    curves: Mapping[str, Any] | None = None,
+    peaks: Mapping[int, float] | None = None,
+) -> dict[str, Any]:
+    """The page of a diagnosis just made. `peaks` are the ranks' peaks of memory, in bytes, where they were measured."""
     rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
-    page = page_of_contract(contract(diagnosis) | {"ladder": list(diagnosis.ladder)}, floor_ms=_floor_ms(rank))
+    page = page_of_contract(contract(diagnosis), floor_ms=_floor_ms(rank))
     page["title"] = _title(diagnosis)
     if rank is not None:
         page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank)
@@ -35,7 +40,7 @@ def page_of(diagnosis: Diagnosis, timeline: Any = None, curves: Mapping[str, Any
         page["chips"] += _chips(rank)
     if diagnosis.facts.comms is not None:
         page["data"]["links"] = link_chart(diagnosis.facts.comms)
-    page["data"]["ranks"] = rank_chart(diagnosis.facts)
+    page["data"]["ranks"] = rank_chart(diagnosis.facts, peaks or {})
     page["data"]["timeline"] = timeline
     page["data"]["curves"] = dict(curves or {})
     return page
