@@ -69,6 +69,7 @@ def check_open(browser: Any, path: Path) -> None:
     assert page.said == []
     assert page.locator("h1").is_visible()
     assert page.locator("#picture-chart svg path").count() > 2
+    assert page.locator("#timeline-box canvas").count() == 1
     page.context.close()
 
 
@@ -168,6 +169,19 @@ def test_hostile_names_run_nothing(browser: Any, tmp_path: Path) -> None:
     page.wait_for_timeout(200)
     assert page.said == []
     assert page.locator("img").count() == 0
+    page.context.close()
+
+
+def test_on_paper_it_is_light_and_unfolded(browser: Any, demo_page: Path) -> None:
+    page = opened(browser, demo_page, scheme="dark")
+    ink = "document.querySelector('#picture-chart svg text').getAttribute('fill')"
+    on_screen = page.evaluate(ink)
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_timeout(100)
+    assert page.evaluate(ink) != on_screen
+    assert page.evaluate("[...document.querySelectorAll('details')].every(one => one.open)")
+    assert page.said == []
     page.context.close()
 
 

@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from stepscope.capture.clock import DeviceClock
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
-from stepscope.capture.session import ALL_MARKED, MARKED, SELDOM, Session, outermost
+from stepscope.capture.session import ALL_MARKED, MARKED, MOST_PASSES, SELDOM, Session, outermost
 from stepscope.capture.step_hooks import hooked_backward, hooked_next, hooked_step
 
 MS = 1_000_000
@@ -104,7 +105,7 @@ def test_a_pass_inside_another_is_counted_once() -> None:
 
 def test_after_the_first_steps_the_device_is_asked_for_some(job: Job) -> None:
     class Clock:
-        settled = NEVER
+        settled, last, is_behind = NEVER, -1, False
 
         def __init__(self) -> None:
             self.marked: list[int] = []
@@ -114,6 +115,9 @@ def test_after_the_first_steps_the_device_is_asked_for_some(job: Job) -> None:
 
         def mark(self, step: int) -> list[tuple[int, int]]:
             self.marked.append(step)
+            return []
+
+        def read(self) -> list[tuple[int, int]]:
             return []
 
     job.step()
@@ -134,3 +138,53 @@ def test_a_handler_that_comes_in_between_does_not_hang(job: Job, monkeypatch: py
         job.step()
     job.step()
     assert job.guard.is_on
+
+
+def test_steps_that_the_device_is_not_asked_for_do_not_wait_for_it(job: Job) -> None:
+    """As a device that is always three marks behind."""
+
+    class Event:
+        num_recorded = 0
+
+        def record(self) -> None:
+            Event.num_recorded += 1
+            self.number = Event.num_recorded
+
+        def query(self) -> bool:
+            self.asked = getattr(self, "asked", 0) + 1
+            return self.asked > 3
+
+        def elapsed_time(self, _: Any) -> float:
+            return 9.0
+
+    class Cuda:
+        def Event(self, **_: Any) -> Event:  # noqa: N802 - torch's name
+            return Event()
+
+        def current_device(self) -> int:
+            return 0
+
+        def is_current_stream_capturing(self) -> bool:
+            return False
+
+    job.step()
+    job.session._clock = DeviceClock(Cuda())
+    most = 0
+    for _ in range(ALL_MARKED + 3 * SELDOM):
+        job.step()
+        job.session.ready_rows()
+        if job.session.step > ALL_MARKED + SELDOM:
+            most = max(most, len(job.session.rows))
+    assert most <= 2 * MARKED, "rows are held for the marked steps alone"
+
+
+def test_passes_without_any_step_do_not_pile_up(job: Job) -> None:
+    job.session.take_by_hand()
+    for _ in range(5000):
+        job.backward(job)
+    job.session.catch_up()
+    assert len(job.session._passes) <= MOST_PASSES
+    job.session.ended_by_hand(job.now)
+    job.backward(job)
+    job.session.ended_by_hand(job.now)
+    assert [row[6:8] for row in job.rows()] == [[2 * MS, 1]], "the first step's end begins the run"

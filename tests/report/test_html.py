@@ -17,12 +17,13 @@ import pytest
 
 from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.main import main
-from stepscope.cli.report import page_for
+from stepscope.cli.report import page_for, write
 from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.errors import InputError
 from stepscope.report.html import data_block, render_page
 from stepscope.report.html.model import page_of, page_of_contract
 from stepscope.report.json import contract
+from stepscope.report.names import clean
 from tests import scenarios
 
 HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>'\"{{7*7}}\u2028&lt;"
@@ -129,9 +130,74 @@ def test_a_strangers_text_stays_text() -> None:
     read = Reader(text)
     assert not [tag for tag, _ in read.tags if tag == "img"]
     assert sum(tag == "script" for tag, _ in read.tags) == sum(tag == "script" for tag, _ in Reader(plain).tags)
-    assert HOSTILE in "".join(read.text["h1"]), "shown as it is"
+    assert clean(HOSTILE) in "".join(read.text["h1"]), "shown as it is"
     assert "{{7*7}}" in text
     assert json.loads(read.text["script"][0])["timeline"]["names"] == [HOSTILE]
+
+
+def test_the_picture_is_of_the_median_rank() -> None:
+    made = scenarios.healthy()
+    rank = made.facts.ranks[0]
+    assert rank.partition is not None
+    windows = [tuple((low * k, high * k) for low, high in rank.steps.windows) for k in (4, 1, 3, 2)]
+    ranks = []
+    for number, (k, mine) in enumerate(zip((4, 1, 3, 2), windows, strict=True)):
+        parts = {part: tuple(ns * k for ns in values) for part, values in rank.partition.parts.items()}
+        steps = replace(rank.steps, windows=mine)
+        ranks.append(replace(rank, rank=number, steps=steps, partition=replace(rank.partition, parts=parts)))
+    made = replace(made, facts=replace(made.facts, ranks=tuple(ranks)))
+    assert made.facts.median_rank.rank == 3
+    bar = page_of(made)["data"]["picture"]["bars"][0]
+    typical = made.facts.median_rank.typical_parts_ns
+    assert typical is not None
+    assert bar["ms"] == pytest.approx(sum(typical.values()) / 1e6)
+
+
+def test_bars_and_cards_agree_where_the_trace_alone_tells_the_step(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
+    with resources.as_file(resources.files("stepscope") / "data" / "demo.pt.trace.json.gz") as path:
+        diagnosis = diagnose_paths([str(path)], step_ms=None, use_cache=False, jobs=1)
+    bars = page_of(diagnosis)["data"]["picture"]["bars"]
+    first = diagnosis.findings[0]
+    assert bars[1]["name"] != "today"
+    assert next(bar["ms"] for bar in bars if bar.get("code") == first.code) == pytest.approx(first.predicted_step_ms)
+    assert demo[0].findings[0].code == first.code
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda told: told["findings"][0].update(predicted_speedup=0),
+        lambda told: told["findings"][0].update(predicted_speedup=10**400),
+        lambda told: told["step"].update(ms=float("nan")),
+        lambda told: told["ranks"][0]["partition_ms"].update(compute=float("inf")),
+        lambda told: told.update(ladder=[0]),
+        lambda told: told.update(findings={}),
+        lambda told: told.update(notes=[{}]),
+        lambda told: told.pop("verdict"),
+    ],
+)
+def test_damaged_numbers_are_an_error_in_words(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path, spoil: Any) -> None:
+    told = json.loads(json.dumps(contract(demo[0])))
+    spoil(told)
+    kept = tmp_path / "diagnosis.json"
+    kept.write_text(json.dumps(told))
+    assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == InputError.exit_code
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_half_characters_do_not_break_it(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path) -> None:
+    made = replace(demo[0], verdict=replace(demo[0].verdict, summary="a\ud800b"), notes=("c\udfffd",))
+    write(render_page(page_of(made)), tmp_path / "r.html")
+    assert "Half" not in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_nothing_found_is_not_said_where_nothing_was_judged(tmp_path: Path) -> None:
+    trace = tmp_path / "empty.pt.trace.json"
+    trace.write_text('{"traceEvents": []}')
+    assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0
+    text = " ".join(Reader((tmp_path / "r.html").read_text()).text["p"])
+    assert "Nothing could be judged" in text
+    assert "worth mending" not in text
 
 
 def test_a_data_block_cannot_end_its_element() -> None:
@@ -142,9 +208,9 @@ def test_a_data_block_cannot_end_its_element() -> None:
 
 def test_what_was_not_measured_is_said() -> None:
     made = scenarios.healthy()
+    assert "not measured" not in Reader(render_page(page_of(made))).text["b"]
     made = replace(made, step=replace(made.step, ms=None, profiled_ms=None))
-    text = render_page(page_of(made))
-    assert "not measured" in text
+    assert "not measured" in Reader(render_page(page_of(made))).text["b"]
 
 
 def test_a_kept_diagnosis_gives_a_page_without_its_traces(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path) -> None:

@@ -102,8 +102,11 @@ def _name(rank: RankRecord) -> str:
 
 
 def _at(rank: RankRecord) -> int:
-    times = [row["end_ns"] or 0 for row in rank.rows[:1]] + [_int(one.get("at_ns")) or 0 for one in rank.samples[:1]]
-    return min(times)
+    ends = (row["end_ns"] for row in rank.rows)
+    times = (
+        next((ns for ns in told if ns is not None), None) for told in (ends, (_int(one.get("at_ns")) for one in rank.samples))
+    )
+    return min((ns for ns in times if ns is not None), default=0)
 
 
 def _steps(rank: RankRecord, began: int) -> Iterable[tuple[float, float]]:

@@ -23,6 +23,8 @@ class DeviceClock:
         self._last: Any = None
         self._last_step = -2
         self._device: int | None = None
+        self.last = -1
+        """The last step that is marked, or is just about to be."""
         self.settled = -1
         """The last step of which nothing more will be told."""
 
@@ -39,13 +41,19 @@ class DeviceClock:
             event = self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
             event.record()
             self._pending.append((step, event))
-        return self._over()
+        return self.read()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the device has yet to pass a mark."""
+        return bool(self._pending)
 
     def is_capturing(self) -> bool:
         """Whether what runs now becomes part of a CUDA graph."""
         return bool(self._cuda.is_current_stream_capturing())
 
-    def _over(self) -> list[tuple[int, int]]:
+    def read(self) -> list[tuple[int, int]]:
+        """The marks that the device has passed since."""
         over = []
         while self._pending and self._pending[0][1].query():
             step, event = self._pending.popleft()

@@ -34,6 +34,8 @@ SELDOM = 50
 """Steps between two looks whether the job uses a GPU by now, after the first ones."""
 LONGEST_S = 1.0
 """To wait for the other thread that reads what the hooks told, which takes milliseconds."""
+MOST_PASSES = 1_000
+"""Backward passes of one step that are kept one by one."""
 MOST_TOLD = 50_000
 """Of these, until they are read: in a job that never steps nobody does."""
 MOST_WAITING = 100_000
@@ -125,6 +127,7 @@ class Session:
         self._ends_after_backward = False
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
         self._passes: list[tuple[int, int]] = []
+        self._folded_ns = self._num_folded = 0
 
     # What the hooks call; those that every step runs stand in step_hooks.py.
 
@@ -139,7 +142,7 @@ class Session:
             self.ended_step(ended)
         else:
             self._instead(0, ended)
-        is_told_apart = not self._is_instead and self._num_instead + len(self._passes) < LEAST_INSTEAD
+        is_told_apart = not self._is_instead and self._num_instead + self._num_passes < LEAST_INSTEAD
         self._passes_left = LEAST_INSTEAD if is_told_apart else 0
 
     def replayed(self, graph: Any, _begun: int, ended: int) -> None:
@@ -169,7 +172,7 @@ class Session:
         if self._is_instead:
             # Many passes were one step after all: it takes twice as many before they are taken for steps again.
             self._is_instead, self._anchor = False, Anchor()
-            self._least_instead = 2 * max(self._num_instead + len(self._passes), self._least_instead)
+            self._least_instead = 2 * max(self._num_instead + self._num_passes, self._least_instead)
         elif self._last_dur_ns is not None:
             self._usual_ns = self._last_dur_ns
         self._num_instead = self._first_instead_ns = 0
@@ -182,7 +185,7 @@ class Session:
 
     def _instead(self, what: int, now: int) -> None:
         """Backward passes or replayed graphs end steps where no optimizer does: one of another make, or one inside a graph."""
-        num = self._num_instead + len(self._passes)
+        num = self._num_instead + self._num_passes
         if self.is_by_hand or (not self._is_instead and num < self._least_instead):
             return
         if not self._is_instead:
@@ -228,6 +231,8 @@ class Session:
             self._num_batches += 1
         elif kind == PASSED:
             self._passes.append((begun, ended))
+            if len(self._passes) > MOST_PASSES:
+                self._fold_passes()
         elif kind == STEPPED:
             self._optimizer_ns += ended - begun
             self._num_instead = self._first_instead_ns = 0
@@ -256,11 +261,23 @@ class Session:
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
         self._passes = []
+        self._folded_ns = self._num_folded = 0
+
+    def _fold_passes(self) -> None:
+        """Many passes and no step's end: they are added up."""
+        spent_ns, num = outermost(self._passes)
+        self._folded_ns += spent_ns
+        self._num_folded += num
+        self._passes = []
+
+    @property
+    def _num_passes(self) -> int:
+        return self._num_folded + len(self._passes)
 
     def _next_due(self) -> int:
         """The step before which a step's end is nothing but a row; 0 when it may be more."""
-        is_marked = self._clock is not None and (self.step < ALL_MARKED or self.step % SELDOM < MARKED)
-        usual = not is_marked and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
+        is_asked = self._clock is not None and (self._is_marked() or self._clock.is_behind)
+        usual = not is_asked and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
         if self.is_by_hand or self._is_instead or not usual:
             return 0
         look = self.step - self.step % SELDOM + SELDOM
@@ -318,15 +335,24 @@ class Session:
         step = self.step
         if self._clock is None and (step <= FIRST_STEPS or step % SELDOM == 0):
             self._clock = device_clock(sys.modules["torch"])
+        clock, is_marked = self._clock, self._is_marked()
+        if clock is not None and is_marked:
+            # Before its row is there: the writer takes rows beyond this one for such as will not be measured.
+            clock.last = step
         self._add_row(now, self._state())
-        if self._clock is not None:
-            for earlier, device_ns in self._clock.mark(step):
+        if clock is not None:
+            for earlier, device_ns in clock.mark(step) if is_marked else clock.read():
                 self._measured(earlier, device_ns)
+
+    def _is_marked(self) -> bool:
+        """Whether the step that ends now, or next, is measured on the device's clock, where there is one."""
+        return self.step < ALL_MARKED or self.step % SELDOM < MARKED
 
     def _add_row(self, now: int, state: int) -> None:
         self._last_dur_ns = dur_ns = now - self._last_ns
-        passes_ns, num_passes = outermost(self._passes)
-        parts = self._wait_ns, self._num_batches, passes_ns, num_passes, self._optimizer_ns, self._save_ns, self._gc_ns
+        self._fold_passes()
+        passes = self._folded_ns, self._num_folded
+        parts = self._wait_ns, self._num_batches, *passes, self._optimizer_ns, self._save_ns, self._gc_ns
         self.rows.append([self.step, now, dur_ns, None, *parts, state])
         self.step += 1
 
@@ -344,8 +370,9 @@ class Session:
         self.catch_up()
         ready = []
         while self.rows:
-            row = self.rows[0]
-            if not (every or self._clock is None or row[0] <= self._clock.settled or self.step - row[0] > MOST_PENDING):
+            step, clock = self.rows[0][0], self._clock
+            is_waiting = clock is not None and clock.settled < step <= clock.last and self.step - step <= MOST_PENDING
+            if is_waiting and not every:
                 break
             ready.append(self.rows.popleft())
         return ready

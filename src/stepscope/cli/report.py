@@ -58,7 +58,8 @@ def write(text: str, path: Path) -> None:
         raise UsageError(f"{path} is a folder. Name the file: -o {path / 'report.html'}")
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        # Half characters have no encoding.
+        part.write_bytes(text.encode("utf-8", "replace"))
         part.replace(path)
     except OSError as problem:
         part.unlink(missing_ok=True)

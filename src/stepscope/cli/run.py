@@ -123,14 +123,17 @@ def tell(folder: Path) -> None:
         diagnosis = diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=None)
         show(diagnosis, Console(stderr=True))
         (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
+        _say(f"the run is kept in {folder}")
         write(render_page(page_for(diagnosis, [str(folder)], use_cache=False)), folder / REPORT_FILE)
-        _say(f"the run is kept in {folder}; the report is {folder / REPORT_FILE}")
+        _say(f"the report is {folder / REPORT_FILE}")
     except StepscopeError as problem:
         _say(str(problem))
     except KeyboardInterrupt:
         _say(f"interrupted; the run is kept in {folder}: stepscope diagnose {folder}")
     except OSError as problem:
         _say(f"the diagnosis could not be kept in {folder}: {problem.strerror}")
+    except Exception as problem:  # noqa: BLE001 - the job has ended as it did, and its exit code is what the caller waits for
+        _say(f"the diagnosis failed, which is a fault of stepscope: {type(problem).__name__}: {problem}")
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -360,7 +360,9 @@ class Facts:
     @property
     def median_rank(self) -> RankFacts:
         """The rank whose step time is the median (the lower of the two middle ones); one without steps only if none has any."""
-        timed = sorted((r for r in self.ranks if r.steps.pitch_ns is not None), key=lambda r: (r.steps.pitch_ns or 0, r.rank))
+        known = [r for r in self.ranks if r.steps.pitch_ns is not None]
+        # The span of a rank that shows no step of its own is no step time.
+        timed = sorted([r for r in known if r.steps.is_pitch] or known, key=lambda r: (r.steps.pitch_ns or 0, r.rank))
         return timed[(len(timed) - 1) // 2] if timed else self.ranks[0]
 
     def self_check(self) -> None:

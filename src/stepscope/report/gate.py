@@ -15,7 +15,7 @@ from stepscope.core.diagnosis import BOUNDS
 from stepscope.core.facts import PARTS
 from stepscope.core.gate import ANY_FINDING, Gate, Quantities, Result
 from stepscope.errors import FormatError
-from stepscope.report.json import SCHEMA
+from stepscope.report.json import SCHEMA, median_place
 from stepscope.report.names import clean
 
 SHARES = tuple(f"share.{bound}" for bound in BOUNDS if bound != "unknown")
@@ -121,11 +121,10 @@ def comparable(baseline: Quantities, source: str, run_source: str) -> Quantities
 
 
 def _median_rank(ranks: list[_Rank]) -> _Rank | None:
-    """The rank that the report is about: that with the median step, the lower of two; one without steps only if none has any."""
-    timed = [(round(total, 9), rank.rank, i) for i, rank in enumerate(ranks) if (total := _total(rank)) is not None]
-    if timed:
-        return ranks[sorted(timed)[(len(timed) - 1) // 2][2]]
-    return ranks[0] if ranks else None
+    """The rank that the report is about."""
+    ordered = sorted(ranks, key=lambda rank: rank.rank)
+    place = median_place([_total(rank) for rank in ordered])
+    return None if place is None else ordered[place]
 
 
 def _total(rank: _Rank) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -37,6 +38,13 @@ def contract(diagnosis: Diagnosis) -> dict[str, Any]:
         | ({} if nccl is None else {"nccl": nccl_contract(nccl)})
         | ({} if comms is None else {"comms": asdict(comms)})
     )
+
+
+def median_place(steps_ms: Sequence[float | None]) -> int | None:
+    """Of the contract's ranks the one that the report is about: that with the median step, the lower of two; one without steps
+    only if none has any."""
+    timed = [(round(ms, 9), place) for place, ms in enumerate(steps_ms) if ms is not None]
+    return sorted(timed)[(len(timed) - 1) // 2][1] if timed else (0 if steps_ms else None)
 
 
 def _rank(facts: RankFacts) -> dict[str, Any]:

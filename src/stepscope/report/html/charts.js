@@ -68,11 +68,13 @@ window.stepscopeCharts = (function () {
   }
 
   function ranks(element, data) {
+    const steps = (data.rows.find((row) => row.word === "step") || { values: [] }).values.filter((value) => value !== null);
+    const step = steps.length ? steps.sort((a, b) => a - b)[steps.length >> 1] : 0;
     const cells = data.rows.flatMap((row, y) => {
       const known = row.values.filter((value) => value !== null);
       const low = Math.min(...known), high = Math.max(...known);
       // A row that hardly differs stays pale: its colours would tell of nothing.
-      const spread = Math.max(high - low, 0.05 * Math.abs(high), 1e-9);
+      const spread = Math.max(high - low, 0.05 * Math.abs(high), row.unit === "ms" ? 0.02 * step : 0, 1e-9);
       return row.values.map((value, x) => [x, y, value === null ? "-" : (value - low) / spread, value]);
     });
     element.style.height = `${90 + 40 * data.rows.length}px`;

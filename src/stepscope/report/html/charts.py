@@ -53,8 +53,8 @@ def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | Non
     comms = {} if facts.comms is None else {one.rank: one for one in facts.comms.ranks}
     ordered = sorted(facts.ranks, key=lambda rank: rank.rank)
     numbers = [rank.rank for rank in ordered]
-    steps = [None if rank.steps.pitch_ns is None else rank.steps.pitch_ns / 1e6 for rank in ordered]
-    busy = [None if (ns := rank.steps.typical(rank.busy_ns)) is None else ns / 1e6 for rank in ordered]
+    steps = [rank.steps.pitch_ns / 1e6 if rank.steps.pitch_ns is not None and rank.steps.is_pitch else None for rank in ordered]
+    busy = [ns / 1e6 if (ns := _busy(rank)) is not None else None for rank in ordered]
     mine = [comms.get(rank) for rank in numbers]
     rows: list[dict[str, Any]] = [
         {"word": "step", "values": steps},
@@ -76,6 +76,10 @@ def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | Non
         "rows": [row for row in rows if any(value is not None for value in row["values"])],
         "outliers": [one.rank for one in comms.values() if one.is_straggler],
     }
+
+
+def _busy(rank: RankFacts) -> float | None:
+    return rank.steps.typical(rank.busy_ns) if rank.steps.where == "device" else None
 
 
 def link_chart(comms: CommsFacts) -> dict[str, Any] | None:

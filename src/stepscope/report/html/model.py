@@ -11,8 +11,9 @@ from stepscope.core.facts import PARTS, RankFacts
 from stepscope.errors import InputError
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
-from stepscope.report.json import SCHEMA, contract
+from stepscope.report.json import SCHEMA, contract, median_place
 from stepscope.report.kernel_view import COLLECTIVE
+from stepscope.report.names import clean
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.terminal import BOUND_WORDS, SOURCE_WORDS
 from stepscope.report.units import digits_after_point, number
@@ -36,14 +37,17 @@ def page_of(
     if rank is not None:
         page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank)
         page["ops"] = op_rows(rank)
+        page["where"] = rank.steps.where
         page["data"]["roofline"] = roofline_chart(rank)
         page["chips"] += _chips(rank)
     if diagnosis.facts.comms is not None:
         page["data"]["links"] = link_chart(diagnosis.facts.comms)
     page["data"]["ranks"] = rank_chart(diagnosis.facts, peaks or {})
-    page["data"]["timeline"] = timeline
     page["data"]["curves"] = dict(curves or {})
-    return page
+    cleaned: dict[str, Any] = _cleaned(page)
+    # Its names are clean already, and are many.
+    cleaned["data"]["timeline"] = timeline
+    return cleaned
 
 
 def page_of_contract(told: Contract, floor_ms: float | None = None) -> dict[str, Any]:
@@ -53,11 +57,53 @@ def page_of_contract(told: Contract, floor_ms: float | None = None) -> dict[str,
             f"this is not a diagnosis that stepscope wrote: its schema is {str(told.get('schema'))[:60]!r}, not {SCHEMA}"
         )
     try:
-        return _page(told, floor_ms)
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        _check(told)
+        page: dict[str, Any] = _cleaned(_page(told, floor_ms))
+        return page
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
         raise InputError(
             f"the diagnosis is damaged: {type(problem).__name__}: {problem}. Make it anew: stepscope diagnose"
         ) from None
+
+
+def _check(told: Contract) -> None:
+    """Raises where the page would tell nonsense: numbers that are none, gains of nothing, text that is none."""
+    _check_finite(told)
+    if not isinstance(told["findings"], list) or not isinstance(told["notes"], list):
+        raise TypeError("findings and notes are lists")
+    if not all(isinstance(note, str) for note in told["notes"]):
+        raise TypeError("a note is text")
+    gains = [finding["predicted_speedup"] for finding in told["findings"]] + list(told.get("ladder") or ())
+    if not all(gain > 0 for gain in gains):
+        raise ValueError("a speedup is above 0")
+
+
+def _check_finite(value: Any) -> None:
+    if isinstance(value, Mapping):
+        for one in value.values():
+            _check_finite(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _check_finite(one)
+    elif isinstance(value, float | int) and not abs(value) < 1e300:
+        raise ValueError("a number that is not finite")
+
+
+def _cleaned(value: Any) -> Any:
+    """The same with nothing in its text that cannot be shown: control characters, half characters, changes of direction."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {clean(name): _cleaned(one) for name, one in value.items()}
+    return [_cleaned(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _step_chips(step: Mapping[str, Any]) -> list[dict[str, str]]:
+    of = SOURCE_WORDS.get(step["source"], step["source"]) if step["ms"] is not None else ""
+    chips = [{"word": "a step", "value": _ms(step["ms"]), "of": of}]
+    if step["profiled_ms"] is not None:
+        chips.append({"word": "while profiled", "value": _ms(step["profiled_ms"]), "of": f"{step['count']} steps recorded"})
+    return chips
 
 
 def _page(told: Contract, floor_ms: float | None) -> dict[str, Any]:
@@ -68,10 +114,9 @@ def _page(told: Contract, floor_ms: float | None) -> dict[str, Any]:
         "bound": verdict["bound"],
         "headline": verdict["summary"],
         "limits": BOUND_WORDS.get(verdict["bound"], "What limits this run could not be told."),
-        "chips": [
-            {"word": "a step", "value": _ms(step["ms"]), "of": SOURCE_WORDS.get(step["source"], step["source"])},
-            {"word": "while profiled", "value": _ms(step["profiled_ms"]), "of": f"{step['count']} steps recorded"},
-        ],
+        "chips": _step_chips(step),
+        "is_judged": told["replay"] is not None,
+        "where": "device",
         "findings": [_card(place, finding) for place, finding in enumerate(told["findings"], 1)],
         "picture": _picture(told, floor_ms),
         "ranks": [_rank(rank) for rank in told["ranks"]],
@@ -93,16 +138,16 @@ def _page(told: Contract, floor_ms: float | None) -> dict[str, Any]:
 
 def _picture(told: Contract, floor_ms: float | None) -> dict[str, Any]:
     """The step as recorded by its parts, today's step, and what it becomes after each mend, down to the floor."""
-    rank = told["ranks"][len(told["ranks"]) // 2] if told["ranks"] else None
-    parts = (rank or {}).get("partition_ms") or {}
+    place = median_place([_total(rank) for rank in told["ranks"]])
+    parts = {} if place is None else told["ranks"][place]["partition_ms"] or {}
     unsplit = parts.get("comms_wait", 0) is None
     shown = [(part, parts[part]) for part in PARTS if parts.get(part)]
     bars: list[dict[str, Any]] = []
-    today = told["step"]["ms"] or told["step"]["profiled_ms"]
     if shown:
         bars.append({"name": "recorded, with the profiler", "ms": sum(ms for _, ms in shown), "parts": dict(shown)})
+    name, today = _today(told)
     if today is not None:
-        bars.append({"name": "today", "ms": today, "is_today": True})
+        bars.append({"name": name, "ms": today, "is_today": True})
         for gain, finding in zip(_ladder(told), told["findings"], strict=False):
             bars.append({"name": f"after {finding['code']}", "ms": today / gain, "code": finding["code"]})
         if floor_ms is not None and floor_ms < min(bar["ms"] for bar in bars):
@@ -111,6 +156,20 @@ def _picture(told: Contract, floor_ms: float | None) -> dict[str, Any]:
         "bars": bars,
         "parts": [{"part": part, "word": _part_word(part, unsplit=unsplit)} for part, _ in shown],
     }
+
+
+def _today(told: Contract) -> tuple[str, float | None]:
+    """The step that gains are gains of: where only the trace tells it, less what the profiler costs, as the replay has it."""
+    known = told["step"]["ms"] or told["step"]["profiled_ms"]
+    if told["step"]["source"] != "trace" or not told["findings"]:
+        return "today", known
+    first = told["findings"][0]
+    return "without the profiler's usual cost", first["predicted_step_ms"] * first["predicted_speedup"]
+
+
+def _total(rank: Mapping[str, Any]) -> float | None:
+    parts = rank["partition_ms"]
+    return None if parts is None else sum(ms for ms in parts.values() if ms is not None)
 
 
 def _ladder(told: Contract) -> list[float]:

@@ -43,8 +43,15 @@
     window.addEventListener("resize", () => {
       if (window.innerWidth !== width) { width = window.innerWidth; redraw(); }
     });
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    if (data.timeline && window.stepscopeTimeline) window.stepscopeTimeline(of("timeline-box"), data.timeline, {});
+    const timeline = data.timeline ? window.stepscopeTimeline(of("timeline-box"), data.timeline, {}) : null;
+    // On paper the colours are the light ones, and nobody can unfold anything.
+    const anew = () => {
+      redraw();
+      if (timeline) { timeline.refresh(); timeline.drawNow(); }
+    };
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", anew);
+    window.matchMedia("print").addEventListener("change", anew);
+    window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
   }
 
   const valueOf = (cell) => (cell.dataset.value === undefined ? parseFloat(cell.textContent.replace(/[, ]/g, "")) : Number(cell.dataset.value));

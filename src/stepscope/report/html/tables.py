@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.core.facts import RankFacts
+from stepscope.core.facts import RangeRow, RankFacts
 from stepscope.report.kernel_view import COLLECTIVE
 from stepscope.report.names import kernel_name
 
@@ -38,7 +38,7 @@ def kernel_rows(rank: RankFacts) -> tuple[list[dict[str, Any]], int]:
 
 
 def op_rows(rank: RankFacts) -> list[dict[str, Any]]:
-    """Operators, modules and marks by the device time launched inside them."""
+    """Operators, modules and marks by the device time launched inside them; without a device, by their own."""
     num_steps = len(rank.steps.windows)
     if not num_steps:
         return []
@@ -48,10 +48,13 @@ def op_rows(rank: RankFacts) -> list[dict[str, Any]]:
             "name": row.name[:MAX_NAME],
             "kind": kind,
             "calls": row.count / num_steps,
-            "ms": row.device_ns / num_steps / 1e6 if rank.steps.where == "device" else None,
-            "host_ms": None if row.host_ns is None else row.host_ns / num_steps / 1e6,
+            "ms": None if (ns := _spent_ns(rank, row)) is None else ns / num_steps / 1e6,
         }
         for kind, told in kinds
         for row in told
     ]
-    return sorted(rows, key=lambda row: (-(row["ms"] or 0), -(row["host_ms"] or 0)))[:MAX_OPS]
+    return sorted(rows, key=lambda row: -(row["ms"] or 0))[:MAX_OPS]
+
+
+def _spent_ns(rank: RankFacts, row: RangeRow) -> int | None:
+    return row.device_ns if rank.steps.where == "device" else row.host_ns
