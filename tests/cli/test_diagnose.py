@@ -198,7 +198,7 @@ def test_the_options_are_pinned() -> None:
             *("--every", "--help", "--memory", "--no-alerts", "--no-diagnose", "--out", "--prometheus", "--prometheus-host"),
             *("--stacks", "--start-step", "--steps", "--webhook", "--windows", "-h"),
         ],
-        "report": ["--help", "--jobs", "--no-cache", "--out", "--step-ms", "-h", "-o"],
+        "report": ["--help", "--jobs", "--no-cache", "--out", "--roofs", "--step-ms", "-h", "-o"],
         "query": ["--format", "--help", "--no-cache", "--output", "--rows", "--step-ms", "--to", "-h", "-o"],
         "export": ["--all", "--help", "--jobs", "--no-cache", "--output", "--step-ms", "-h", "-o"],
         "explain": ["--help", "--list", "-h"],

@@ -19,12 +19,14 @@ from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.main import main
 from stepscope.cli.report import page_for, write
 from stepscope.core.diagnosis import Diagnosis, Finding
+from stepscope.core.facts import PARTS
 from stepscope.errors import InputError
 from stepscope.report.html import data_block, render_page
 from stepscope.report.html.model import page_of, page_of_contract
 from stepscope.report.json import contract
 from stepscope.report.names import clean
 from tests import scenarios
+from tests.shared_data import SHARED, needs_shared, shared_traces
 
 HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>'\"{{7*7}}\u2028&lt;"
 
@@ -250,3 +252,34 @@ def test_a_hostile_trace_end_to_end(tmp_path: Path) -> None:
     read = Reader((tmp_path / "r.html").read_text())
     assert not [tag for tag, _ in read.tags if tag == "img"]
     assert any("onerror" in text for text in read.text["th"]), "it is shown"
+
+
+@needs_shared
+def test_the_timeline_tells_waiting_from_moving_bytes_as_the_partition_does() -> None:
+    paths = [str(path) for path in shared_traces("lab/ranks4/ddp_straggler.slow.rank*.pt.trace.json.gz")]
+    diagnosis = diagnose_paths(paths, step_ms=None, use_cache=False, jobs=1)
+    facts = diagnosis.facts.median_rank
+    assert facts.partition is not None
+    assert facts.partition.waits_split
+    timeline = page_for(diagnosis, paths, use_cache=False)["data"]["timeline"]
+    spent = dict.fromkeys((part for part, _ in timeline["parts"]), 0)
+    for place, dur_ns in zip(timeline["gap_parts"], timeline["gaps"], strict=True):
+        spent[timeline["parts"][place][0]] += dur_ns
+    window = facts.steps.median_windows[0]
+    assert spent["comms_wait"] > 0
+    assert spent == {part: facts.partition.parts[part][window] for part in PARTS}
+
+
+@needs_shared
+def test_measured_roofs_take_the_place_of_the_datasheets(tmp_path: Path) -> None:
+    peaks = SHARED / "lab" / "formats" / "peaks.json"
+    trace = tmp_path / "t.pt.trace.json.gz"
+    trace.write_bytes((resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes())
+    told = []
+    for more in ([], ["--roofs", str(peaks)]):
+        assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "r.html"), *more]) == 0
+        told.append(json.loads(Reader((tmp_path / "r.html").read_text()).text["script"][0])["roofline"])
+    assert told[0]["source"] == "datasheet"
+    assert told[1]["source"] == "measured, peaks.json"
+    assert told[1]["bandwidth"] == pytest.approx(4.26680638e12)
+    assert told[1]["peaks"]["bf16"] < told[0]["peaks"]["bf16"]

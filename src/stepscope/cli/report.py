@@ -17,15 +17,22 @@ from stepscope.cli.diagnose import diagnose_paths, num_processes, step_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stepscope.analyses.intervals import Intervals
     from stepscope.core.diagnosis import Diagnosis
+    from stepscope.core.facts import RankFacts
+    from stepscope.core.hardware import Roofs
+    from stepscope.readers.source import Source
 
 MAX_DIAGNOSIS_BYTES = 256 << 20
+MAX_RANKS_READ_AGAIN = 8
+"""To draw when one of them waited for the others."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="run, traces, or a diagnosis as JSON")
     parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
     parser.add_argument("--step-ms", type=step_time, metavar="X", help="the step time without a profiler attached, in ms")
+    parser.add_argument("--roofs", type=Path, metavar="FILE", help="the machine's measured roofs as JSON (default: datasheets)")
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
     parser.add_argument(
         "--jobs", type=num_processes, metavar="N", help="processes to use for several files (default: one per core)"
@@ -33,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from stepscope.readers.roofs import read_roofs
     from stepscope.report.html import render_page
 
     kept = _kept_diagnosis(arguments.paths)
@@ -41,10 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
 
         page = page_of_contract(kept)
     else:
+        roofs = None if arguments.roofs is None else read_roofs(arguments.roofs)
         diagnosis = diagnose_paths(
             arguments.paths, step_ms=arguments.step_ms, use_cache=not arguments.no_cache, jobs=arguments.jobs
         )
-        page = page_for(diagnosis, arguments.paths, use_cache=not arguments.no_cache)
+        page = page_for(diagnosis, arguments.paths, use_cache=not arguments.no_cache, roofs=roofs)
     write(render_page(page), arguments.out)
     print(f"{page['headline']}\n{arguments.out}", file=sys.stderr)
     return 0
@@ -66,7 +75,7 @@ def write(text: str, path: Path) -> None:
         raise UsageError(f"cannot write {path}: {problem.strerror}. Name another file with -o") from None
 
 
-def page_for(diagnosis: Diagnosis, paths: Sequence[str], *, use_cache: bool) -> dict[str, Any]:
+def page_for(diagnosis: Diagnosis, paths: Sequence[str], *, use_cache: bool, roofs: Roofs | None = None) -> dict[str, Any]:
     """The page with the timeline of the median rank, whose trace is read once more, and the run's curves."""
     from dataclasses import asdict
 
@@ -85,11 +94,32 @@ def page_for(diagnosis: Diagnosis, paths: Sequence[str], *, use_cache: bool) -> 
         mine = [source for source in found.sources if facts is not None and source.label == facts.path]
         if facts is not None and (mine or len(found.sources) == 1):
             trace = read_trace((mine or list(found.sources))[0], use_cache=use_cache)
-            drawn = timeline_of(trace, facts)
+            waits = _waits(found.sources, facts, use_cache=use_cache) if facts.partition and facts.partition.waits_split else None
+            drawn = timeline_of(trace, facts, waiting=waits)
             timeline = None if drawn is None else timeline_values(drawn)
             memory = memory_curve(trace, facts)
             curves = ({} if memory is None else {"step-memory": memory}) | curves
-    return page_of(diagnosis, timeline, {name: asdict(curve) for name, curve in curves.items()}, peaks)
+    return page_of(diagnosis, timeline, {name: asdict(curve) for name, curve in curves.items()}, peaks, roofs)
+
+
+def _waits(sources: Sequence[Source], facts: RankFacts, *, use_cache: bool) -> Intervals | None:
+    """When the rank waited for others; None in a job whose ranks are too many to be read once more."""
+    from dataclasses import replace
+
+    from stepscope.analyses.ledger import ledger_of
+    from stepscope.analyses.matching import match
+    from stepscope.analyses.survey import survey
+    from stepscope.analyses.waits import waiting
+    from stepscope.readers.inputs import assign_ranks
+    from stepscope.readers.sniff import read_trace
+
+    if len(sources) > MAX_RANKS_READ_AGAIN:
+        return None
+    traces = [read_trace(source, use_cache=use_cache) for source in sources]
+    ranks, _ = assign_ranks([trace.meta for trace in traces])
+    ledgers = [replace(ledger_of(survey(trace, None), rank), rank=rank) for trace, rank in zip(traces, ranks, strict=True)]
+    mine = [ledger for ledger in ledgers if ledger.rank == facts.rank and len(ledger)]
+    return waiting(mine[0], match([ledger for ledger in ledgers if len(ledger)])) if mine else None
 
 
 def _kept_diagnosis(paths: Sequence[str]) -> dict[str, Any] | None:

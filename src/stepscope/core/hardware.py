@@ -31,3 +31,15 @@ class DeviceSpec:
     link_bytes_per_s: Mapping[str, Figure]
     """One direction, all links of that kind together: nvlink, xgmi, pcie."""
     num_sms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofs:
+    """What arithmetic and memory can give at most on one device."""
+
+    device: str
+    source: str
+    """A datasheet, or a measurement and where it stands."""
+    peak_flops: Mapping[str, float]
+    """By precision, in FLOP/s."""
+    bandwidth_bytes_per_s: float

@@ -8,18 +8,19 @@ from typing import Any
 from stepscope.analyses.link_fit import bus_factor, ring_steps
 from stepscope.core.comms_facts import CommsFacts, LinkFit
 from stepscope.core.facts import Facts, RankFacts
-from stepscope.hardware.lookup import find_spec_by_key, load_specs
+from stepscope.core.hardware import Roofs
+from stepscope.hardware.lookup import load_specs
 from stepscope.report.names import kernel_name
 
 MAX_POINTS = 200
 LINE_POINTS = 24
 
 
-def roofline_chart(rank: RankFacts) -> dict[str, Any] | None:
-    """Each known kernel's FLOP/s against its FLOPs a byte, under the device's roofs; None when no device or no work is known."""
-    spec = next((spec for spec in load_specs() if rank.roofline.device in (spec.name, spec.key)), None)
-    spec = spec or (find_spec_by_key(rank.roofline.device) if rank.roofline.device else None)
-    if spec is None:
+def roofline_chart(rank: RankFacts, measured: Roofs | None = None) -> dict[str, Any] | None:
+    """Each known kernel's FLOP/s against its FLOPs a byte, under the device's roofs, measured ones where they are given; None
+    when no roof or no work is known."""
+    roofs = measured or _datasheet(rank.roofline.device)
+    if roofs is None:
         return None
     known = [row for row in rank.kernels if row.flops and row.bytes and row.total_ns]
     points = [
@@ -36,14 +37,26 @@ def roofline_chart(rank: RankFacts) -> dict[str, Any] | None:
     if not points:
         return None
     used = {row.precision for row in known if row.precision} | ({rank.roofline.peak_precision} - {None})
-    peaks = {name: figure.value for name, figure in spec.peak_flops.items() if name in used}
+    peaks = {name: peak for name, peak in roofs.peak_flops.items() if name in used}
     return {
-        "device": spec.name,
-        "bandwidth": spec.bandwidth_bytes_per_s.value,
-        "peaks": peaks or {name: figure.value for name, figure in spec.peak_flops.items() if name in ("fp32", "bf16")},
-        "source": "datasheet",
+        "device": roofs.device,
+        "bandwidth": roofs.bandwidth_bytes_per_s,
+        "peaks": peaks or dict(roofs.peak_flops),
+        "source": roofs.source,
         "points": points,
     }
+
+
+def _datasheet(device: str | None) -> Roofs | None:
+    spec = next((spec for spec in load_specs() if device in (spec.name, spec.key)), None)
+    if spec is None:
+        return None
+    return Roofs(
+        device=spec.name,
+        source="datasheet",
+        peak_flops={name: figure.value for name, figure in spec.peak_flops.items()},
+        bandwidth_bytes_per_s=spec.bandwidth_bytes_per_s.value,
+    )
 
 
 def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import Any
 from stepscope import __version__
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import PARTS, RankFacts
+from stepscope.core.hardware import Roofs
 from stepscope.errors import InputError
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
@@ -29,8 +30,10 @@ def page_of(
     timeline: Any = None,
     curves: Mapping[str, Any] | None = None,
     peaks: Mapping[int, float] | None = None,
+    roofs: Roofs | None = None,
 ) -> dict[str, Any]:
-    """The page of a diagnosis just made. `peaks` are the ranks' peaks of memory, in bytes, where they were measured."""
+    """The page of a diagnosis just made. `peaks` are the ranks' peaks of memory, in bytes, and `roofs` the machine's, where they
+    were measured."""
     rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
     page = page_of_contract(contract(diagnosis), floor_ms=_floor_ms(rank))
     page["title"] = _title(diagnosis)
@@ -38,7 +41,7 @@ def page_of(
         page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank)
         page["ops"] = op_rows(rank)
         page["where"] = rank.steps.where
-        page["data"]["roofline"] = roofline_chart(rank)
+        page["data"]["roofline"] = roofline_chart(rank, roofs)
         page["chips"] += _chips(rank)
     if diagnosis.facts.comms is not None:
         page["data"]["links"] = link_chart(diagnosis.facts.comms)
