@@ -165,6 +165,13 @@ def test_bars_and_cards_agree_where_the_trace_alone_tells_the_step(demo: tuple[D
     assert demo[0].findings[0].code == first.code
 
 
+def test_a_mend_that_adds_nothing_to_those_above_it_is_said_to(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
+    made = replace(demo[0], findings=(finding(), finding(code="pageable-copy"), finding(code="gc-pause")), ladder=(2.0, 2.0, 2.5))
+    bars = [bar for bar in page_of(made)["data"]["picture"]["bars"] if "code" in bar]
+    assert [bar["name"] for bar in bars] == ["after serial-loader", "pageable-copy: no more after these", "after gc-pause"]
+    assert [bar["ms"] for bar in bars] == pytest.approx([65.48 / 2, 65.48 / 2, 65.48 / 2.5])
+
+
 @pytest.mark.parametrize(
     "spoil",
     [

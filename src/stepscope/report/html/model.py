@@ -21,6 +21,8 @@ from stepscope.report.units import digits_after_point, number
 from stepscope.rules.explanation import explain
 
 Contract = Mapping[str, Any]
+LEAST_MORE = 0.001
+"""Of the step, from which a mend is said to add to those above it."""
 MAX_STEPS_DOWN = 8
 """Mends in the picture of the step; the cards have them all."""
 
@@ -151,8 +153,11 @@ def _picture(told: Contract, floor_ms: float | None) -> dict[str, Any]:
     name, today = _today(told)
     if today is not None:
         bars.append({"name": name, "ms": today, "is_today": True})
+        before = 1.0
         for gain, finding in zip(_ladder(told), told["findings"], strict=False):
-            bars.append({"name": f"after {finding['code']}", "ms": today / gain, "code": finding["code"]})
+            name = f"after {finding['code']}" if gain > before * (1 + LEAST_MORE) else f"{finding['code']}: no more after these"
+            bars.append({"name": name, "ms": today / gain, "code": finding["code"]})
+            before = gain
         if floor_ms is not None and floor_ms < min(bar["ms"] for bar in bars):
             bars.append({"name": "floor: the device's work at its roofs", "ms": floor_ms, "is_floor": True})
     return {

@@ -57,7 +57,7 @@
 
   function leftOut(data) {
     const said = [], ahead = data.window[0], lasts = data.window[1] - data.window[0];
-    if (ahead > 0.02 * lasts) said.push(`The host began to launch this work ${time(ahead)} before the step: pan left to see it.`);
+    if (ahead > 0.02 * lasts) said.push(`The host launched some of this work before the step began: pan left for the ${time(ahead)} before it.`);
     if (data.num_left_out) {
       said.push(
         `${amount(data.num_left_out)} of ${amount(data.num_events)} events are too small to draw one by one: ` +
