@@ -17,7 +17,7 @@ from stepscope.core.facts import PARTS
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
 
 RANK_KEYS = {"rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
-TOP_KEYS = {"schema", "verdict", "step", "replay", "ranks", "findings", "notes", "unknown_events"}
+TOP_KEYS = {"schema", "verdict", "step", "replay", "ranks", "findings", "ladder", "notes", "unknown_events"}
 FINDING_KEYS = {
     "code", "bound", "summary", "action", "evidence", "ranks", "changes_numerics",
     "predicted_speedup", "predicted_low", "predicted_high", "predicted_step_ms", "places",
