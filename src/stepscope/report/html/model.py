@@ -9,7 +9,7 @@ from stepscope import __version__
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.hardware import Roofs
-from stepscope.errors import InputError
+from stepscope.errors import InputError, UsageError
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.json import SCHEMA, contract, median_place
@@ -193,7 +193,8 @@ def _card(place: int, finding: Mapping[str, Any]) -> dict[str, Any]:
     places = finding.get("places") or []
     try:
         text = explain(str(finding["code"])).partition("\n\n")[2]
-    except Exception:  # noqa: BLE001 - an older or newer version's code: the card stands without its text
+    except UsageError:
+        # The code of an older or newer version: the card stands without its text.
         text = ""
     return {
         "place": place,
