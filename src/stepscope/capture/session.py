@@ -45,8 +45,8 @@ Row = list[Any]
 """One step, in the order of runfolder.STEP_COLUMNS."""
 WAITED, PASSED, STEPPED, SAVED, COLLECTED = range(5)
 Tape = deque[tuple[int, int, int, int]]
-"""What the hooks tell in passing: what it was, when it began and ended, and whose it was. The writer's thread reads it wherever
-no step needs a look."""
+"""What the hooks tell in passing: what it was, when it began and ended, and whose it was. The writer reads it once a second,
+the training thread whenever a step needs a look, which in a fast loop comes first."""
 
 
 class Session:
