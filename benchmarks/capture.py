@@ -12,7 +12,8 @@ its block and taken out after it, down to the functions of torch that it replace
 
 - **training thread**: CPU time of the thread that trains, a step: the mean of the middle half of a block's steps. Each block is
   compared with the mean of the plain blocks before and after it; told is the median over blocks, with a bootstrap interval
-  of 95 %. What falls on one step in 50, as stepscope's look does, is not in it. The shorter the blocks, the less does it matter that the machine is now faster, now slower.
+  of 95 %. What falls on one step in 50, as stepscope's look does, is not in it. The shorter the blocks, the less does it
+  matter that the machine is now faster, now slower.
 - **its threads**: CPU time of the threads that the tool started, by their own clocks, over a stretch in which it is on all the
   time, a step. For stepscope that is the writer with its samples once a second; for TraceML the sampler and the exporter.
 - **process**: the sum: what a step costs more in CPU time of the whole process.
