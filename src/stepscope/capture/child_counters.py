@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.host_counters import SELDOM, TOP, read_io, read_stat
+from stepscope.capture.host_counters import SELDOM, TOP, read_all, read_io, read_stat
 from stepscope.capture.rates import Rates
 
 MOST_CHILDREN = 128
@@ -19,7 +19,7 @@ class ChildCounters:
 
     def __init__(self, root: Path = TOP, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.notes: list[str] = []
-        self._root = root
+        self._proc = f"{root}/proc/"
         self._rates = Rates(clock)
         self._children: set[int] = set()
         self._num_taken = 0
@@ -31,9 +31,9 @@ class ChildCounters:
         self._num_taken += 1
         counters: dict[str, float] = {}
         for child in sorted(self._children)[:MOST_CHILDREN]:
-            folder = self._root / "proc" / str(child)
+            folder = f"{self._proc}{child}"
             try:
-                cpu_s, parent, _ = read_stat(folder / "stat")
+                cpu_s, parent, _ = read_stat(folder + "/stat")
             except (OSError, IndexError, ValueError):
                 parent = -1
             if parent != os.getpid():
@@ -47,11 +47,11 @@ class ChildCounters:
         return self._summed(rates)
 
     def _look(self, *, every_thread: bool) -> None:
-        tasks = self._root / "proc/self/task"
+        tasks = self._proc + "self/task"
         threads = os.listdir(tasks) if every_thread else [str(os.getpid())]
         for thread in threads:
             try:
-                words = (tasks / thread / "children").read_text(encoding="ascii").split()
+                words = read_all(f"{tasks}/{thread}/children").split()
             except OSError:
                 # The thread has ended, or this kernel does not list children.
                 if thread == str(os.getpid()):

@@ -18,6 +18,8 @@ from stepscope.capture.rates import Rates
 TOP = Path("/")
 SELDOM = 10
 """Samples between two looks at what is slow to ask or changes seldom."""
+_AT_ONCE = 1 << 16
+_IO_NAMES = {"disk_read_bytes_s": b"read_bytes:", "disk_write_bytes_s": b"write_bytes:", "read_bytes_s": b"rchar:"}
 
 
 class _Counters:
@@ -26,6 +28,7 @@ class _Counters:
     def __init__(self, root: Path = TOP, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.notes: list[str] = []
         self._root = root
+        self._proc = f"{root}/proc/"
         self._rates = Rates(clock)
         self._num_taken = 0
         self._begin()
@@ -61,12 +64,11 @@ class ThreadCounters(_Counters):
     """The main thread, which trains: near one core, it is what the device waits for. And what the process holds and reads."""
 
     def take(self) -> dict[str, Any]:
-        folder = self._root / "proc/self"
-        cpu_s, _, num_threads = read_stat(folder / "task" / str(os.getpid()) / "stat")
+        folder = self._proc + "self"
+        cpu_s, _, num_threads = read_stat(f"{folder}/task/{os.getpid()}/stat")
         sample: dict[str, Any] = {"num_threads": num_threads}
         counters = {"main_thread_cores": cpu_s, **read_io(folder)}
-        resident = int((folder / "statm").read_text(encoding="ascii").split()[1])
-        sample["rss_bytes"] = resident * os.sysconf("SC_PAGE_SIZE")
+        sample["rss_bytes"] = int(read_all(folder + "/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return sample | self._rates.of(counters)
 
 
@@ -74,16 +76,15 @@ class MachineCounters(_Counters):
     """The machine as a whole: other jobs on it too."""
 
     def take(self) -> dict[str, Any]:
-        with (self._root / "proc/stat").open(encoding="ascii") as file:
-            ticks = [int(word) for word in file.readline().split()[1:9]]
+        ticks = [int(word) for word in read_all(self._proc + "stat").partition(b"\n")[0].split()[1:9]]
         per_s = self._rates.of({"all": sum(ticks), "idle": ticks[3], "wait": ticks[4]})
         sample: dict[str, Any] = {"load_1min": os.getloadavg()[0]}
         if per_s.get("all") and "idle" in per_s and "wait" in per_s:
             sample["machine_cpu_share"] = 1 - (per_s["idle"] + per_s["wait"]) / per_s["all"]
             sample["machine_iowait_share"] = per_s["wait"] / per_s["all"]
-        for line in (self._root / "proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                sample["memory_available_bytes"] = int(line.split()[1]) * 1024
+        available = read_all(self._proc + "meminfo").partition(b"\nMemAvailable:")[2]
+        if available:
+            sample["memory_available_bytes"] = int(available.split(None, 1)[0]) * 1024
         return sample
 
 
@@ -92,11 +93,12 @@ class NetworkCounters(_Counters):
 
     def take(self) -> dict[str, Any]:
         received = sent = 0
-        for line in (self._root / "proc/self/net/dev").read_text(encoding="ascii").splitlines()[2:]:
-            name, _, words = line.partition(":")
-            if name.strip() != "lo":
-                received += int(words.split()[0])
-                sent += int(words.split()[8])
+        for line in read_all(self._proc + "self/net/dev").splitlines()[2:]:
+            name, _, told = line.partition(b":")
+            if name.strip() != b"lo":
+                words = told.split()
+                received += int(words[0])
+                sent += int(words[8])
         return self._rates.of({"net_rx_bytes_s": received, "net_tx_bytes_s": sent})
 
 
@@ -109,10 +111,10 @@ class ThrottleCounters(_Counters):
     def take(self) -> dict[str, Any]:
         if self._path is None:
             return {}
-        words = self._path.read_text(encoding="ascii").split()
-        told = {name: int(value) for name, value in zip(words[::2], words[1::2], strict=False)}
+        words = read_all(str(self._path)).split()
+        told = dict(zip(words[::2], words[1::2], strict=False))
         # The second version counts microseconds, the first nanoseconds.
-        held_s = told["throttled_usec"] / 1e6 if "throttled_usec" in told else told.get("throttled_time", 0) / 1e9
+        held_s = int(told[b"throttled_usec"]) / 1e6 if b"throttled_usec" in told else int(told.get(b"throttled_time", 0)) / 1e9
         return self._rates.of({"cgroup_throttled_s_per_s": held_s})
 
 
@@ -134,19 +136,30 @@ class FabricCounters(_Counters):
         return self._rates.of({"ib_rx_bytes_s": received * 4, "ib_tx_bytes_s": sent * 4})
 
 
-def read_stat(path: Path) -> tuple[float, int, int]:
+def read_all(path: str) -> bytes:
+    """A small file, as plainly as may be: once a second, what a path and a decoder take adds up."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = [os.read(file, _AT_ONCE)]
+        while parts[-1]:
+            parts.append(os.read(file, _AT_ONCE))
+    finally:
+        os.close(file)
+    return b"".join(parts)
+
+
+def read_stat(path: str) -> tuple[float, int, int]:
     """CPU seconds, the parent's number and the number of threads, from a stat file of /proc."""
     # The name in parentheses may have anything in it, parentheses too.
-    words = path.read_bytes().rpartition(b")")[2].split()
+    words = read_all(path).rpartition(b")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"), int(words[1]), int(words[17])
 
 
-def read_io(folder: Path) -> dict[str, float]:
+def read_io(folder: str) -> dict[str, float]:
     """Bytes that a process read from and wrote to disks, and bytes it read from anywhere; nothing where it may not be asked."""
     try:
-        words = (folder / "io").read_text(encoding="ascii").split()
+        words = read_all(folder + "/io").split()
     except OSError:
         return {}
     told = dict(zip(words[::2], words[1::2], strict=False))
-    names = {"disk_read_bytes_s": "read_bytes:", "disk_write_bytes_s": "write_bytes:", "read_bytes_s": "rchar:"}
-    return {name: float(told[key]) for name, key in names.items() if key in told}
+    return {name: float(told[key]) for name, key in _IO_NAMES.items() if key in told}

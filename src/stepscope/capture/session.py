@@ -30,8 +30,10 @@ ALL_MARKED, MARKED = 500, 10
 PATIENCE_NS, PATIENT_STEPS = 2_000_000_000, 10
 """Backward passes or replays, and time, without any optimizer step, from which these are taken for steps: more than a step
 accumulates, and longer than it takes."""
-SELDOM = 50
-"""Steps between two looks whether the job uses a GPU by now, after the first ones."""
+SELDOM = 100
+"""Steps from one such burst to the next."""
+NOTHING_DUE = 1_000
+"""Steps until the training thread looks again where nothing is due, whatever the writer's thread does meanwhile."""
 LONGEST_S = 1.0
 """To wait for the other thread that reads what the hooks told, which takes milliseconds."""
 MOST_PASSES = 1_000
@@ -45,8 +47,8 @@ Row = list[Any]
 """One step, in the order of runfolder.STEP_COLUMNS."""
 WAITED, PASSED, STEPPED, SAVED, COLLECTED = range(5)
 Tape = deque[tuple[int, int, int, int]]
-"""What the hooks tell in passing: what it was, when it began and ended, and whose it was. The writer reads it once a second,
-the training thread whenever a step needs a look, which in a fast loop comes first."""
+"""What the hooks tell in passing: what it was, when it began and ended, and whose it was. The writer reads it once a second;
+the training thread where a step needs a look, which is seldom."""
 
 
 class Session:
@@ -220,35 +222,38 @@ class Session:
         # Whoever comes here from inside here (a signal's handler may train) must not wait for himself.
         if self._lock.acquire(timeout=LONGEST_S):
             try:
-                for _ in range(len(self.tape)):
-                    self._read(*self.tape.popleft())
+                self._read_tape()
             finally:
                 self._lock.release()
 
-    def _read(self, kind: int, begun: int, ended: int, who: int) -> None:
-        if kind == WAITED:
-            self._wait_ns += ended - begun
-            self._num_batches += 1
-        elif kind == PASSED:
-            self._passes.append((begun, ended))
-            if len(self._passes) > MOST_PASSES:
-                self._fold_passes()
-        elif kind == STEPPED:
-            self._optimizer_ns += ended - begun
-            self._num_instead = self._first_instead_ns = 0
-            if self._anchor.ends_step(who):
-                self._add_row(ended, TIMED)
-                self._last_ns = ended
-                self._count_anew()
+    def _read_tape(self) -> None:
+        # In one function, the usual kinds first: of what a step costs, this is the part that grows with what it tells.
+        take = self.tape.popleft
+        for _ in range(len(self.tape)):
+            kind, begun, ended, who = take()
+            if kind == PASSED:
+                self._passes.append((begun, ended))
+                if len(self._passes) > MOST_PASSES:
+                    self._fold_passes()
+            elif kind == WAITED:
+                self._wait_ns += ended - begun
+                self._num_batches += 1
+            elif kind == STEPPED:
+                self._optimizer_ns += ended - begun
+                self._num_instead = self._first_instead_ns = 0
+                if self._anchor.ends_step(who):
+                    self._add_row(ended, TIMED)
+                    self._last_ns = ended
+                    self._count_anew()
+                else:
+                    self.hurry()
+            elif kind == SAVED:
+                self._save_ns += ended - begun
+                self._told("save", begun, ended)
             else:
-                self.hurry()
-        elif kind == SAVED:
-            self._save_ns += ended - begun
-            self._told("save", begun, ended)
-        else:
-            self._gc_ns += ended - begun
-            if ended - begun > 1_000_000:
-                self._told("gc", begun, ended, generation=who)
+                self._gc_ns += ended - begun
+                if ended - begun > 1_000_000:
+                    self._told("gc", begun, ended, generation=who)
 
     def _told(self, kind: str, begun: int, ended: int, **more: int) -> None:
         if self.writer is not None:
@@ -260,8 +265,9 @@ class Session:
 
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._passes = []
         self._folded_ns = self._num_folded = 0
+        if self._passes:
+            self._passes = []
 
     def _fold_passes(self) -> None:
         """Many passes and no step's end: they are added up."""
@@ -280,7 +286,7 @@ class Session:
         usual = not is_asked and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
         if self.is_by_hand or self._is_instead or not usual:
             return 0
-        look = self.step - self.step % SELDOM + SELDOM
+        look = self.step + NOTHING_DUE if self._clock is None else self.step - self.step % SELDOM + SELDOM
         return look if self.wanted_step is None else min(look, self.wanted_step - 1)
 
     def ask(self, first_step: int) -> None:
@@ -288,6 +294,11 @@ class Session:
         if self.window is None:
             self.catch_up()
             self.wanted_step = max(first_step, self.step + 1)
+            self.hurry()
+
+    def notice_device(self) -> None:
+        """A job that began on the CPU uses a GPU by now: the next step is looked at. Asked by the writer's thread."""
+        if self._clock is None and device_clock(sys.modules["torch"]) is not None:
             self.hurry()
 
     def take_by_hand(self) -> None:
@@ -333,7 +344,7 @@ class Session:
 
     def _keep(self, now: int) -> None:
         step = self.step
-        if self._clock is None and (step <= FIRST_STEPS or step % SELDOM == 0):
+        if self._clock is None:
             self._clock = device_clock(sys.modules["torch"])
         clock, is_marked = self._clock, self._is_marked()
         if clock is not None and is_marked:
@@ -350,11 +361,12 @@ class Session:
 
     def _add_row(self, now: int, state: int) -> None:
         self._last_dur_ns = dur_ns = now - self._last_ns
-        self._fold_passes()
-        passes = self._folded_ns, self._num_folded
-        parts = self._wait_ns, self._num_batches, *passes, self._optimizer_ns, self._save_ns, self._gc_ns
-        self.rows.append([self.step, now, dur_ns, None, *parts, state])
-        self.step += 1
+        if self._passes:
+            self._fold_passes()
+        wait, backward = (self._wait_ns, self._num_batches), (self._folded_ns, self._num_folded)
+        step = self.step
+        self.rows.append([step, now, dur_ns, None, *wait, *backward, self._optimizer_ns, self._save_ns, self._gc_ns, state])
+        self.step = step + 1
 
     def _measured(self, step: int, device_ns: int) -> None:
         """The device's time of an earlier step, written into its row where that has not left yet."""
@@ -443,6 +455,8 @@ def outermost(passes: list[tuple[int, int]]) -> tuple[int, int]:
 
     One inside another is a recomputed part's own: it ends first, and the one around it has its time too.
     """
+    if len(passes) == 1:
+        return passes[0][1] - passes[0][0], 1
     outer: list[tuple[int, int]] = []
     for begun, ended in passes:
         while outer and outer[-1][0] >= begun:

@@ -33,7 +33,9 @@ def hooked_next(session: Session) -> Callable[[Any], Any]:
                 return was(self)
             finally:
                 tell((WAITED, begun, clock(), 0))
-                session.loader = ref(self)
+                known = session.loader
+                if known is None or known() is not self:
+                    session.loader = ref(self)
 
         return now
 

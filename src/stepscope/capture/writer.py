@@ -110,6 +110,7 @@ class Writer:
     def _turn(self) -> None:
         with self._lock:
             self._drain(every=False)
+        self._session.notice_device()
         self._sample()
         self._obey()
 
