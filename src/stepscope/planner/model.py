@@ -1,0 +1,158 @@
+"""A transformer as numbers: its shape, its parameters by part, its floating-point operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """A mixture: each token goes to `top_k` of `num` routed experts, and through the shared ones."""
+
+    num: int
+    top_k: int
+    ffn_hidden: int
+    """Of one routed expert."""
+    shared_ffn_hidden: int = 0
+    """Of all shared experts together."""
+    num_dense_layers: int = 0
+    """Layers without a mixture, whose MLP is the model's `ffn_hidden`."""
+    has_router_bias: bool = False
+    """One number per expert beside the router's weights: a bias or what balances the load."""
+    has_shared_gate: bool = False
+    """A gate of `hidden` numbers on the shared experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Multi-head latent attention: keys and values come out of one small vector per token."""
+
+    kv_rank: int
+    q_rank: int | None
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One transformer. What a model does not have is 0, None or False."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn_hidden: int
+    vocab: int
+    is_gated: bool = True
+    """Whether the MLP has three matrices (SwiGLU) instead of two."""
+    is_tied: bool = False
+    """Whether the head uses the embedding's weights."""
+    is_causal: bool = True
+    max_positions: int = 0
+    """Learned positions; 0 where they are rotated or biased, which has no weights."""
+    num_token_types: int = 0
+    has_qkv_bias: bool = False
+    has_out_bias: bool = False
+    has_mlp_bias: bool = False
+    has_head_bias: bool = False
+    norm_size: int = 1
+    """Numbers per channel of a norm: 1 (RMS) or 2 (with a bias)."""
+    norms_per_layer: int = 2
+    num_outer_norms: int = 1
+    """Of the model's width, before the first and after the last layer."""
+    has_qk_norm: bool = False
+    """A norm of `head_dim` on queries and on keys."""
+    num_sinks: int = 0
+    """Learned numbers per layer of attention beside its matrices, such as one sink per head."""
+    pooler_params: int = 0
+    """Of an encoder's pooler and head transform."""
+    extra_layer_params: int = 0
+    """Of one more layer after the last that predicts further tokens, all of it."""
+    experts: Experts | None = None
+    latent: Latent | None = None
+    source: str = ""
+    """Where the shape was read."""
+
+    # Parameters.
+
+    @property
+    def attention_params(self) -> int:
+        """Of one layer's attention, its norms on queries and keys and its biases included."""
+        h, a = self.hidden, self.heads
+        if self.latent is not None:
+            return self._latent_params(self.latent)
+        q, kv = a * self.head_dim, self.kv_heads * self.head_dim
+        params = h * (q + 2 * kv) + q * h
+        params += (q + 2 * kv) * self.has_qkv_bias + h * self.has_out_bias
+        return params + 2 * self.head_dim * self.norm_size * self.has_qk_norm + self.num_sinks
+
+    def _latent_params(self, latent: Latent) -> int:
+        h, a = self.hidden, self.heads
+        qk_dim = latent.nope_dim + latent.rope_dim
+        q = h * a * qk_dim if latent.q_rank is None else latent.q_rank * (h + 1 + a * qk_dim)
+        kv = h * (latent.kv_rank + latent.rope_dim) + latent.kv_rank * (1 + a * (latent.nope_dim + latent.v_dim))
+        return q + kv + a * latent.v_dim * h
+
+    @property
+    def dense_mlp_params(self) -> int:
+        """Of one layer's MLP where it has no mixture."""
+        matrices = 3 if self.is_gated else 2
+        biases = (self.ffn_hidden * (matrices - 1) + self.hidden) * self.has_mlp_bias
+        return matrices * self.hidden * self.ffn_hidden + biases
+
+    @property
+    def expert_params(self) -> int:
+        """Of one routed expert."""
+        if self.experts is None:
+            return 0
+        matrices = 3 if self.is_gated else 2
+        biases = (self.experts.ffn_hidden * (matrices - 1) + self.hidden) * self.has_mlp_bias
+        return matrices * self.hidden * self.experts.ffn_hidden + biases
+
+    @property
+    def beside_experts_params(self) -> int:
+        """Of a mixture layer's router and shared experts."""
+        if self.experts is None:
+            return 0
+        matrices = 3 if self.is_gated else 2
+        router = self.hidden * self.experts.num + self.experts.num * self.experts.has_router_bias
+        shared = matrices * self.hidden * self.experts.shared_ffn_hidden + self.hidden * self.experts.has_shared_gate
+        return router + shared
+
+    @property
+    def norm_params(self) -> int:
+        """Of one layer's norms."""
+        return self.norms_per_layer * self.hidden * self.norm_size
+
+    @property
+    def num_mixture_layers(self) -> int:
+        return 0 if self.experts is None else self.layers - self.experts.num_dense_layers
+
+    @property
+    def embedding_params(self) -> int:
+        return (self.vocab + self.max_positions + self.num_token_types) * self.hidden
+
+    @property
+    def head_params(self) -> int:
+        """Of the output head that are not the embedding's."""
+        return (0 if self.is_tied else self.vocab * self.hidden) + self.vocab * self.has_head_bias + self.pooler_params
+
+    @property
+    def num_params(self) -> int:
+        """All of them."""
+        return self._params(experts_of_each=None if self.experts is None else self.experts.num)
+
+    @property
+    def active_params(self) -> int:
+        """Those that one token meets."""
+        return self._params(experts_of_each=None if self.experts is None else self.experts.top_k)
+
+    def _params(self, experts_of_each: int | None) -> int:
+        mixtures = self.num_mixture_layers
+        layers = self.layers * (self.attention_params + self.norm_params) + (self.layers - mixtures) * self.dense_mlp_params
+        layers += mixtures * (self.beside_experts_params + (experts_of_each or 0) * self.expert_params)
+        outer = self.embedding_params + self.head_params + self.num_outer_norms * self.hidden * self.norm_size
+        return layers + outer + self.extra_layer_params
