@@ -1,6 +1,6 @@
 """Scores diagnoses against runs whose answer is known.
 
-    python -m benchmarks.truth FOLDER [--without-step-ms] [--multi] [--held-out | --seen] [--degrade NAME|all]
+    python -m benchmarks.truth FOLDER [--without-step-ms] [--multi] [--held-out | --seen] [--degrade NAME|all] [--hardware FILE]
 
 FOLDER has a truth.json as the lab writes it and the traces beside it (in single/, traces/ or itself; NAME.slow and NAME.fixed).
 A case is *named* when the verdict's bound is one of its bounds, *found* when one of its causes is among the first three findings,
@@ -28,10 +28,12 @@ import msgspec
 
 from benchmarks.degrade import DEGRADATIONS, TraceJson
 from stepscope.analyses.survey import device_of, survey
+from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import Facts
 from stepscope.errors import StepscopeError
 from stepscope.hardware.lookup import find_spec
+from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
@@ -77,18 +79,18 @@ def traces(folder: Path, name: str, variant: str) -> list[str]:
     return []
 
 
-def diagnosed(paths: list[str], step_ms: float | None) -> Diagnosis:
+def diagnosed(paths: list[str], step_ms: float | None, hardware: Calibrated | None = None) -> Diagnosis:
     with find_sources(paths) as found:
         step_ns = None if step_ms is None else round(step_ms * 1e6)
-        return diagnose(measure_job(found.sources, step_ns=step_ns, use_cache=False))
+        return diagnose(measure_job(found.sources, step_ns=step_ns, use_cache=False, hardware=hardware))
 
 
-def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool) -> Score | None:
+def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool, hardware: Calibrated | None = None) -> Score | None:
     """How the slow run was judged, and whether anything innocent was blamed in either."""
     paths = traces(folder, name, "slow")
     if not paths:
         return None
-    slow = diagnosed(paths, truth.get("slow_ms") if with_step_ms else None)
+    slow = diagnosed(paths, truth.get("slow_ms") if with_step_ms else None, hardware)
     causes = truth.get("causes", [])
     codes = [finding.code for finding in slow.findings]
     places = [codes.index(code) + 1 for code in causes if code in codes]
@@ -100,7 +102,7 @@ def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool) ->
     ]
     mended = traces(folder, name, "fixed")
     if mended:
-        fixed = diagnosed(mended, truth.get("fixed_ms") if with_step_ms else None)
+        fixed = diagnosed(mended, truth.get("fixed_ms") if with_step_ms else None, hardware)
         # Where the fix mends the innocent suspect, the true cause is still there.
         accused = [*([] if "cause_speedup" in truth else causes), *truth.get("no_gain_from", [])]
         blamed += [
@@ -238,6 +240,7 @@ def main() -> int:
     parser.add_argument("--without-step-ms", action="store_true", help="do not tell it the unprofiled step time")
     parser.add_argument("--multi", action="store_true", help="also cases of several ranks")
     parser.add_argument("--degrade", choices=[*DEGRADATIONS, "all"], help="judge the traces with this taken from them")
+    parser.add_argument("--hardware", type=Path, help="judge by what `stepscope calibrate` wrote there; not with --degrade")
     parser.add_argument("--only", help="only cases with this in their name")
     parser.add_argument("--jobs", type=int, default=1, help="processes for --degrade")
     which = parser.add_mutually_exclusive_group()
@@ -261,10 +264,11 @@ def main() -> int:
             found = pool.map(score_degraded, [arguments.folder] * n, chosen, chosen.values(), [names] * n, [given] * n)
             sys.stdout.write(report_degraded([score for several in found for score in several]) + "\n")
         return 0
+    hardware = None if arguments.hardware is None else read_hardware(arguments.hardware)
     scores = []
     for name, truth in chosen.items():
         try:
-            scored = score(arguments.folder, name, truth, not arguments.without_step_ms)
+            scored = score(arguments.folder, name, truth, not arguments.without_step_ms, hardware)
         except StepscopeError as problem:
             sys.stderr.write(f"{name}: {problem}\n")
             continue

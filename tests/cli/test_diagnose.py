@@ -185,6 +185,7 @@ def test_the_options_are_pinned() -> None:
                 "--cluster",
                 "--fail-if",
                 "--format",
+                "--hardware",
                 "--help",
                 "--jobs",
                 "--no-cache",
@@ -195,17 +196,36 @@ def test_the_options_are_pinned() -> None:
             )
         ],
         "run": [
-            *("--every", "--help", "--memory", "--no-alerts", "--no-diagnose", "--out", "--prometheus", "--prometheus-host"),
-            *("--stacks", "--start-step", "--steps", "--webhook", "--windows", "-h"),
+            *("--every", "--hardware", "--help", "--memory", "--no-alerts", "--no-diagnose", "--out", "--prometheus"),
+            *("--prometheus-host", "--stacks", "--start-step", "--steps", "--webhook", "--windows", "-h"),
         ],
-        "report": ["--help", "--jobs", "--no-cache", "--out", "--roofs", "--step-ms", "-h", "-o"],
+        "report": ["--hardware", "--help", "--jobs", "--no-cache", "--out", "--roofs", "--step-ms", "-h", "-o"],
         "query": ["--format", "--help", "--no-cache", "--output", "--rows", "--step-ms", "--to", "-h", "-o"],
         "export": ["--all", "--help", "--jobs", "--no-cache", "--output", "--step-ms", "-h", "-o"],
         "explain": ["--help", "--list", "-h"],
         "demo": ["--format", "--help", "-h"],
         "watch": ["--help", "--once", "--prometheus", "--prometheus-host", "-h"],
         "health": ["--help", "--out", "--timeout", "-h"],
+        "calibrate": ["--device", "--help", "--nccl-tests", "--only", "--out", "--plot", "--quick", "--ranks", "-h", "-o"],
         "attach": ["--every", "--help", "--looks", "-h"],
+        "plan": [
+            *(
+                "--adapters",
+                "--allow-offload",
+                "--cluster",
+                "--cp",
+                "--dp",
+                "--ep",
+                "--explain",
+                "--format",
+                "--framework",
+                "--from",
+            ),
+            *("--global-batch", "--hardware", "--help", "--host-memory", "--largest", "--layouts", "--micro-batch", "--model"),
+            *("--no-cache", "--no-flash", "--no-sp", "--nodes", "--offload", "--optimizer", "--out", "--pp", "--precision"),
+            *("--price", "--ranks-per-node", "--recompute", "--rows", "--scaling", "--schedule", "--seq", "--smallest", "--sp"),
+            *("--step-ms", "--strong", "--tokens", "--tp", "--vpp", "--what-if", "--zero", "-h", "-o"),
+        ],
     }
 
 

@@ -12,6 +12,7 @@ GIB = 2**30
 TENSOR_PER_CLOCK = {
     "v100-sxm2-16gb": 1024,
     "v100-sxm2-32gb": 1024,
+    "v100-sxm3-32gb": 1024,
     "v100-pcie-16gb": 1024,
     "v100-pcie-32gb": 1024,
     "t4": 1024,
@@ -19,16 +20,23 @@ TENSOR_PER_CLOCK = {
     "a100-sxm-80gb": 2048,
     "a100-pcie-40gb": 2048,
     "a100-pcie-80gb": 2048,
+    "a800-sxm-80gb": 2048,
     "a10": 1024,
+    "a40": 1024,
+    "rtx-a6000": 1024,
     "l4": 1024,
     "l40s": 1024,
     "h100-sxm": 4096,
+    "h800-sxm": 4096,
+    "h20-sxm": 1024,
     "h100-pcie": 4096,
     "h100-nvl": 4096,
     "h200-sxm": 4096,
     "h200-nvl": 4096,
     "b200": 8192,
     "gb200": 8192,
+    "b300": 8192,
+    "gb300": 8192,
     "rtx-3090": 512,
     "rtx-4090": 512,
     "rtx-5090": 512,
@@ -38,9 +46,9 @@ TENSOR_PER_CLOCK = {
     "mi325x": 2048,
     "mi355x": 4096,
 }
-"""Dense FP16 FLOPs, accumulated in FP32, of one SM or CU in one clock, from the architecture whitepapers."""
+"""Dense FP16 FLOPs, accumulated in FP32, of one SM or CU in one clock, from the architecture whitepapers. An H20's are cut."""
 
-VECTOR_PER_CLOCK = {"v100-sxm2": 128, "v100-pcie": 128, "t4": 128, "a100-sxm": 128, "a100-pcie": 128}
+VECTOR_PER_CLOCK = dict.fromkeys(("v100-sxm2", "v100-sxm3", "v100-pcie", "t4", "a100-sxm", "a100-pcie", "a800"), 128)
 """The same for FP32 on the vector units, where it is not 256."""
 
 MEMORY_BUS = {
@@ -50,15 +58,22 @@ MEMORY_BUS = {
     "a100-sxm-80gb": (5120, 3.186),
     "a100-pcie-40gb": (5120, 2.43),
     "a100-pcie-80gb": (5120, 3.024),
+    "a800": (5120, 3.186),
     "a10": (384, 12.5),
+    "a40": (384, 14.5),
+    "rtx-a6000": (384, 16),
     "l40s": (384, 18),
     "l4": (192, 12.5),
     "h100-sxm": (5120, 5.238),
+    "h800": (5120, 5.238),
+    "h20-sxm": (6144, 5.2),
     "h100-pcie": (5120, 3.186),
     "h100-nvl": (6016, 5.238),
     "h200": (6016, 6.402),
     "b200": (7680, 7.992),
     "gb200": (8192, 7.992),
+    "b300": (7680, 7.992),
+    "gb300": (8192, 7.992),
     "rtx-3090": (384, 19.5),
     "rtx-4090": (384, 21),
     "rtx-5090": (512, 28),
@@ -136,6 +151,13 @@ def test_find_spec_knows_devices_of_real_traces(properties: DeviceProperties, ke
         ("NVIDIA H100 NVL", 93.1, 132, "h100-nvl"),
         ("NVIDIA H200 NVL", 139.8, 132, "h200-nvl"),
         ("NVIDIA GB200", 184.3, 152, "gb200"),
+        ("NVIDIA GB300", 277.5, 152, "gb300"),
+        ("NVIDIA B300 SXM6 AC", 268.6, 148, "b300"),
+        ("NVIDIA A800-SXM4-80GB", 79.2, 108, "a800-sxm-80gb"),
+        ("NVIDIA H20", 95.1, 78, "h20-sxm"),
+        ("NVIDIA A40", 44.4, 84, "a40"),
+        ("NVIDIA RTX A6000", 47.4, 84, "rtx-a6000"),
+        ("Tesla V100-SXM3-32GB", 31.7, 80, "v100-sxm3-32gb"),
         ("NVIDIA L4", 22.0, 58, "l4"),
         ("NVIDIA L40S", 44.4, 142, "l40s"),
         ("NVIDIA A10", 22.1, 72, "a10"),
@@ -168,20 +190,16 @@ def test_find_spec_finds_every_device_from_the_names_it_is_listed_with(spec: Dev
 @pytest.mark.parametrize(
     "name",
     [
-        "NVIDIA H20",
         "NVIDIA H20-3e",
         "NVIDIA H100",  # custom boards with 64 or 96 GB have this name
         "NVIDIA H800",
         "NVIDIA GH200 480GB",
         "NVIDIA A100X",
         "NVIDIA A100-SXM-64GB",
-        "NVIDIA A800-SXM4-80GB",
         "NVIDIA A10G",
         "NVIDIA A10M",
         "NVIDIA L40",
         "NVIDIA L4 Laptop GPU",
-        "NVIDIA B300 SXM6 AC",
-        "NVIDIA GB300",
         "NVIDIA T4G",
         "NVIDIA T4 32GB",
         "NVIDIA RTX 6000 Ada Generation",
@@ -191,7 +209,6 @@ def test_find_spec_finds_every_device_from_the_names_it_is_listed_with(spec: Dev
         "NVIDIA GeForce RTX 5090 D",
         "NVIDIA GeForce RTX 5090 Laptop GPU",
         "Tesla V100S-PCIE-32GB",
-        "Tesla V100-SXM3-32GB",
         "Tesla V100-SXM2-32GB-LS",
         "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
@@ -263,7 +280,7 @@ def test_find_spec_by_key_ignores_case_and_knows_no_others() -> None:
 
 def test_keys_are_unique_and_lower_case() -> None:
     keys = [spec.key for spec in SPECS]
-    assert len(set(keys)) == len(keys) == 27
+    assert len(set(keys)) == len(keys) == 35
     assert all(key == key.casefold() for key in keys)
 
 
@@ -303,7 +320,10 @@ def test_narrower_numbers_go_faster_by_the_steps_the_units_are_built_in(spec: De
     fp16 = peak(spec, "fp16")
     is_cdna2 = spec.key in {"mi250x-gcd", "mi250-gcd"}
     steps = {"bf16": 1, "tf32": 0.5, "fp8": 2, "fp4": 4, "int8": 1 if is_cdna2 else 2}
-    if spec.key.startswith("rtx"):
+    if spec.key in {"b300", "gb300"}:
+        # Blackwell Ultra has half as much again of FP4, and hardly any integers.
+        steps |= {"fp4": 6, "int8": 0.0664}
+    if spec.key.startswith("rtx-") and spec.key != "rtx-a6000":
         # FP32 accumulate halves the floating-point rates of GeForce cards, and neither FP4 nor integers.
         steps |= {"fp4": 8, "int8": 4}
     for precision, step in steps.items():
@@ -314,7 +334,9 @@ def test_narrower_numbers_go_faster_by_the_steps_the_units_are_built_in(spec: De
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
 def test_fp64_stands_to_fp32_as_the_family_has_it(spec: DeviceSpec) -> None:
-    graphics = {"t4": 1 / 32, "a10": 1 / 64, "l4": 1 / 64, "l40s": 1 / 64, "rtx": 1 / 64}
+    graphics = {"t4": 1 / 32, "a10": 1 / 64, "l4": 1 / 64, "l40s": 1 / 64, "rtx": 1 / 64, "a40": 1 / 64}
+    # Cut for export, or given away for FP4.
+    graphics |= {"h800": 1 / 66.9, "h20": 1 / 44, "b300": 1 / 60, "gb300": 1.3 / 80}
     ratio = graphics.get(spec.key.split("-", maxsplit=1)[0], 1 / 2)
     assert peak(spec, "fp64") == pytest.approx(ratio * peak(spec, "fp32"), rel=0.02)
     if "fp64_tensor" in spec.peak_flops:
@@ -346,8 +368,11 @@ def test_precisions_without_a_unit_are_absent() -> None:
     without = {
         "bf16": ("v100", "t4"),
         "tf32": ("v100", "t4", "mi250", "mi355x"),
-        "fp8": ("v100", "t4", "a100", "a10", "rtx-3090", "mi250"),
-        "fp4": ("v100", "t4", "a100", "a10", "l4", "h100", "h200", "rtx-3090", "rtx-4090", "mi250", "mi300x", "mi325x"),
+        "fp8": ("v100", "t4", "a100", "a800", "a10", "a40", "rtx-3090", "rtx-a6000", "mi250"),
+        "fp4": (
+            *("v100", "t4", "a100", "a800", "a10", "a40", "l4", "h100", "h800", "h20", "rtx-3090", "rtx-a6000", "rtx-4090"),
+            *("mi250", "mi300x", "mi325x"),
+        ),
     }
     for precision, families in without.items():
         lacking = {spec.key for spec in SPECS if precision not in spec.peak_flops}
@@ -377,6 +402,14 @@ def test_bandwidth_is_what_the_memory_bus_carries(spec: DeviceSpec) -> None:
         ("h200", {"nvlink": 18 * 25e9, "pcie": PCIE_GEN_5}),
         ("b200", {"nvlink": 18 * 50e9, "pcie": PCIE_GEN_5}),
         ("gb200", {"nvlink": 18 * 50e9}),
+        ("b300", {"nvlink": 18 * 50e9, "pcie": PCIE_GEN_5}),
+        ("gb300", {"nvlink": 18 * 50e9}),
+        ("v100-sxm3", {"nvlink": 6 * 25e9, "pcie": PCIE_GEN_3}),
+        ("a800", {"nvlink": 8 * 25e9, "pcie": PCIE_GEN_4}),
+        ("h800", {"nvlink": 8 * 25e9, "pcie": PCIE_GEN_5}),
+        ("h20", {"nvlink": 18 * 25e9, "pcie": PCIE_GEN_5}),
+        ("a40", {"nvlink": 4 * 14.0625e9, "pcie": PCIE_GEN_4}),
+        ("rtx-a6000", {"nvlink": 4 * 14.0625e9, "pcie": PCIE_GEN_4}),
         ("rtx-3090", {"nvlink": 4 * 14.0625e9, "pcie": PCIE_GEN_4}),
         ("rtx-4090", {"pcie": PCIE_GEN_4}),
         ("rtx-5090", {"pcie": PCIE_GEN_5}),

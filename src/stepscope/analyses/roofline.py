@@ -8,6 +8,7 @@ from stepscope.analyses.kernel_names import MATRIX_CATEGORIES
 from stepscope.analyses.kernels import Float64, KernelWork
 from stepscope.analyses.projection import Charges
 from stepscope.analyses.roofs import Roofs
+from stepscope.analyses.survey import Survey
 from stepscope.core.facts import Roofline
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
@@ -77,6 +78,29 @@ def _utilisation(
     used = needed / num_windows / step_ns
     # More than all of the peak: the step time that was given is not this run's.
     return used if used <= 1 else None
+
+
+def slower_than_peak(found: Survey) -> float | None:
+    """How much longer the model's FLOPs need at the rates that the machine was measured at than at the datasheet's peaks.
+
+    None where it was not measured, or not in a precision that the run uses.
+    """
+    roofs, work = found.roofs, found.kernels
+    if roofs is None or roofs.measured is None:
+        return None
+    again = np.isin(work.kernels, found.charges.work[found.charges.recomputed])
+    at, (low, high) = found.trace.start_ns[work.kernels], found.window
+    chosen = work.is_matrix & ~again & (at >= low) & (at < high)
+    at_peak = reached = 0.0
+    for code in np.unique(work.precision[chosen]).tolist():
+        precision = None if code == NONE else work.precisions[code]
+        flops = float(np.nansum(work.flops[chosen & (work.precision == code)]))
+        best = None if precision is None else roofs.measured.best_flops(precision)
+        if best is None:
+            return None
+        at_peak += roofs.arithmetic_ns(flops, precision, matrix=True)
+        reached += flops / best * 1e9
+    return reached / at_peak if at_peak > 0 else None
 
 
 def _main_precision(work: KernelWork) -> str | None:

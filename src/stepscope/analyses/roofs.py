@@ -1,4 +1,8 @@
-"""The device's roofs: how long work must take at least."""
+"""The device's roofs: how long work must take at least.
+
+Peaks are the datasheet's, and so are floors and MFU. Where the machine was calibrated, `measured` says which share of them it
+reaches, in place of the share that such devices usually do.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.core.calibrated import Calibrated
 from stepscope.core.hardware import DeviceSpec
 
 
@@ -14,6 +19,23 @@ class Roofs:
     """Peaks of one device, for arithmetic by precision and for memory."""
 
     spec: DeviceSpec
+    measured: Calibrated | None = None
+
+    def matrix_share(self, precision: str | None, usual: float) -> float:
+        """Of the peak, what the best products reach for long."""
+        best = None if self.measured is None or precision is None else self.measured.best_flops(precision)
+        peak = self.peak_flops(precision, matrix=True)
+        return usual if best is None or peak is None else best / peak
+
+    def stream_share(self, usual: float) -> float:
+        """Of the bandwidth, what a large copy within the device reaches."""
+        rate = None if self.measured is None else self.measured.copy_bytes_per_s()
+        return usual if rate is None else rate / self.spec.bandwidth_bytes_per_s.value
+
+    def shortest_ns(self) -> float | None:
+        """What the shortest kernel takes; None where it was not measured."""
+        launch = None if self.measured is None else self.measured.launch
+        return None if launch is None or launch.device is None else launch.device.seconds * 1e9
 
     def peak_flops(self, precision: str | None, *, matrix: bool) -> float | None:
         """The dense peak for a precision. Other than matrix work runs on the vector units, whose peak is the one for fp32."""

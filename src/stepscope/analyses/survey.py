@@ -14,6 +14,7 @@ from stepscope.analyses.links import Links, link
 from stepscope.analyses.projection import Charges, charge
 from stepscope.analyses.roofs import Roofs
 from stepscope.analyses.steps import StepCut, cut_steps
+from stepscope.core.calibrated import Calibrated
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import Bool, DeviceProperties, Kind, Trace
 
@@ -42,12 +43,12 @@ class Survey:
         return (windows[0][0], windows[-1][1]) if windows else (0, 0)
 
 
-def survey(trace: Trace, spec: DeviceSpec | None) -> Survey:
-    """Link, cut and charge."""
+def survey(trace: Trace, spec: DeviceSpec | None, measured: Calibrated | None = None) -> Survey:
+    """Link, cut and charge. `measured` is the same device, calibrated."""
     links = link(trace)
     collective = collective_kernels(trace, links)
     cut = cut_steps(trace, links)
-    roofs = None if spec is None else Roofs(spec=spec)
+    roofs = None if spec is None else Roofs(spec=spec, measured=measured)
     charges = charge(trace, links, np.flatnonzero(trace.device_work))
     return Survey(
         trace=trace,

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from stepscope.rules.tasks import Workers
 
 FORMATS = ("text", "json", "markdown")
+HARDWARE = "STEPSCOPE_HARDWARE"
+"""In the environment: the hardware file that every command judges by."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +56,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--jobs", type=num_processes, metavar="N", help="processes to use for several files (default: one per core)")
     who.add_argument("--cluster", metavar="ADDRESS", help="read the files on a Dask cluster: its scheduler's address")
+    add_hardware(parser)
     gating.add_arguments(parser)
+
+
+def add_hardware(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hardware",
+        type=Path,
+        metavar="FILE",
+        help=f"judge by what `stepscope calibrate` measured, not by datasheets (default: the file that {HARDWARE} names)",
+    )
+
+
+def hardware_file(given: Path | None) -> Path | None:
+    """The hardware file to judge by: the one given, else the environment's; None for datasheets."""
+    named = os.environ.get(HARDWARE, "").strip()
+    return given if given is not None else Path(named) if named else None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             jobs=arguments.jobs,
             cluster=arguments.cluster,
             every=arguments.all,
+            hardware=arguments.hardware,
         )
 
     baseline = None if asked is None else gating.read_baseline(asked, lambda path: diagnosed([path], None))
@@ -97,7 +117,12 @@ def _run_scaling(arguments: argparse.Namespace) -> int:
 
     def measure(path: str, step_ms: float | None) -> Job:
         return measure_paths(
-            [path], step_ms=step_ms, use_cache=not arguments.no_cache, jobs=arguments.jobs, cluster=arguments.cluster
+            [path],
+            step_ms=step_ms,
+            use_cache=not arguments.no_cache,
+            jobs=arguments.jobs,
+            cluster=arguments.cluster,
+            hardware=arguments.hardware,
         )
 
     print_scaling(scale_paths(arguments.paths, arguments.step_ms, arguments.scaling_kind, measure), arguments.format)
@@ -130,8 +155,9 @@ def diagnose_paths(
     jobs: int | None,
     cluster: str | None = None,
     every: bool = False,
+    hardware: Path | None = None,
 ) -> Diagnosis:
-    """Read, measure, judge; progress on stderr when that is a terminal."""
+    """Read, measure, judge; progress on stderr when that is a terminal. `hardware` is None for the environment's."""
     from stepscope.analyses.run_known import run_facts
     from stepscope.readers.inputs import find_sources
     from stepscope.rules.untraced import diagnose_untraced
@@ -140,25 +166,38 @@ def diagnose_paths(
     with find_sources(paths) as found:
         if not found.sources and found.run is not None:
             return diagnose_untraced(run_facts(found.run), found.notes)
-        job = _measure(found, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster)
+        job = _measure(found, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster, hardware=hardware)
         return diagnose(job, every=every)
 
 
-def measure_paths(paths: Sequence[str], *, step_ms: float | None, use_cache: bool, jobs: int | None, cluster: str | None) -> Job:
-    """The job that these paths hold."""
+def measure_paths(
+    paths: Sequence[str],
+    *,
+    step_ms: float | None,
+    use_cache: bool,
+    jobs: int | None,
+    cluster: str | None,
+    hardware: Path | None = None,
+) -> Job:
+    """The job that these paths hold. `hardware` is None for the environment's."""
     from stepscope.readers.inputs import find_sources
 
     with find_sources(paths) as found:
-        return _measure(found, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster)
+        return _measure(found, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster, hardware=hardware)
 
 
-def _measure(found: Found, *, step_ms: float | None, use_cache: bool, jobs: int | None, cluster: str | None) -> Job:
+def _measure(
+    found: Found, *, step_ms: float | None, use_cache: bool, jobs: int | None, cluster: str | None, hardware: Path | None
+) -> Job:
     from stepscope.analyses.run_known import run_facts
     from stepscope.errors import InputError
+    from stepscope.readers.hardware_file import read_hardware
     from stepscope.rules.job import measure_job
 
     if not found.sources:
         raise InputError(f"{found.run.path}: the profiler recorded no step" if found.run is not None else _logs_alone(found.logs))
+    path = hardware_file(hardware)
+    calibrated = None if path is None else read_hardware(path)
     with ExitStack() as held:
         workers = held.enter_context(_workers(found.sources, jobs, cluster))
         files, read = held.enter_context(_progress(found.sources))
@@ -171,6 +210,7 @@ def _measure(found: Found, *, step_ms: float | None, use_cache: bool, jobs: int 
             use_cache=use_cache,
             progress=files,
             read_progress=read,
+            hardware=calibrated,
         )
         return replace(job, notes=(*found.notes, *job.notes))
 

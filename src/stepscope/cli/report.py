@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.diagnose import diagnose_paths, num_processes, step_time
+from stepscope.cli.diagnose import add_hardware, diagnose_paths, hardware_file, num_processes, step_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
     parser.add_argument("--step-ms", type=step_time, metavar="X", help="the step time without a profiler attached, in ms")
     parser.add_argument("--roofs", type=Path, metavar="FILE", help="the machine's measured roofs as JSON (default: datasheets)")
+    add_hardware(parser)
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
     parser.add_argument(
         "--jobs", type=num_processes, metavar="N", help="processes to use for several files (default: one per core)"
@@ -51,12 +52,28 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         roofs = None if arguments.roofs is None else read_roofs(arguments.roofs)
         diagnosis = diagnose_paths(
-            arguments.paths, step_ms=arguments.step_ms, use_cache=not arguments.no_cache, jobs=arguments.jobs
+            arguments.paths,
+            step_ms=arguments.step_ms,
+            use_cache=not arguments.no_cache,
+            jobs=arguments.jobs,
+            hardware=arguments.hardware,
         )
+        roofs = roofs or calibrated_roofs(diagnosis, arguments.hardware)
         page = page_for(diagnosis, arguments.paths, use_cache=not arguments.no_cache, roofs=roofs)
     write(render_page(page), arguments.out)
     print(f"{page['headline']}\n{arguments.out}", file=sys.stderr)
     return 0
+
+
+def calibrated_roofs(diagnosis: Diagnosis, given: Path | None) -> Roofs | None:
+    """The hardware file's roofs, where there is one and it was measured on the device of the run."""
+    from stepscope.readers.hardware_file import read_hardware
+
+    path = hardware_file(given)
+    if path is None or not diagnosis.facts.ranks:
+        return None
+    found = read_hardware(path)
+    return found.roofs(f"measured, {path.name}") if found.is_of(diagnosis.facts.median_rank.device_name) else None
 
 
 def write(text: str, path: Path) -> None:

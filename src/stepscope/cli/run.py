@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli import watching
+from stepscope.cli.diagnose import add_hardware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"where to keep the run (default: a dated folder in {RUNS}/)")
     add_recording(parser)
     watching.add_arguments(parser)
+    add_hardware(parser)
     parser.add_argument("--no-diagnose", action="store_true", help="record, and leave it at that")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job")
 
@@ -47,14 +49,19 @@ def add_recording(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from stepscope.readers.hardware_file import read_hardware
+
     command = command_of(arguments.command)
     if shutil.which(command[0]) is None:
         _say(f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
         return NOT_FOUND
+    if arguments.hardware is not None:
+        # Said before the job starts, not after it.
+        read_hardware(arguments.hardware)
     folder = arguments.out or dated(Path(RUNS))
     code = record(folder, command, options_of(arguments), watch=lambda: watching.from_arguments(folder, arguments))
     if not arguments.no_diagnose:
-        tell(folder)
+        tell(folder, arguments.hardware)
     return code
 
 
@@ -105,12 +112,12 @@ def record(
             beside.close()
 
 
-def tell(folder: Path) -> None:
+def tell(folder: Path, hardware: Path | None = None) -> None:
     """Prints the diagnosis on stderr and keeps it in the folder. Whatever goes wrong here, the job's exit code stands."""
     from rich.console import Console
 
     from stepscope.cli.diagnose import diagnose_paths
-    from stepscope.cli.report import page_for, write
+    from stepscope.cli.report import calibrated_roofs, page_for, write
     from stepscope.errors import StepscopeError
     from stepscope.report.html import render_page
     from stepscope.report.json import to_json
@@ -120,11 +127,12 @@ def tell(folder: Path) -> None:
     if not is_run(folder):
         return
     try:
-        diagnosis = diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=None)
+        diagnosis = diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=None, hardware=hardware)
         show(diagnosis, Console(stderr=True))
         (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
         _say(f"the run is kept in {folder}")
-        write(render_page(page_for(diagnosis, [str(folder)], use_cache=False)), folder / REPORT_FILE)
+        page = page_for(diagnosis, [str(folder)], use_cache=False, roofs=calibrated_roofs(diagnosis, hardware))
+        write(render_page(page), folder / REPORT_FILE)
         _say(f"the report is {folder / REPORT_FILE}")
     except StepscopeError as problem:
         _say(str(problem))

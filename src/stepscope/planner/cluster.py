@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from stepscope.core.hardware import DeviceSpec
+from stepscope.errors import UsageError
+
+IN_NODE, IN_RACK, ACROSS = "in-node", "in-rack", "across"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,7 @@ class Cluster:
     num_devices: int
     devices_per_node: int
     tiers: tuple[Tier, ...]
-    """From the nearest to the farthest."""
+    """From the nearest (the node) to the farthest (the cluster), even where one node is all there is."""
     memory_bytes: float
     """Of one device."""
     bandwidth_bytes_per_s: float
@@ -50,16 +53,58 @@ class Cluster:
     """By precision, as on the datasheet: what MFU is a share of."""
     gemms: Mapping[str, Gemm] = field(default_factory=dict)
     """Measured, by precision; where absent, what is usual on such a device."""
+    attention: Mapping[str, float] = field(default_factory=dict)
+    """Measured, in FLOP/s of causal attention's own half, for heads of 128: forward, backward (as 2.5 forwards)."""
     host_memory_bytes: float = 1.0e12
     """Of a node."""
     host_bytes_per_s: float = 25e9
     """Between a device and its host, one direction."""
+    power_share: float = 1.0
+    """Of the board's rating, where it is held below it: products on newer devices are bound by power."""
     power_w: float | None = None
     """Of one device under load, with its share of the node."""
     price_per_hour: float | None = None
     """Of one device."""
     name: str = ""
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
 
     @property
     def num_nodes(self) -> int:
         return -(-self.num_devices // self.devices_per_node)
+
+
+def with_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
+    """The same machines, more or fewer of them."""
+    if num_nodes < 1:
+        raise UsageError(f"a cluster has at least one node, not {num_nodes}")
+    return resized(cluster, num_nodes * cluster.devices_per_node)
+
+
+def resized(cluster: Cluster, num_devices: int) -> Cluster:
+    """The same machines with so many devices in all; fewer than a node has are one smaller node."""
+    if num_devices < 1:
+        raise UsageError(f"a cluster has at least one device, not {num_devices}")
+    per_node = min(cluster.devices_per_node, num_devices)
+    return replace(cluster, num_devices=num_devices, devices_per_node=per_node, tiers=sized(cluster.tiers, per_node, num_devices))
+
+
+def sized(tiers: Sequence[Tier], per_node: int, num_devices: int) -> tuple[Tier, ...]:
+    """The tiers of so many devices: the nearest is the node, the last the cluster; a rack keeps its size."""
+    first, *middle, last = tiers
+    largest = max([num_devices, *(tier.size for tier in middle)])
+    return (replace(first, size=per_node), *middle, replace(last, size=largest))
+
+
+def faster_network(cluster: Cluster, factor: float) -> Cluster:
+    """The same machines with a network so many times as fast: every tier that leaves the node, or its rack."""
+    if not factor > 0 or factor == float("inf"):
+        raise UsageError(f"a network cannot be {factor:g} times as fast")
+    in_node, *farther = cluster.tiers
+    tiers = [in_node]
+    for tier in farther:
+        # A rack at the node's own rate is wired, not networked: NVL72.
+        is_wired = tier.name == IN_RACK and tier.bytes_per_s == in_node.bytes_per_s
+        faster = replace(tier, bytes_per_s=tier.bytes_per_s * factor, source=f"{tier.source}; x {factor:g}")
+        tiers.append(tier if is_wired else faster)
+    return replace(cluster, tiers=tuple(tiers))

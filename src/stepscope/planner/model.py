@@ -71,10 +71,23 @@ class Model:
     """Of an encoder's pooler and head transform."""
     extra_layer_params: int = 0
     """Of one more layer after the last that predicts further tokens, all of it."""
+    extra_layer_active_params: int = 0
+    """Those of them that one token meets; 0 for all."""
     experts: Experts | None = None
     latent: Latent | None = None
+    qk_norm_params: int = 0
+    """Of one layer's norms on queries and keys where these are not of `head_dim` each."""
+    embedding_hidden: int = 0
+    """The embedding's width where it is not the model's; a matrix leads in, another out."""
+    is_parallel: bool = False
+    """Whether attention and MLP of a layer start from the same input."""
+    window: int = 0
+    """Tokens that a windowed layer looks back on; 0 where every layer sees all."""
+    num_window_layers: int = 0
     source: str = ""
     """Where the shape was read."""
+    notes: tuple[str, ...] = ()
+    """What had to be assumed or was left out."""
 
     # Parameters.
 
@@ -87,7 +100,7 @@ class Model:
         q, kv = a * self.head_dim, self.kv_heads * self.head_dim
         params = h * (q + 2 * kv) + q * h
         params += (q + 2 * kv) * self.has_qkv_bias + h * self.has_out_bias
-        return params + 2 * self.head_dim * self.norm_size * self.has_qk_norm + self.num_sinks
+        return params + 2 * self.head_dim * self.norm_size * self.has_qk_norm + self.qk_norm_params + self.num_sinks
 
     def _latent_params(self, latent: Latent) -> int:
         h, a = self.hidden, self.heads
@@ -133,12 +146,17 @@ class Model:
 
     @property
     def embedding_params(self) -> int:
-        return (self.vocab + self.max_positions + self.num_token_types) * self.hidden
+        """Of tokens, positions and token types, with the way in from a narrower embedding."""
+        outer = (self.max_positions + self.num_token_types) * self.hidden
+        if not self.embedding_hidden:
+            return self.vocab * self.hidden + outer
+        return (self.vocab + self.hidden) * self.embedding_hidden + outer
 
     @property
     def head_params(self) -> int:
         """Of the output head that are not the embedding's."""
-        return (0 if self.is_tied else self.vocab * self.hidden) + self.vocab * self.has_head_bias + self.pooler_params
+        untied = 0 if self.is_tied else self.vocab * (self.embedding_hidden or self.hidden)
+        return untied + self.hidden * self.embedding_hidden + self.vocab * self.has_head_bias + self.pooler_params
 
     @property
     def num_params(self) -> int:
@@ -148,7 +166,8 @@ class Model:
     @property
     def active_params(self) -> int:
         """Those that one token meets."""
-        return self._params(experts_of_each=None if self.experts is None else self.experts.top_k)
+        idle = self.extra_layer_params - (self.extra_layer_active_params or self.extra_layer_params)
+        return self._params(experts_of_each=None if self.experts is None else self.experts.top_k) - idle
 
     def _params(self, experts_of_each: int | None) -> int:
         mixtures = self.num_mixture_layers

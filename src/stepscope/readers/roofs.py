@@ -1,7 +1,7 @@
 """Reads a machine's measured roofs: what its matrix products and copies really reach.
 
 The file is JSON with flat names: `gemm_bf16_8192_tflops` for a product of that precision and size, `copy_TBps` for the device's
-own memory, `device` for its name. The best size of each precision is its roof.
+own memory, `device` for its name. The best size of each precision is its roof. What `stepscope calibrate` writes is read too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stepscope.core.hardware import Roofs
 from stepscope.errors import InputError
+from stepscope.readers.hardware_file import is_hardware, read_hardware
 
 MAX_BYTES = 1 << 20
 GEMM = re.compile(r"gemm_([a-z0-9]{2,8})_(\d{1,9})_tflops")
@@ -22,7 +23,9 @@ def read_roofs(path: Path) -> Roofs:
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
-        told = json.loads(text) if len(text) <= MAX_BYTES else None
+        if len(text) > MAX_BYTES or is_hardware(text):
+            return _calibrated_roofs(path)
+        told = json.loads(text)
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror}") from None
     except (ValueError, RecursionError):
@@ -45,6 +48,15 @@ def read_roofs(path: Path) -> Roofs:
         peak_flops=peaks,
         bandwidth_bytes_per_s=copy * 1e12,
     )
+
+
+def _calibrated_roofs(path: Path) -> Roofs:
+    roofs = read_hardware(path).roofs(f"measured, {path.name}")
+    if roofs is None:
+        raise InputError(
+            f"{path} has no matrix products and copies in it: run `stepscope calibrate` there, without --only collectives"
+        )
+    return roofs
 
 
 def _is_rate(value: object) -> bool:

@@ -42,13 +42,18 @@ def sizes(case: Case) -> Float64:
 
 
 def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
-    """What the trace's own large pinned copies reach, else this share of the link's rate; None when neither is known."""
+    """What the trace's own large pinned copies reach, else the machine's own where it was calibrated, else this share of the
+    link's rate; None when none is known. A measured rate is cut as much as the share is below the usual."""
     assert case.graph is not None
     size, pinned = sizes(case), copy_tasks(case, PINNED_TO_DEVICE)
     large = pinned & (size >= LARGE_BYTES) & (case.graph.task_ns > 0)
     if large.any():
         return float(np.median(size[large] / case.graph.task_ns[large])) * 1e9
-    link = None if case.survey.roofs is None else case.survey.roofs.spec.link_bytes_per_s.get("pcie")
+    roofs = case.survey.roofs
+    reached = None if roofs is None or roofs.measured is None else roofs.measured.copy_bytes_per_s("to_device_pinned")
+    if reached is not None:
+        return reached * share / PINNED_SHARE
+    link = None if roofs is None else roofs.spec.link_bytes_per_s.get("pcie")
     return None if link is None else link.value * share
 
 

@@ -90,7 +90,8 @@ def _pairs(size: Float64, out: Bool, back: Bool) -> tuple[Bool, Bool]:
 
 
 def _on_device(case: Case, out: Bool, back: Bool) -> Change:
-    bandwidth = None if case.survey.roofs is None else case.survey.roofs.spec.bandwidth_bytes_per_s.value
+    roofs = case.survey.roofs
+    bandwidth = None if roofs is None else roofs.spec.bandwidth_bytes_per_s.value * roofs.stream_share(1.0)
 
     def change(graph: Graph) -> Graph:
         tasks = out | back

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from stepscope.analyses.ledger import ledger_of
+from stepscope.analyses.roofline import slower_than_peak
 from stepscope.analyses.survey import Survey, device_of, survey
+from stepscope.core.calibrated import Calibrated
 from stepscope.core.comms import Ledger
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.nccl import NcclLog
@@ -24,6 +26,8 @@ from stepscope.rules.case import Case, case_of
 from stepscope.rules.rulebook import Judgement, judge
 from stepscope.rules.tasks import DiedError, Workers, run_tasks
 
+MOST_LETTERS = 80
+"""Of a hardware file's own texts."""
 MOST_NAMED = 8
 """Problems listed when there is nothing else to say: those of a job are mostly the same one."""
 
@@ -41,6 +45,8 @@ class Measured:
     ledger: Ledger | None = None
     survey: Survey | None = None
     """Kept where it need not travel, so that the trace is not read twice."""
+    slower: float | None = None
+    """How much longer its FLOPs need at the rates that the machine was measured at than at the datasheet's peaks."""
     problem: str | None = None
 
 
@@ -65,13 +71,14 @@ def measure_file(
     progress: Callable[[int], None] | None = None,
     *,
     keep: bool = False,
+    hardware: Calibrated | None = None,
 ) -> Measured:
     """One rank's facts. A file that cannot be read is a result too: the other ranks go on."""
     try:
         trace = read_trace(source, use_cache=use_cache, progress=progress)
     except StepscopeError as problem:
         return Measured(problem=str(problem))
-    case = _case(trace, trace.meta.rank or 0, step_ns, source.known)
+    case = _case(trace, trace.meta.rank or 0, step_ns, source.known, hardware)
     ledger = ledger_of(case.survey, case.facts.rank)
     return Measured(
         meta=trace.meta,
@@ -79,13 +86,15 @@ def measure_file(
         judgement=judge(case),
         ledger=ledger if len(ledger) else None,
         survey=case.survey if keep else None,
+        slower=slower_than_peak(case.survey),
     )
 
 
-def _case(trace: Trace, rank: int, step_ns: int | None, known: Known | None) -> Case:
+def _case(trace: Trace, rank: int, step_ns: int | None, known: Known | None, hardware: Calibrated | None) -> Case:
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
-    return case_of(survey(trace, spec), rank, step_ns, known)
+    measured = hardware if hardware is not None and device is not None and hardware.is_of(device.name) else None
+    return case_of(survey(trace, spec, measured), rank, step_ns, known)
 
 
 def measure_job(
@@ -98,15 +107,19 @@ def measure_job(
     use_cache: bool = True,
     progress: Progress | None = None,
     read_progress: Callable[[int], None] | None = None,
+    hardware: Calibrated | None = None,
 ) -> Job:
-    """Every rank that could be read, by rank, and notes on what could not. A given step time goes before a measured one."""
+    """Every rank that could be read, by rank, and notes on what could not. A given step time goes before a measured one.
+
+    `hardware` is a machine as it was calibrated: its rates stand in place of the datasheet's shares on ranks of the same device.
+    """
     is_measured = False
     if run is not None:
         sources = [replace(source, known=run.known.get(source.rank)) if source.rank is not None else source for source in sources]
         if step_ns is None and run.step_ns is not None:
             step_ns, is_measured = run.step_ns, True
     found: dict[int, Measured] = {}
-    for number, measured in _measured(sources, workers, step_ns, use_cache, read_progress):
+    for number, measured in _measured(sources, workers, step_ns, use_cache, read_progress, hardware):
         found[number] = measured
         if progress is not None:
             progress(len(found), len(sources))
@@ -119,7 +132,7 @@ def measure_job(
     ranks, notes = assign_ranks([r.meta for r in good if r.meta is not None])
     used = [source for source, r in zip(sources, results, strict=True) if r.facts is not None and r.meta is not None]
     nccl = read_nccl_logs(logs) if logs else None
-    together = _together(used, good, ranks, step_ns, use_cache, nccl)
+    together = _together(used, good, ranks, step_ns, use_cache, nccl, hardware)
     waits = {} if together is None else together.facts
     rows = [
         (waits.get(rank, replace(r.facts, rank=rank)), r.judgement or Judgement())
@@ -128,6 +141,7 @@ def measure_job(
     ]
     rows.sort(key=lambda row: (row[0].rank, row[0].path))
     left_out = [f"left out: {problem}" for problem in problems]
+    told = () if hardware is None else _hardware_notes(hardware, good)
     return Job(
         facts=Facts(
             ranks=tuple(facts for facts, _ in rows),
@@ -138,10 +152,29 @@ def measure_job(
             comms=None if together is None else together.comms,
         ),
         judgements=tuple(judgement for _, judgement in rows),
-        notes=(*left_out, *notes, *(() if together is None else together.notes)),
+        notes=(*left_out, *notes, *told, *(() if together is None else together.notes)),
         together=together,
         world_size=_world_size([r.meta for r in good if r.meta is not None]),
     )
+
+
+def _hardware_notes(hardware: Calibrated, good: Sequence[Measured]) -> tuple[str, ...]:
+    """What the hardware file was used for, and where it could not be."""
+    facts = [(r.facts, r.slower) for r in good if r.facts is not None]
+    others = {one.device_name or "no device that it names" for one, _ in facts if not hardware.is_of(one.device_name)}
+    notes = [
+        f"the hardware file was measured on {hardware.machine.device[:MOST_LETTERS]}, and this run is of {other[:MOST_LETTERS]}:"
+        " it is judged by datasheets"
+        for other in sorted(others)[:MOST_NAMED]
+    ]
+    if len(others) < len({one.device_name for one, _ in facts}):
+        where = f"{hardware.machine.device[:MOST_LETTERS]} ({hardware.date[:MOST_LETTERS]})"
+        notes.append(f"products, memory and copies are judged by what was measured on {where}, not by its datasheet")
+    used = [(one.roofline.mfu, slower) for one, slower in facts if one.roofline.mfu is not None and slower is not None]
+    if used:
+        mfu, slower = sorted(used)[len(used) // 2]
+        notes.append(f"MFU {mfu:.1%} is of the datasheet's peak; of what this machine keeps up it is {mfu * slower:.1%}")
+    return tuple(notes)
 
 
 def _world_size(metas: Sequence[TraceMeta]) -> int | None:
@@ -161,6 +194,7 @@ def _together(
     step_ns: int | None,
     use_cache: bool,
     nccl: NcclLog | None,
+    hardware: Calibrated | None,
 ) -> Together | None:
     """What the ranks say together; a trace is read again for each rank that is replayed."""
     ledgers = [replace(r.ledger, rank=rank) for r, rank in zip(good, ranks, strict=True) if r.ledger is not None]
@@ -177,7 +211,7 @@ def _together(
         if survey_of_rank is not None:
             return case_of(survey_of_rank, rank, None, source_of[rank].known)
         try:
-            return _case(read_trace(source_of[rank], use_cache=use_cache), rank, None, source_of[rank].known)
+            return _case(read_trace(source_of[rank], use_cache=use_cache), rank, None, source_of[rank].known, hardware)
         except StepscopeError as problem:
             # A worker of a cluster could read it; this machine cannot, or no more.
             unread.append(f"rank {rank} could not be read again to be replayed with the others: {problem}")
@@ -193,13 +227,16 @@ def _measured(
     step_ns: int | None,
     use_cache: bool,
     read_progress: Callable[[int], None] | None,
+    hardware: Calibrated | None,
 ) -> Iterator[tuple[int, Measured]]:
     """The number of each source and what was measured, in the order they finish."""
     if workers is None:
         for number, source in enumerate(sources):
-            yield number, measure_file(source, step_ns, use_cache, read_progress, keep=len(sources) == 1)
+            keep = len(sources) == 1
+            yield number, measure_file(source, step_ns, use_cache, read_progress, keep=keep, hardware=hardware)
         return
-    for number, result in run_tasks(workers, partial(measure_file, step_ns=step_ns, use_cache=use_cache), sources):
+    measure = partial(measure_file, step_ns=step_ns, use_cache=use_cache, hardware=hardware)
+    for number, result in run_tasks(workers, measure, sources):
         if isinstance(result, DiedError):
             words = "the worker that read it died, and again when it was tried anew, most likely for lack of memory"
             yield number, Measured(problem=f"{sources[number].label}: {words}")

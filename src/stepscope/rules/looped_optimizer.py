@@ -30,6 +30,7 @@ from stepscope.replay.profiler_cost import USUAL_COST_NS
 from stepscope.rules.case import Case
 from stepscope.rules.host_ranges import calls_inside, share_inside, tasks_of
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.rates import STREAM_SHARE
 
 CODE = "looped-optimizer"
 BOUND = "host"
@@ -180,7 +181,9 @@ def _floor_ns(case: Case, graph: Graph, tasks: Bool, op: Int64) -> float:
     least = min((size for size in by_op.values() if size > 0), default=0.0) / 2 / graph.num_steps
     if found.roofs is None or least == 0:
         return now_ns
-    rate = found.roofs.spec.bandwidth_bytes_per_s.value * POLICY.bandwidth_share
+    # Calibrated or not, such a kernel is as far below other streams as it is in the lab.
+    share = POLICY.bandwidth_share * (found.roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
+    rate = found.roofs.spec.bandwidth_bytes_per_s.value * share
     return min(now_ns, _passes([trace.names[name] for name in by_op]) * least / rate * 1e9)
 
 

@@ -2,6 +2,7 @@
 
 Shares and fixed times were measured on one H200 (132 SMs, torch 2.11, CUDA graphs of ten calls, so without launches); measured
 microseconds stand beside what is returned here. On another device the shares are taken to be the same, its own roofs differ.
+Where the machine at hand was calibrated (`stepscope calibrate`), its own shares stand in their place.
 
     bf16 GEMM m, n, k       measured  here      attention b, h, s, d (bf16, not causal)   measured  here
     1024, 1024, 1024             5.7   5.8      8, 16, 1024, 64   forward                     84      79
@@ -41,6 +42,8 @@ ATTENTION_BACKWARD = 3.0
 """Times the forward pass: 2.5 times the products, with less overlap (2.7 to 3.5)."""
 ATTENTION_TILE = 128
 """Sequences are worked on in blocks of so many."""
+SHORTEST_NS = 1_850
+"""The shortest kernel of the device on which the fixed times were measured; they grow with it."""
 EXP_PER_FP32_FLOP = 1 / 16
 """An SM does 16 exponentials a cycle and 128 fused multiply-adds: one for 16 FLOPs of the fp32 peak (CUDA programming guide)."""
 
@@ -52,28 +55,72 @@ def half_precision(roofs: Roofs) -> str | None:
 
 def matrix_ns(roofs: Roofs, flops: float, size: float, precision: str, *, aligned: bool = True) -> float:
     """A GEMM or a convolution of so many FLOPs and bytes moved; NaN when the peak is not known."""
-    arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / MATRIX_SHARE
-    traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / MATRIX_STREAM_SHARE
+    arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / roofs.matrix_share(precision, MATRIX_SHARE)
+    traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / _matrix_stream_share(roofs)
     slower = 1.0 if aligned else MISALIGNED_FACTOR
-    return MATRIX_FIXED_NS + max(arithmetic, traffic) * slower if not math.isnan(arithmetic) else math.nan
+    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) * slower if not math.isnan(arithmetic) else math.nan
 
 
 def convolution_ns(roofs: Roofs, flops: float, size: float, precision: str, *, backward: bool, turned: bool) -> float:
     """A convolution with many channels; `turned` when its tensors are in NCHW and have to be turned for the matrix units."""
     share = CONVOLUTION_BACKWARD_SHARE if backward else CONVOLUTION_SHARE
+    # Convolutions are not calibrated: they are taken to be as far below products as they usually are.
+    share *= roofs.matrix_share(precision, MATRIX_SHARE) / MATRIX_SHARE
     arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / share
-    traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / MATRIX_STREAM_SHARE
+    traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / _matrix_stream_share(roofs)
     turning = stream_ns(roofs, 2 * size) if turned and not math.isnan(size) else 0.0
-    return MATRIX_FIXED_NS + max(arithmetic, traffic) + turning if not math.isnan(arithmetic) else math.nan
+    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) + turning if not math.isnan(arithmetic) else math.nan
 
 
 def stream_ns(roofs: Roofs, size: float) -> float:
     """A kernel that does little but move so many bytes."""
-    return STREAM_FIXED_NS + roofs.traffic_ns(size) / STREAM_SHARE
+    return fixed_ns(roofs, STREAM_FIXED_NS) + roofs.traffic_ns(size) / roofs.stream_share(STREAM_SHARE)
+
+
+def fixed_ns(roofs: Roofs, usual: float) -> float:
+    """A kernel's time whatever its size: longer than usual where the shortest kernel is."""
+    shortest = roofs.shortest_ns()
+    return usual if shortest is None else usual * shortest / SHORTEST_NS
+
+
+def _matrix_stream_share(roofs: Roofs) -> float:
+    return MATRIX_STREAM_SHARE * (roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
 
 
 def attention_ns(roofs: Roofs, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:
-    """Fused attention, forward: products on the matrix units, then exponentials, in whole blocks; NaN when not known."""
+    """Fused attention, forward; NaN when not known. Where it was measured, as much slower as it was there."""
+    usual = _usual_attention_ns(roofs, batch=batch, queries=queries, keys=keys, dim=dim, precision=precision, causal=causal)
+    return usual * _measured_attention(roofs, precision, queries, dim, causal=causal and queries == keys)
+
+
+def _measured_attention(roofs: Roofs, precision: str, length: int, dim: int, *, causal: bool) -> float:
+    """Measured over usual time at the nearest head size and length.
+
+    What was measured is causal, and at short lengths loses more to half-empty blocks than is usual. Without a mask there are
+    none: then the longest length counts, where they hardly matter.
+    """
+    points = [] if roofs.measured is None else roofs.measured.attention
+    alike = ("fp32", "tf32") if precision in ("fp32", "tf32") else ("bf16", "fp16")
+    points = [point for point in points if point.direction == "forward" and point.precision in alike and precision in alike]
+    if not points:
+        return 1.0
+    near = min(abs(math.log(point.head_dim / dim)) for point in points)
+    points = [point for point in points if abs(math.log(point.head_dim / dim)) == near]
+    point = min(points, key=lambda p: abs(math.log(p.length / length)) if causal else -p.length)
+    usual = _usual_attention_ns(
+        roofs,
+        batch=point.batch * point.heads,
+        queries=point.length,
+        keys=point.length,
+        dim=point.head_dim,
+        precision=point.precision,
+        causal=True,
+    )
+    return point.time.seconds * 1e9 / usual if usual > 0 else 1.0
+
+
+def _usual_attention_ns(roofs: Roofs, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:
+    """Products on the matrix units, then exponentials, in whole blocks."""
     blocks = math.ceil(queries / ATTENTION_TILE) * math.ceil(keys / ATTENTION_TILE)
     scores = float(batch) * blocks * ATTENTION_TILE**2
     if causal and queries == keys:

@@ -31,7 +31,7 @@ from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
-from stepscope.rules.rates import STREAM_FIXED_NS, STREAM_SHARE
+from stepscope.rules.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import integer_at
 from stepscope.workload.operands import Operand, operands, read_bytes, size_bytes
@@ -271,11 +271,11 @@ def _link(table: TaskTable, runs: list[Run], by_sequence: dict[int, int], place:
 def fused_ns(run: Run, runs: list[Run], roofs: Roofs, now_ns: float, share: float) -> float:
     """One kernel for the run, with this share of what may come in coming in. It moves bytes no faster than its parts do now."""
     vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
-    rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * STREAM_SHARE
+    rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
     rate = rate * POLICY.batch_norm_share if run.over_batches else min(rate, run.traffic / max(now_ns, 1.0))
 
     def time(size: float, instructions: float) -> float:
-        return STREAM_FIXED_NS + max(size / rate, instructions / (vector / 2) * 1e9)
+        return fixed_ns(roofs, STREAM_FIXED_NS) + max(size / rate, instructions / (vector / 2) * 1e9)
 
     best = time(run.comes_in + share * run.may_come_in + run.goes_out, run.instructions)
     if run.homes:

@@ -1,0 +1,156 @@
+"""Collectives by size, in each group of ranks.
+
+All ranks meet before each sample, a sample is several calls, and a call's time is the slowest rank's: what a rank is late by is
+spread over the sample and does not look like the link's. Sizes count as in nccl-tests: the whole buffer of a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stepscope.calibration.extent import Extent
+from stepscope.calibration.groups import Group, Job, groups_of
+from stepscope.calibration.meter import LEAST_REPEATS, timing
+from stepscope.core.calibrated import CollectivePoint
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
+ELEMENT_BYTES = 4
+SAMPLE_S = 2e-3
+"""A sample is made of calls enough to last this long: ranks do not leave a meeting at the same moment."""
+NUM_PILOTS = 3
+MOST_INNER = 40
+MOST_REPEATS = 15
+QUEUE_S = 30e-6
+"""What the host needs to queue one collective on a GPU, about."""
+Note = Callable[[str], None]
+
+
+def measure_collectives(job: Job, extent: Extent, note: Note, told: Note) -> list[CollectivePoint]:
+    """Called by every rank; every rank gets the same points."""
+    points: list[CollectivePoint] = []
+    for group in groups_of(job):
+        for kind in KINDS:
+            told(f"{kind} of {len(group.ranks)} ranks ({group.tier})")
+            points += _measure(job, group, kind, extent, note)
+    return points
+
+
+def _measure(job: Job, group: Group, kind: str, extent: Extent, note: Note) -> list[CollectivePoint]:
+    points: list[CollectivePoint] = []
+    spent_s = 0.0
+    sharing = max(len(node) for node in job.nodes) if job.device.kind == "cpu" or job.ranks_share_a_device else 1
+    room = job.smallest(job.device.free_bytes() / sharing / 4)
+    for asked in extent.collectives:
+        size = _whole(asked, len(group.ranks))
+        if size > room:
+            note(
+                f"{kind} of {len(group.ranks)} ranks ({group.tier}): sizes from {size} bytes on left out, not enough free memory"
+            )
+            break
+        if points and spent_s + _least_s(points[-1], size) > extent.collective_s:
+            note(f"{kind} of {len(group.ranks)} ranks ({group.tier}): sizes from {size} bytes on left out, out of time")
+            break
+        call = _prepared(job, group, kind, size)
+        if job.largest([0.0 if call else 1.0])[0]:
+            note(f"{kind} of {len(group.ranks)} ranks ({group.tier}): not supported by {job.backend}")
+            break
+        point, took_s = _point(job, group, kind, size, call, extent)
+        spent_s += took_s
+        points.append(point)
+    return points
+
+
+def _point(
+    job: Job, group: Group, kind: str, size: int, call: Callable[[], object] | None, extent: Extent
+) -> tuple[CollectivePoint, float]:
+    # From what all agree on: ranks that counted by their own clocks would not make the same calls.
+    pilots = job.largest([_sample(job, group, call, 1) for _ in range(NUM_PILOTS)])
+    inner = min(max(int(SAMPLE_S / min(pilots)), 1), MOST_INNER)
+    repeats = min(max(int(extent.point_s / (inner * min(pilots))), LEAST_REPEATS), MOST_REPEATS)
+    samples = job.largest([_sample(job, group, call, inner) for _ in range(repeats)])
+    point = CollectivePoint(
+        kind=kind, backend=job.backend, tier=group.tier, group_size=len(group.ranks), size_bytes=size, time=timing(samples)
+    )
+    return point, inner * sum(samples) + sum(pilots)
+
+
+def _sample(job: Job, group: Group, call: Callable[[], object] | None, inner: int) -> float:
+    job.meet()
+    if call is None or not group.is_member:
+        return 0.0
+    return job.device.meter.sample(call, inner, QUEUE_S)
+
+
+def _prepared(job: Job, group: Group, kind: str, size: int) -> Callable[[], object] | None:
+    """The call, tried twice; None where the backend has none such. A rank outside the group has nothing to try."""
+    if not group.is_member:
+        return lambda: None
+    try:
+        call = _call(job, group, kind, size)
+        call()
+        call()
+        if job.device.kind == "cuda":
+            job.device.torch.cuda.synchronize()
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None
+    return call
+
+
+def _call(job: Job, group: Group, kind: str, size: int) -> Callable[[], object]:
+    torch, dist, handle, ranks = job.device.torch, job.dist, group.handle, group.ranks
+
+    def buffer(parts: int = 1) -> Any:
+        return torch.zeros(size // ELEMENT_BYTES // parts, dtype=torch.float32, device=job.device.place)
+
+    whole = buffer()
+    if kind == "all_reduce":
+        return lambda: dist.all_reduce(whole, group=handle)
+    if kind == "broadcast":
+        return _rotating_broadcast(job, group, whole)
+    if kind == "all_gather":
+        part = buffer(len(ranks))
+        # The same call; newer releases have renamed it and warn of the older name.
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        return lambda: gather(whole, part, group=handle)
+    if kind == "reduce_scatter":
+        part = buffer(len(ranks))
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        return lambda: scatter(part, whole, group=handle)
+    other = buffer()
+    if kind == "all_to_all":
+        return lambda: dist.all_to_all_single(other, whole, group=handle)
+    assert kind == "send_recv", kind
+    at = ranks.index(job.rank)
+    after, before = ranks[(at + 1) % len(ranks)], ranks[at - 1]
+
+    def shift() -> None:
+        """Each rank sends to the next and receives from the one before, as nccl-tests' sendrecv does."""
+        sent, got = dist.P2POp(dist.isend, whole, after, handle), dist.P2POp(dist.irecv, other, before, handle)
+        for work in dist.batch_isend_irecv([sent, got]):
+            work.wait()
+
+    return shift
+
+
+def _rotating_broadcast(job: Job, group: Group, whole: Any) -> Callable[[], object]:
+    """From another rank each time: a root that stays the same runs ahead, and several are under way at once."""
+    turn = 0
+
+    def call() -> object:
+        nonlocal turn
+        turn += 1
+        return job.dist.broadcast(whole, src=group.ranks[turn % len(group.ranks)], group=group.handle)
+
+    return call
+
+
+def _whole(size: int, num_ranks: int) -> int:
+    """The size that splits evenly among the ranks, at least one element each."""
+    unit = ELEMENT_BYTES * num_ranks
+    return max(size // unit, 1) * unit
+
+
+def _least_s(last: CollectivePoint, size: int) -> float:
+    """What the next size will take at least: two tries, three pilots and three samples, if time grows with size."""
+    return 8 * last.time.seconds * size / last.size_bytes

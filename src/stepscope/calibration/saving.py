@@ -1,0 +1,48 @@
+"""Writes a hardware file, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from stepscope.core.calibrated import Calibrated
+from stepscope.errors import UsageError
+
+
+def save(found: Calibrated, path: Path) -> None:
+    # One point a line, so that a file can be read and compared by eye.
+    text = _text(asdict(found), 0) + "\n"
+    try:
+        handle, name = tempfile.mkstemp(prefix=".stepscope-", suffix=".part", dir=path.parent)
+    except OSError as problem:
+        raise UsageError(f"cannot write {path}: {problem.strerror or problem}. Give another place with --out FILE") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        # mkstemp keeps others out; a hardware file is for everyone on the machine.
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except OSError as problem:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise UsageError(f"cannot write {path}: {problem.strerror or problem}. Give another place with --out FILE") from None
+
+
+def _text(value: object, depth: int) -> str:
+    if depth < 2 and isinstance(value, dict) and value:
+        inner = (f"{' ' * (depth + 1)}{json.dumps(key)}: {_text(part, depth + 1)}" for key, part in value.items())
+        return "{\n" + ",\n".join(inner) + "\n" + " " * depth + "}"
+    if depth < 2 and isinstance(value, list | tuple) and value:
+        inner = (f"{' ' * (depth + 1)}{_text(part, depth + 2)}" for part in value)
+        return "[\n" + ",\n".join(inner) + "\n" + " " * depth + "]"
+    return json.dumps(value, allow_nan=False)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

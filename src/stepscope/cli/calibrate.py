@@ -1,0 +1,194 @@
+"""What this machine really reaches, measured and written to a hardware file that other commands read in place of datasheets.
+
+Matrix products by precision and shape, attention, copies, what a launch costs, how fast the host is. With --ranks N, or under
+torchrun, also collectives from 1 KB to 1 GB, with latency and bandwidth fitted to them: NCCL on GPUs, gloo on CPUs.
+--nccl-tests reads what all_reduce_perf and its siblings printed, and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.calibration.device import Device
+    from stepscope.calibration.extent import Extent
+    from stepscope.core.calibrated import Calibrated
+
+DEFAULT = Path("stepscope-hardware.json")
+PICTURES = (".svg", ".png", ".pdf")
+LOOK_S = 0.2
+QUIET = "STEPSCOPE_CALIBRATE_QUIET"
+"""In the environment of ranks that we started: what they measured is ours to tell."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", "-o", type=Path, default=DEFAULT, metavar="FILE", help=f"the hardware file (default: {DEFAULT})")
+    parser.add_argument("--quick", action="store_true", help="fewer shapes and sizes, fewer repeats: seconds, not minutes")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="what to measure (default: a GPU where there is one)")
+    parser.add_argument(
+        "--ranks", type=_ranks, metavar="N", help="start N ranks on this machine and measure their collectives too"
+    )
+    parser.add_argument("--only", choices=("device", "collectives"), help="measure one part alone")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw points and fitted lines there: .svg, .png or .pdf")
+    parser.add_argument("--nccl-tests", type=Path, nargs="+", metavar="FILE", help="read nccl-tests or rccl-tests output instead")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    _check(arguments)
+    found = _from_nccl_tests(arguments) if arguments.nccl_tests else _measured(arguments)
+    if found is None:
+        return 0
+    return _finish(found, arguments)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """What can be known to fail is said before minutes of measuring."""
+    from stepscope.calibration.groups import in_job
+    from stepscope.errors import UsageError
+
+    for path in (arguments.out, arguments.plot):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {path.parent}"
+            raise UsageError(f"{path} {what}. Give the path of a file")
+    if arguments.plot is not None:
+        from stepscope.notebook.extras import need
+
+        if arguments.plot.suffix.casefold() not in PICTURES:
+            raise UsageError(f"--plot {arguments.plot}: the name must end in {', '.join(PICTURES)}")
+        need("matplotlib.figure", "notebook", "--plot")
+    if arguments.nccl_tests and (arguments.ranks or arguments.only or arguments.device or arguments.quick):
+        raise UsageError("--nccl-tests reads files and measures nothing: leave out --ranks, --only, --device and --quick")
+    if arguments.ranks and in_job():
+        raise UsageError("this process is one of torchrun's ranks already: leave out --ranks")
+    if arguments.only == "device" and arguments.ranks:
+        raise UsageError("--only device measures no collectives: leave out --ranks")
+    if arguments.only == "collectives" and not (arguments.ranks or in_job()):
+        raise UsageError("collectives need several ranks: give --ranks N, or start with torchrun -m stepscope calibrate")
+
+
+def _measured(arguments: argparse.Namespace) -> Calibrated | None:
+    """None in ranks that have nothing to write."""
+    from stepscope import __version__
+    from stepscope.calibration.device import find_device
+    from stepscope.calibration.extent import extent_of
+    from stepscope.calibration.groups import in_job, number
+    from stepscope.calibration.survey import joined, measure_device
+
+    is_job = in_job()
+    device = find_device(arguments.device, number("LOCAL_RANK") if is_job else 0)
+    extent = extent_of(device.kind, arguments.quick)
+    made_by = f"stepscope {__version__}"
+    is_first = not is_job or number("RANK") == 0
+    alone = None
+    if is_first and arguments.only != "collectives":
+        alone = measure_device(device, extent, made_by, _told)
+    if arguments.only == "device" or not (is_job or arguments.ranks):
+        return alone
+    links = _in_job(device, extent, made_by) if is_job else _with_ranks(arguments)
+    if not is_first or links is None:
+        return None
+    return joined(alone, links) if alone else links
+
+
+def _in_job(device: Device, extent: Extent, made_by: str) -> Calibrated:
+    from stepscope.calibration.groups import join
+    from stepscope.calibration.survey import measure_job
+
+    job = join(device)
+    try:
+        return measure_job(job, extent, made_by, _told if job.rank == 0 else _hush)
+    finally:
+        job.dist.destroy_process_group()
+
+
+def _with_ranks(arguments: argparse.Namespace) -> Calibrated:
+    """Starts this command again, once per rank; a file of theirs comes back."""
+    import os
+    import tempfile
+    import time
+
+    from stepscope.cli.owned_job import OwnedJob, owned
+    from stepscope.errors import InputError
+    from stepscope.readers.hardware_file import read_hardware
+
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
+        out = Path(folder) / "links.json"
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={arguments.ranks}"]
+        command += ["-m", "stepscope", "calibrate", "--only", "collectives", "--out", str(out)]
+        command += ["--quick"] if arguments.quick else []
+        command += ["--device", arguments.device] if arguments.device else []
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, QUIET: "1"}
+        with owned(lambda: OwnedJob(command, environment)) as job:
+            while (code := job.exit_code()) is None:
+                time.sleep(LOOK_S)
+        if code:
+            raise InputError(
+                f"the {arguments.ranks} ranks ended with code {code}: what they said stands above. Nothing was written"
+            )
+        return read_hardware(out)
+
+
+def _from_nccl_tests(arguments: argparse.Namespace) -> Calibrated:
+    """The tests' points, beside what a hardware file at --out holds of the device already."""
+    from dataclasses import replace
+
+    from stepscope import __version__
+    from stepscope.calibration.region_fit import fit_collectives
+    from stepscope.calibration.survey import empty, joined
+    from stepscope.core.calibrated import Machine
+    from stepscope.readers.hardware_file import read_hardware
+    from stepscope.readers.nccl_tests import read_nccl_tests
+
+    tests = [read_nccl_tests(path) for path in arguments.nccl_tests]
+    points = tuple(point for test in tests for point in test.points)
+    machine = Machine(
+        kind="unknown",
+        device=next((test.device for test in tests if test.device), "unknown"),
+        num_ranks=max(point.group_size for point in points),
+        num_nodes=max(test.num_nodes for test in tests),
+    )
+    links = empty(machine, f"stepscope {__version__}", "nccl-tests or rccl-tests; out of place, spread to in place")
+    notes = tuple(note for test in tests for note in test.notes)
+    links = replace(links, collectives=points, collective_fits=fit_collectives(points), notes=notes)
+    if not arguments.out.exists():
+        return links
+    print(f"{arguments.out} keeps what it holds of the device; its collectives are the tests' now.", file=sys.stderr)
+    return joined(read_hardware(arguments.out), links)
+
+
+def _finish(found: Calibrated, arguments: argparse.Namespace) -> int:
+    import os
+
+    from stepscope.calibration.saving import save
+    from stepscope.calibration.summary import summary
+
+    save(found, arguments.out)
+    if QUIET in os.environ:
+        return 0
+    text = summary(found)
+    encoding = (sys.stdout.encoding or "ascii").lower()
+    print(text if "utf" in encoding else text.encode("ascii", "replace").decode())
+    print(f"Written to {arguments.out}")
+    if arguments.plot is not None:
+        from stepscope.calibration.picture import draw
+
+        draw(found, arguments.plot)
+        print(f"Drawn in {arguments.plot}")
+    return 0
+
+
+def _told(what: str) -> None:
+    print(f"measuring {what} ...", file=sys.stderr, flush=True)
+
+
+def _hush(what: str) -> None:
+    del what
+
+
+def _ranks(text: str) -> int:
+    if not text.isdigit() or not 2 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks: 2 or more")
+    return int(text)

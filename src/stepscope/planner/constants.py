@@ -1,0 +1,91 @@
+"""What datasheets and configurations do not say: a few efficiencies, the same for every model, cluster and source.
+
+Each says where it comes from. Those marked *fitted* were set on some of the published results alone, which docs/planner.md names;
+the figures there are on the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MICRO = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """Shares are of the datasheet's figure."""
+
+    # Matrix products.
+    gemm_share: float = 0.82
+    """Of the peak that a large product reaches up to Ampere: an A100 does about 255 of 312 TFLOP/s for long."""
+    gemm_share_hopper: float = 0.70
+    """Hopper and later run into their power limit first: products of random numbers, measured for a quarter of a second each
+    on an H200, come to 650-685 of 989."""
+    gemm_share_fp8: float = 0.62
+    """1,160 to 1,240 of 1,979, there too."""
+    gemm_share_fp4: float = 0.30
+    """*Fitted*: with the layers that stay in 8 or 16 bits and the scaling of blocks."""
+    grouped_share: float = 0.70
+    """Of a plain product's rate that experts' products reach, which run together but are each small."""
+    half_k: float = 150.0
+    """Inner size at which a product reaches half of that: its tiles need filling and draining (H200: 525 TFLOP/s at 512,
+    590 at 1,024, 645 at 2,048)."""
+    wave_tail: float = 0.5
+    """Of the last wave's empty places that time is lost for; the rest is hidden by smaller tiles and split sums."""
+
+    # Memory.
+    stream_share: float = 0.80
+    """Of the bandwidth that a kernel reaches which only reads and writes."""
+    unfused_passes: float = 1.8
+    """Where norms, activations, dropout and residuals are kernels of their own: so many times what fused ones move, and norms
+    and casts reach half the bandwidth of a copy (H200)."""
+
+    # Attention in one kernel, of the 16-bit peak, causal pairs counted once. By kernel: FlashAttention 2 or older; newer ones for
+    # Hopper. H200, heads of 128: 290-317 and 520-580 TFLOP/s forward, 260-318 and 445-525 backward.
+    flash_share: float = 0.52
+    """Up to Ampere."""
+    flash_share_hopper: float = 0.325
+    fused_share_hopper: float = 0.59
+    flash_backward: float = 0.82
+    """Of the forward's rate."""
+    attention_half: float = 400.0
+    """Length at which half of that is reached; of the part that is there at a time, where ranks pass keys around."""
+    narrow_heads: float = 0.78
+    """Heads of 64 or less reach so much of that."""
+
+    # Links.
+    link_share: float = 0.74
+    """Of a node's own links, as bus bandwidth: NCCL reaches 230 of 300 GB/s on an A100, 360 of 450 on an H100."""
+    network_share: float = 0.75
+    network_fall: float = 0.08
+    """Bus bandwidth over several nodes falls with their number to this power."""
+    network_latency: float = 2.0
+    """Times the latency between nodes, when all ranks send at once."""
+    overlap: float = 0.85
+    """Of the work meanwhile that a transfer can hide behind: both want the device's memory and some of its cores."""
+
+    # The host.
+    host_layer_s: float = 1300 * MICRO
+    """To launch one layer's forward; its backward takes as long again."""
+    host_backward: float = 1.3
+    host_unfused: float = 1.45
+    """Where norms, activations and residuals are many small kernels, so many times that."""
+    host_mixture: float = 2.0
+    """A layer with experts has so many times the launches: router, sorting, exchange, grouped products."""
+    host_collective_s: float = 90 * MICRO
+    """To launch one collective between layers' parts."""
+    host_send_s: float = 500 * MICRO
+    """To hand a micro-batch on to the next stage and get one, each way."""
+    jitter: float = 0.0
+    """Ranks wait for the slowest of them: a share of the step for each doubling of nodes."""
+
+    # Memory of the device.
+    context_bytes: float = 0.7e9
+    """The driver's own, which no allocator counts: 0.5 to 2 GiB."""
+    group_bytes: float = 0.4e9
+    """NCCL's buffers for each kind of group, outside the allocator too: 1 to 2 GiB in all."""
+    fragmentation: float = 1.04
+    """Reserved over allocated, the mean of 344 ranks."""
+
+
+DEFAULT = Constants()

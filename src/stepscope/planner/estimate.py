@@ -1,0 +1,84 @@
+"""Memory and time of many layouts at once, or the whole account of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.errors import UsageError
+from stepscope.planner.flops import model_flops_per_token
+from stepscope.planner.job import Job
+from stepscope.planner.layout import Layout, Layouts
+from stepscope.planner.memory import Memory, memory
+from stepscope.planner.network import Network
+from stepscope.planner.parameters import parameters
+from stepscope.planner.rates import Floats, rates_of
+from stepscope.planner.step_time import Times, step_times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """One place for each layout."""
+
+    job: Job
+    layouts: Layouts
+    memory: Memory
+    times: Times
+
+    @property
+    def step_s(self) -> Floats:
+        return self.times.step
+
+    @property
+    def memory_bytes(self) -> Floats:
+        return self.memory.total
+
+    @property
+    def fits(self) -> Floats:
+        return self.memory_bytes <= self.job.cluster.memory_bytes
+
+    @property
+    def num_devices(self) -> Floats:
+        each = self.layouts
+        return each.tp * each.cp * each.pp * each.dp
+
+    @property
+    def tokens_per_s_per_device(self) -> Floats:
+        each = self.layouts
+        tokens = each.dp * each.micro_batch * each.num_micro * self.job.seq_len
+        return tokens / self.step_s / self.num_devices
+
+    @property
+    def mfu(self) -> Floats:
+        """Model FLOP over what the datasheet's peak would have done; every pair of tokens counted, nothing recomputed."""
+        rate = self.tokens_per_s_per_device * model_flops_per_token(self.job.model, self.job.seq_len)
+        if self.job.is_adapter:
+            # Frozen weights have no gradients: two passes instead of three.
+            rate = rate * 2 / 3
+        return rate / self.job.cluster.peak_flops[self.job.precision]
+
+
+def estimate(job: Job, layouts: Layouts) -> Estimates:
+    """Every layout's memory and time. They must divide what they cut: see `search` for those that do."""
+    rates = rates_of(
+        job.cluster,
+        job.precision,
+        job.constants,
+        job.value_bytes,
+        head_dim=job.model.head_dim,
+        is_new_attention=job.framework.has_new_attention,
+    )
+    if rates is None:
+        known = ", ".join(sorted(job.cluster.peak_flops))
+        raise UsageError(f"{job.cluster.device.name} has no unit for {job.precision}; it has {known}")
+    held = parameters(job, layouts)
+    network = Network(job.cluster, job.constants)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = step_times(job, layouts, rates, network, held)
+    return Estimates(job=job, layouts=layouts, memory=memory(job, layouts, held), times=times)
+
+
+def estimate_one(job: Job, layout: Layout) -> Estimates:
+    """One layout's."""
+    return estimate(job, Layouts.of([layout]))

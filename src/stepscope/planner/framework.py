@@ -1,0 +1,93 @@
+"""What a framework does with a layout: bytes it keeps, what it overlaps, what it fuses. Documented habits, no efficiencies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """Habits that decide memory and time beside the layout itself."""
+
+    name: str
+    weight_bytes: float = 2.0
+    """Of a weight that products use, kept by each data rank below ZeRO-3."""
+    grad_bytes: float = 4.0
+    """Of a gradient kept between micro-batches."""
+    extra_grad_bytes: float = 0.0
+    """Of a second one beside it, in the weights' own precision."""
+    state_bytes: float = 12.0
+    """Of the optimizer's, its own copy of the weights included: Adam has 4 + 4 + 4."""
+    sharded_bytes: float = 16.0
+    """Under ZeRO-3, all of a parameter together: FSDP keeps weights, gradients and two moments in fp32."""
+    comm_grad_bytes: float = 4.0
+    """In which gradients are reduced."""
+    overlaps_data: bool = False
+    """Whether gradients are reduced while the last backward runs."""
+    overlaps_tensor: bool = False
+    overlaps_pipeline: bool = False
+    fuses: bool = True
+    """Whether norms, activations, dropout and residuals run as few kernels (by hand or by a compiler)."""
+    is_compiled: bool = False
+    """Whether graphs or a compiler take the host's launches off it."""
+    has_new_attention: bool = False
+    """Whether attention is a kernel made for the newest devices (FlashAttention 3, cuDNN) or an older one."""
+    logit_passes: float = 48.0
+    """Bytes read and written for one logit from head to loss and back: 51 for PyTorch's own in fp32, measured."""
+    has_dropout: bool = False
+    accumulates_fused: bool = True
+    """Whether gradients are added up inside the products' own kernels."""
+    selective_is_ops: bool = False
+    """Whether selective recompute means every other product and all that is cheap, instead of attention's inside."""
+    selective_is_cheap: bool = False
+    """Whether it means what is cheap to repeat: norms and activations, whose outputs are then not kept."""
+    balances_stages: bool = False
+    """Whether the stages with embedding and head get fewer layers."""
+    logit_bytes: float = 10.0
+    """Per logit at the loss: the product's own, an fp32 copy, and its gradient."""
+    parallel_logit_bytes: float = 14.0
+    """The same where tensor ranks share the vocabulary: the softmax is kept in fp32 too."""
+    kept_gathered: float = 0.0
+    """Of a layer's gathered inputs that stay whole until backward under sequence parallelism; else they are gathered again."""
+    scatters_sends: bool = True
+    """Whether tensor ranks each send their part of an activation to the next stage."""
+    extra_activation: float = 0.0
+    """Copies kept per token and channel in bytes, beyond what backward needs."""
+
+
+MEGATRON = Framework(name="megatron", has_dropout=True)
+MEGATRON_CORE = Framework(
+    name="megatron-core", overlaps_data=True, overlaps_tensor=True, comm_grad_bytes=4.0, balances_stages=True
+)
+MEGATRON_DEEPSPEED = Framework(
+    extra_grad_bytes=2.0,
+    name="megatron-deepspeed",
+    has_dropout=True,
+    accumulates_fused=False,
+    comm_grad_bytes=2.0,
+    grad_bytes=2.0,
+)
+NANOTRON = Framework(
+    name="nanotron",
+    grad_bytes=4.0,
+    extra_grad_bytes=2.0,
+    fuses=False,
+    accumulates_fused=False,
+    balances_stages=True,
+    scatters_sends=False,
+    parallel_logit_bytes=15.0,
+    kept_gathered=1.0,
+)
+TORCHTITAN = Framework(
+    name="torchtitan", overlaps_data=True, overlaps_pipeline=True, fuses=False, comm_grad_bytes=4.0, selective_is_ops=True
+)
+FSDP = Framework(name="fsdp", overlaps_data=True, fuses=False, comm_grad_bytes=2.0, logit_bytes=8.0)
+INTERNEVO = Framework(name="internevo", overlaps_data=True, comm_grad_bytes=2.0, grad_bytes=2.0, fuses=False)
+DDP = Framework(name="ddp", overlaps_data=True, fuses=False, weight_bytes=4.0, grad_bytes=4.0, state_bytes=8.0)
+
+FRAMEWORKS = (MEGATRON, MEGATRON_CORE, MEGATRON_DEEPSPEED, NANOTRON, TORCHTITAN, FSDP, INTERNEVO, DDP)
+
+
+def find_framework(name: str) -> Framework | None:
+    """By its own name."""
+    return next((each for each in FRAMEWORKS if each.name == name), None)

@@ -1,0 +1,239 @@
+"""One layer on one device: matrix products, attention, passes over memory, and what the host needs to launch them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepscope.planner.job import Job
+from stepscope.planner.layout import Layouts
+from stepscope.planner.network import Group, Network
+from stepscope.planner.rates import Floats, Rates
+
+DROPPED_PASSES = 2.5
+"""Passes that dropout adds over what it drops: one read, one write and the mask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """Seconds of one micro-batch through one layer, forward or backward."""
+
+    gemm: Floats
+    attention: Floats
+    stream: Floats
+    tensor_comms: Floats
+    expert_comms: Floats
+    context_comms: Floats
+    host: Floats
+
+    @property
+    def device(self) -> Floats:
+        """What the device computes."""
+        return self.gemm + self.attention + self.stream
+
+    @property
+    def comms(self) -> Floats:
+        return self.tensor_comms + self.expert_comms + self.context_comms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTime:
+    """A layer's passes. `again` is what backward repeats of forward under recomputation."""
+
+    forward: Pass
+    backward: Pass
+    again_s: Floats
+    gather_s: Floats
+    """Of its weights, where they are sharded (ZeRO-3); once for each pass."""
+    scatter_s: Floats
+
+
+def products(job: Job, layouts: Layouts, *, is_mixture: bool) -> list[tuple[Any, Any, Any, Any]]:
+    """The layer's matrix products: how many, and m, n, k of each. Experts' come as one product per expert on the device."""
+    model, tp = job.model, layouts.tp
+    tokens = layouts.micro_batch * job.seq_len // layouts.cp
+    h = model.hidden
+    found: list[tuple[Any, Any, Any, Any]] = []
+    if model.latent is not None:
+        latent = model.latent
+        qk = model.heads * (latent.nope_dim + latent.rope_dim)
+        if latent.q_rank is None:
+            found.append((1, tokens, qk / tp, h))
+        else:
+            found += [(1, tokens, latent.q_rank, h), (1, tokens, qk / tp, latent.q_rank)]
+        found.append((1, tokens, latent.kv_rank + latent.rope_dim, h))
+        found.append((1, tokens, model.heads * (latent.nope_dim + latent.v_dim) / tp, latent.kv_rank))
+        found.append((1, tokens, h, model.heads * latent.v_dim / tp))
+    else:
+        q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
+        found += [(1, tokens, (q + 2 * kv) / tp, h), (1, tokens, h, q / tp)]
+    up = 2 if model.is_gated else 1
+    if is_mixture and model.experts is not None:
+        experts = model.experts
+        local = np.maximum(experts.num / layouts.ep, 1)
+        each = tokens * experts.top_k / local
+        found += [
+            (local, each, up * experts.ffn_hidden / tp, h),
+            (local, each, h, experts.ffn_hidden / tp),
+            (1, tokens, experts.num, h),
+        ]
+        if experts.shared_ffn_hidden:
+            found += [(1, tokens, up * experts.shared_ffn_hidden / tp, h), (1, tokens, h, experts.shared_ffn_hidden / tp)]
+    else:
+        found += [(1, tokens, up * model.ffn_hidden / tp, h), (1, tokens, h, model.ffn_hidden / tp)]
+    return found
+
+
+def attention_flops(job: Job, layouts: Layouts) -> Floats:
+    """Of scores and their use in one forward of one micro-batch, every pair of tokens counted."""
+    model = job.model
+    tokens = layouts.micro_batch * job.seq_len / layouts.cp
+    latent = model.latent
+    width = model.heads * (2 * model.head_dim if latent is None else latent.nope_dim + latent.rope_dim + latent.v_dim)
+    return 2.0 * tokens * job.seq_len * width / layouts.tp
+
+
+def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is_mixture: bool) -> LayerTime:
+    model, framework, constants = job.model, job.framework, job.constants
+    tp, bytes_each = layouts.tp, job.value_bytes
+    tokens = layouts.micro_batch * job.seq_len / layouts.cp
+    forward_gemm: Any = 0.0
+    backward_gemm: Any = 0.0
+    for num, m, n, k in products(job, layouts, is_mixture=is_mixture):
+        if not isinstance(num, int):
+            num = num / constants.grouped_share
+        forward_gemm = forward_gemm + num * rates.gemm_s(m, n, k)
+        backward_gemm = backward_gemm + num * rates.gemm_s(m, k, n)
+        if not job.is_adapter:
+            backward_gemm = backward_gemm + num * rates.gemm_s(k, n, m)
+    core_forward, core_backward = _attention(job, layouts, rates)
+    outer = np.where(layouts.is_sequence_parallel == 1, tokens / tp, tokens)
+    q = model.heads * model.head_dim
+    kv = 2 * model.kv_heads * model.head_dim
+    middle = model.ffn_hidden
+    spread: Any = 0.0
+    if is_mixture and model.experts is not None:
+        middle = model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
+        # Tokens are copied into the order of experts and back.
+        spread = 4 * tokens * model.experts.top_k * model.hidden
+    # Two norms, two residual sums; rotations; the activation.
+    passes = outer * model.hidden * (10 + 2 * DROPPED_PASSES * framework.has_dropout)
+    passes = passes + tokens / tp * (2 * (q + kv) + (3 if model.is_gated else 2) * middle) + spread
+    passes = passes * bytes_each * (1.0 if framework.fuses else constants.unfused_passes)
+    stream = rates.stream_s(passes)
+    comms = _tensor_comms(job, layouts, network, tokens)
+    experts_s = _expert_comms(job, layouts, network, tokens) if is_mixture else np.zeros(len(layouts))
+    context = _context_comms(job, layouts, rates, network, tokens)
+    host = (
+        constants.host_layer_s
+        * (constants.host_mixture if is_mixture else 1.0)
+        * (1.0 if framework.fuses else constants.host_unfused)
+        * (0.15 if framework.is_compiled else 1.0)
+    )
+    launches = 2 * (tp > 1) * constants.host_collective_s
+    forward = Pass(
+        gemm=forward_gemm,
+        attention=core_forward,
+        stream=stream,
+        tensor_comms=comms,
+        expert_comms=experts_s,
+        context_comms=context,
+        host=host + launches,
+    )
+    backward = Pass(
+        gemm=backward_gemm,
+        attention=core_backward,
+        stream=2 * stream,
+        tensor_comms=comms,
+        expert_comms=experts_s,
+        context_comms=2 * context,
+        host=host * constants.host_backward + launches,
+    )
+    return LayerTime(
+        forward=forward,
+        backward=backward,
+        again_s=_again(job, layouts, forward),
+        **_sharding(job, layouts, network, is_mixture=is_mixture),
+    )
+
+
+def _again(job: Job, layouts: Layouts, forward: Pass) -> Floats:
+    """What recomputation repeats."""
+    whole = np.maximum(forward.device + forward.comms, forward.host)
+    if job.framework.selective_is_ops:
+        part = forward.gemm / 2 + forward.stream
+    elif job.framework.selective_is_cheap:
+        part = 0.5 * forward.stream + np.where(layouts.is_flash == 1, 0.0, forward.attention)
+    else:
+        part = np.where(layouts.is_flash == 1, 0.0, forward.attention)
+    return np.where(layouts.recompute == 2, whole, np.where(layouts.recompute == 1, part, 0.0))
+
+
+def _attention(job: Job, layouts: Layouts, rates: Rates) -> tuple[Floats, Floats]:
+    """Seconds of attention's inside, forward and backward."""
+    flops = attention_flops(job, layouts)
+    part = job.seq_len / layouts.cp
+    pairs_share = (0.5 if job.model.is_causal else 1.0) * (1 + job.constants.attention_half / part)
+    flash_forward = flops * pairs_share / rates.attention
+    flash_backward = 2.5 * flops * pairs_share / rates.attention_backward
+    # Without one kernel for it: two batched products with a short inner size, and passes over all scores.
+    model = job.model
+    scores = layouts.micro_batch * model.heads / layouts.tp * job.seq_len * (job.seq_len / layouts.cp)
+    inner = model.head_dim / (model.head_dim + rates.half_k)
+    plain = flops / (rates.gemm * inner) * (1.8 if model.head_dim % 8 else 1.0)
+    dropped = DROPPED_PASSES * job.framework.has_dropout
+    forward_passes, backward_passes = (
+        4 + dropped + (0 if job.framework.fuses else 4),
+        5 + dropped + (0 if job.framework.fuses else 4),
+    )
+    plain_forward = plain + rates.stream_s(scores * job.value_bytes * forward_passes)
+    plain_backward = 2 * plain + rates.stream_s(scores * job.value_bytes * backward_passes)
+    is_flash = layouts.is_flash == 1
+    return np.where(is_flash, flash_forward, plain_forward), np.where(is_flash, flash_backward, plain_backward)
+
+
+def _tensor_comms(job: Job, layouts: Layouts, network: Network, tokens: Any) -> Floats:
+    """Two all-reduces of the activations, or as many gathers and scatters."""
+    group = Group(layouts.tp, np.ones_like(layouts.tp))
+    moved = tokens * job.model.hidden * job.value_bytes
+    whole = 2 * network.reduce_s(group, moved)
+    if job.framework.overlaps_tensor:
+        whole = np.where(layouts.is_sequence_parallel == 1, whole * 0.4, whole)
+    return whole
+
+
+def _expert_comms(job: Job, layouts: Layouts, network: Network, tokens: Any) -> Floats:
+    """Tokens to their experts and back."""
+    experts = job.model.experts
+    assert experts is not None
+    group = Group(layouts.ep, layouts.tp)
+    one = tokens / layouts.tp * job.model.hidden * job.value_bytes
+    return 2 * network.scatter_all_s(group, one, experts.top_k)
+
+
+def _context_comms(job: Job, layouts: Layouts, rates: Rates, network: Network, tokens: Any) -> Floats:
+    """Keys and values around the ring, behind the attention of the part that is there."""
+    model = job.model
+    moved = tokens * 2 * model.kv_heads * model.head_dim / layouts.tp * job.value_bytes
+    whole = network.gather_s(Group(layouts.cp, layouts.tp), moved * layouts.cp)
+    flops = attention_flops(job, layouts)
+    hidden = flops * 0.5 / rates.attention
+    return np.where(layouts.cp > 1, np.maximum(whole - hidden * job.constants.overlap, 0.0), 0.0)
+
+
+def _sharding(job: Job, layouts: Layouts, network: Network, *, is_mixture: bool) -> dict[str, Floats]:
+    """A layer's weights gathered from its shards, and its gradients scattered to them."""
+    model = job.model
+    params: Any = model.attention_params + model.norm_params
+    params = params + (model.beside_experts_params if is_mixture else model.dense_mlp_params)
+    width = layouts.shard_width
+    parts = [(params / layouts.tp, Group(width, layouts.tp))]
+    if is_mixture and model.experts is not None:
+        routed = model.expert_params * model.experts.num / layouts.ep / layouts.tp
+        parts.append((routed, Group(np.maximum(width // layouts.ep, 1), layouts.tp * layouts.ep)))
+    is_sharded = layouts.zero_stage == 3
+    gather = sum(network.gather_s(group, held * job.value_bytes) for held, group in parts)
+    scatter = sum(network.gather_s(group, held * job.framework.comm_grad_bytes) for held, group in parts)
+    return {"gather_s": np.where(is_sharded, gather, 0.0), "scatter_s": np.where(is_sharded, scatter, 0.0)}

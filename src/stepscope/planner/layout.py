@@ -1,0 +1,128 @@
+"""How a model is cut over devices, one layout or a million of them as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+RECOMPUTE = ("none", "selective", "full")
+SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
+"""With `vpp` over 1, 1f1b is interleaved."""
+OFFLOAD = ("none", "optimizer", "all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One way to cut the job. Devices: tp x cp x pp x dp; the batch: dp x micro_batch x num_micro."""
+
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    """Experts are spread over so many ranks of the data and context width."""
+    micro_batch: int = 1
+    num_micro: int = 1
+    """Micro-batches of a step, on each data rank."""
+    zero_stage: int = 0
+    """0 nothing is sharded over data ranks, 1 the optimizer, 2 gradients too, 3 weights too (FSDP)."""
+    shard: int = 0
+    """Ranks that share one copy of the weights (HSDP); 0 is all of them."""
+    is_sequence_parallel: bool = False
+    recompute: str = "none"
+    schedule: str = "1f1b"
+    offload: str = "none"
+    is_flash: bool = True
+
+    @property
+    def num_devices(self) -> int:
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def global_batch(self) -> int:
+        return self.dp * self.micro_batch * self.num_micro
+
+    def __str__(self) -> str:
+        words = [f"tp{self.tp}"]
+        if self.cp > 1:
+            words.append(f"cp{self.cp}")
+        words.append(f"pp{self.pp}" + (f"v{self.vpp}" if self.vpp > 1 else ""))
+        words.append(f"dp{self.dp}")
+        if self.ep > 1:
+            words.append(f"ep{self.ep}")
+        words.append(f"mb{self.micro_batch}")
+        if self.zero_stage:
+            words.append(f"z{self.zero_stage}" + (f"/{self.shard}" if 0 < self.shard < self.dp * self.cp else ""))
+        if self.is_sequence_parallel:
+            words.append("sp")
+        if self.recompute != "none":
+            words.append(self.recompute)
+        if self.schedule != "1f1b":
+            words.append(self.schedule)
+        if self.offload != "none":
+            words.append(f"offload-{self.offload}")
+        if not self.is_flash:
+            words.append("no-flash")
+        return "-".join(words)
+
+
+_CODED = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """Many layouts: a column for each field of Layout, words as their place in the lists above."""
+
+    tp: Ints
+    pp: Ints
+    vpp: Ints
+    dp: Ints
+    cp: Ints
+    ep: Ints
+    micro_batch: Ints
+    num_micro: Ints
+    zero_stage: Ints
+    shard: Ints
+    is_sequence_parallel: Ints
+    recompute: Ints
+    schedule: Ints
+    offload: Ints
+    is_flash: Ints
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @property
+    def shard_width(self) -> Ints:
+        """Ranks over which states are sharded: those of the data and the context width, which hold the same weights."""
+        copies = self.dp * self.cp
+        return np.where(self.shard > 0, np.minimum(self.shard, copies), copies)
+
+    def take(self, which: Any) -> Layouts:
+        """Some of them, by place or by mask."""
+        return Layouts(**{each.name: getattr(self, each.name)[which] for each in fields(self)})
+
+    def one(self, place: int) -> Layout:
+        told: dict[str, Any] = {}
+        for each in fields(self):
+            value = int(getattr(self, each.name)[place])
+            told[each.name] = _CODED[each.name][value] if each.name in _CODED else value
+        for name in ("is_sequence_parallel", "is_flash"):
+            told[name] = bool(told[name])
+        return Layout(**told)
+
+    @staticmethod
+    def of(layouts: Iterable[Layout]) -> Layouts:
+        columns: dict[str, list[int]] = {each.name: [] for each in fields(Layouts)}
+        for layout in layouts:
+            for name, column in columns.items():
+                value = getattr(layout, name)
+                column.append(_CODED[name].index(value) if name in _CODED else int(value))
+        return Layouts(**{name: np.array(column, dtype=np.int64) for name, column in columns.items()})

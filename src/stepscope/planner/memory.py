@@ -1,0 +1,166 @@
+"""What one device holds at its fullest, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from stepscope.planner.job import Job
+from stepscope.planner.layout import Layouts
+from stepscope.planner.parameters import Parameters, fullest_stage, shared_out
+from stepscope.planner.rates import Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes, of the stage that has most."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    activations: Floats
+    logits: Floats
+    gathered: Floats
+    """Weights and gradients of the layers that are whole just now (ZeRO-3)."""
+    buffers: Floats
+    """Of collectives, and of micro-batches on their way between stages."""
+    slack: Floats
+    """What the allocator holds and does not use."""
+    context: Floats
+    """The driver's, outside the allocator."""
+
+    @property
+    def parts(self) -> dict[str, Floats]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @property
+    def allocated(self) -> Floats:
+        """The tensors alone."""
+        return self.reserved - self.slack
+
+    @property
+    def reserved(self) -> Floats:
+        """What PyTorch's allocator takes of the device."""
+        return self.total - self.context
+
+    @property
+    def total(self) -> Floats:
+        """What the device shows as used."""
+        return sum(self.parts.values(), start=np.zeros(1))
+
+
+def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
+    framework, constants = job.framework, job.constants
+    local = parameters.dense + parameters.routed
+    width = layouts.shard_width
+    own = shared_out(parameters, layouts, width)
+    stage = layouts.zero_stage
+    is_whole = stage == 3
+    weights = np.where(is_whole, own * (framework.sharded_bytes - 12.0), local * framework.weight_bytes)
+    grads = local * (framework.grad_bytes + framework.extra_grad_bytes)
+    each = framework.grad_bytes + framework.extra_grad_bytes
+    grads = np.where(is_whole, own * 4.0, np.where(stage == 2, local * framework.weight_bytes + own * each, grads))
+    states = np.where(stage >= 1, own, local) * np.where(is_whole, 8.0, framework.state_bytes)
+    if job.is_adapter:
+        grads, states = np.zeros(len(layouts)), np.zeros(len(layouts))
+    is_out = layouts.offload >= 1
+    states = np.where(is_out, 0.0, states)
+    grads = grads if job.is_adapter else np.where(is_out, np.where(stage >= 2, own, local) * framework.weight_bytes, grads)
+    weights = np.where(layouts.offload == 2, 0.0, weights)
+    first, last, logits = _activations(job, layouts)
+    is_last = last + logits > first
+    gathered_layers = np.where(is_whole & (width > 1), 2 * parameters.largest_layer, 0.0)
+    gathered = gathered_layers * framework.weight_bytes + np.where(
+        is_whole & (width > 1),
+        (parameters.largest_layer + parameters.outer) * (framework.weight_bytes + framework.comm_grad_bytes),
+        0.0,
+    )
+    gathered = gathered + np.where(layouts.offload == 2, 2 * parameters.largest_layer * framework.weight_bytes, 0.0)
+    buffers = _buffers(job, layouts)
+    held = weights + grads + states + np.where(is_last, last, first) + np.where(is_last, logits, 0.0) + gathered + buffers
+    return Memory(
+        weights=weights,
+        gradients=grads,
+        optimizer=states,
+        activations=np.where(is_last, last, first),
+        logits=np.where(is_last, logits, 0.0),
+        gathered=gathered,
+        buffers=buffers,
+        slack=held * (constants.fragmentation - 1),
+        context=_context(job, layouts),
+    )
+
+
+def _context(job: Job, layouts: Layouts) -> Floats:
+    """The driver's own, and NCCL's buffers for each kind of group that a rank is in."""
+    constants = job.constants
+    kinds = sum((width > 1).astype(np.int64) for width in (layouts.tp, layouts.pp, layouts.dp * layouts.cp, layouts.ep))
+    return np.asarray(constants.context_bytes + kinds * constants.group_bytes)
+
+
+def layer_bytes(job: Job, layouts: Layouts) -> Floats:
+    """Kept of one micro-batch by one layer until its backward, nothing recomputed (Korthikanti et al. 2022, section 4)."""
+    model, framework = job.model, job.framework
+    tokens = layouts.micro_batch * job.seq_len / layouts.cp
+    outer = np.where(layouts.is_sequence_parallel == 1, tokens / layouts.tp, tokens)
+    inner = tokens / layouts.tp
+    latent = model.latent
+    q = model.heads * model.head_dim if latent is None else model.heads * (latent.nope_dim + latent.rope_dim)
+    kv = (
+        2 * model.kv_heads * model.head_dim
+        if latent is None
+        else model.heads * (latent.nope_dim + latent.rope_dim + latent.v_dim)
+    )
+    out = model.heads * (model.head_dim if latent is None else latent.v_dim)
+    # Of the MLP the product's output and the activation's, or what the latter is made of again.
+    again = (layouts.recompute == 1) & framework.selective_is_cheap
+    gated = np.where(again, 2, 4 if not framework.fuses else 3)
+    times = gated if model.is_gated else np.where(again, 1, 2)
+    middle: Any = times * model.ffn_hidden
+    if model.experts is not None:
+        share = model.num_mixture_layers / model.layers
+        wide = times * (model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden)
+        middle = (1 - share) * middle + share * (wide + 2 * model.experts.top_k * model.hidden)
+    kept = (np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)) * job.value_bytes
+    kept = kept + framework.kept_gathered * (tokens - outer) * model.hidden * job.value_bytes
+    if framework.has_dropout:
+        kept = kept + 2 * outer * model.hidden
+    scores = layouts.micro_batch * model.heads * job.seq_len * (job.seq_len / layouts.cp) / layouts.tp
+    plain = scores * (5.0 if framework.has_dropout else 4.0)
+    kept = kept + np.where((layouts.is_flash == 1) | (layouts.recompute >= 1), 0.0, plain)
+    return np.asarray(kept + framework.extra_activation * tokens)
+
+
+def _activations(job: Job, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
+    """What the first stage keeps, what the last one does, and the logits there."""
+    model, framework = job.model, job.framework
+    tokens = layouts.micro_batch * job.seq_len / layouts.cp
+    outer = np.where(layouts.is_sequence_parallel == 1, tokens / layouts.tp, tokens)
+    whole = layer_bytes(job, layouts)
+    checkpoint = outer * model.hidden * job.value_bytes
+    if framework.selective_is_ops:
+        half = checkpoint * 2 + whole * 0.35
+        kept = np.choose(layouts.recompute, (whole, half, checkpoint))
+    else:
+        kept = np.choose(layouts.recompute, (whole, whole, checkpoint))
+    in_stage = fullest_stage(job, layouts)
+    pp, num_micro, vpp = layouts.pp, layouts.num_micro, layouts.vpp
+    flight = np.where(vpp > 1, np.minimum(pp, num_micro) * (1 + (pp - 1) / (pp * np.maximum(vpp, 1))), np.minimum(pp, num_micro))
+    flight = np.choose(
+        layouts.schedule, (flight, num_micro, np.minimum(pp, num_micro), np.minimum(2 * pp, num_micro), np.minimum(pp, num_micro))
+    )
+    # The layer that runs backward just now is whole, however little is kept of it; and its gradients beside it.
+    working = np.where(layouts.recompute == 2, whole, 0.0)
+    first = kept * in_stage * flight + working
+    last = kept * in_stage * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0)) + working
+    each = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
+    logits = tokens * model.vocab / layouts.tp * each
+    return first, last, logits
+
+
+def _buffers(job: Job, layouts: Layouts) -> Floats:
+    tokens = layouts.micro_batch * job.seq_len / layouts.cp
+    one = tokens * job.model.hidden * job.value_bytes
+    return np.where(layouts.tp > 1, 2 * one, 0.0) + np.where(layouts.pp > 1, 2 * one, 0.0)

@@ -1,0 +1,112 @@
+"""What a collective takes: bytes over the slowest tier that its group spans, and a latency for each hop."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stepscope.planner.cluster import Cluster, Tier
+from stepscope.planner.constants import Constants
+from stepscope.planner.rates import Floats
+
+TREE_SHARE = 0.45
+"""Of a ring's bandwidth that a tree reaches over nodes: from published all-reduces of 256 MB over 4 to 64 nodes of H100."""
+TREE_CHUNKS = 4
+"""Hops that a tree's pipeline takes for each level, from the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that talk: how many, and how far apart in the order of devices."""
+
+    size: Any
+    stride: Any
+
+
+def merged(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+    """Without those that are no faster than the next one: a rack on one switch is one large node."""
+    kept = [near for near, far in itertools.pairwise(tiers) if near.bytes_per_s > far.bytes_per_s]
+    return (*kept, tiers[-1])
+
+
+class Network:
+    """The tiers of a cluster, asked for many groups at once."""
+
+    def __init__(self, cluster: Cluster, constants: Constants) -> None:
+        near, *far = merged(cluster.tiers)
+        slower = (replace(tier, latency_s=tier.latency_s * constants.network_latency) for tier in far)
+        self._tiers = (near, *slower)
+        self._constants = constants
+
+    def bus_bytes_per_s(self, group: Group) -> Floats:
+        """What each member can send at the same time as all others do, the groups beside this one included."""
+        size, stride = np.asarray(group.size), np.asarray(group.stride)
+        constants = self._constants
+        near = self._tiers[0]
+        bus = np.full(np.broadcast(size, stride).shape, near.bytes_per_s * constants.link_share)
+        for nearer, tier in itertools.pairwise(self._tiers):
+            # Members in one unit of the nearer tier share the links that leave it: each has its own.
+            inside = np.clip(nearer.size // stride, 1, size)
+            units = size / inside
+            out = inside * tier.bytes_per_s * constants.network_share * np.maximum(units / 2, 1.0) ** -constants.network_fall
+            bus = np.where(units > 1, np.minimum(bus, out), bus)
+        return bus
+
+    def _units(self, group: Group) -> tuple[Floats, Floats]:
+        """Members in one node, and nodes."""
+        size = np.asarray(group.size)
+        inside = np.clip(self._tiers[0].size // np.asarray(group.stride), 1, size)
+        return inside, size / inside
+
+    def around_s(self, group: Group) -> Floats:
+        """Latency of a ring: a part goes from member to member, now inside a node, now out of it."""
+        size = np.asarray(group.size)
+        total: Any = (size - 1) * self._tiers[0].latency_s
+        for nearer, tier in itertools.pairwise(self._tiers):
+            inside = np.clip(nearer.size // np.asarray(group.stride), 1, size)
+            units = size / inside
+            total = np.where(units > 1, total + units * (tier.latency_s - self._tiers[0].latency_s), total)
+        return np.asarray(total)
+
+    def gather_s(self, group: Group, total_bytes: Any, num_parts: Any = 1) -> Floats:
+        """All-gather or reduce-scatter around a ring, of so many bytes when whole, in so many parts."""
+        size = np.asarray(group.size)
+        share = (size - 1) / size
+        hops = num_parts * self.around_s(group)
+        return np.where(size > 1, share * total_bytes / self.bus_bytes_per_s(group) + hops, 0.0)
+
+    def reduce_s(self, group: Group, total_bytes: Any, num_parts: Any = 1) -> Floats:
+        """All-reduce: a ring, or a tree over nodes that has fewer hops and less bandwidth."""
+        size = np.asarray(group.size)
+        inside, units = self._units(group)
+        moved = 2 * (size - 1) / size * total_bytes / self.bus_bytes_per_s(group)
+        ring = moved + num_parts * 2 * self.around_s(group)
+        levels = np.ceil(np.log2(np.maximum(units, 1)))
+        climb = (inside - 1) * self._tiers[0].latency_s + TREE_CHUNKS * levels * self._tiers[-1].latency_s
+        tree = np.where(units > 1, moved / TREE_SHARE, np.inf) + num_parts * 2 * climb
+        return np.where(size > 1, np.minimum(ring, tree), 0.0)
+
+    def scatter_all_s(self, group: Group, one_bytes: Any, num_copies: int) -> Floats:
+        """All-to-all of tokens to their experts: each goes to `num_copies` ranks drawn evenly, and to a node once."""
+        size = np.asarray(group.size)
+        near, far = self._tiers[0], self._tiers[-1]
+        _, units = self._units(group)
+        ranks = size * (1 - (1 - 1 / size) ** num_copies) * (size - 1) / size
+        within = ranks * one_bytes / (near.bytes_per_s * self._constants.link_share) + near.latency_s
+        nodes = units * (1 - (1 - 1 / units) ** num_copies) * (units - 1) / units
+        across = nodes * one_bytes / (far.bytes_per_s * self._constants.network_share) + far.latency_s
+        return np.where(size > 1, np.where(units > 1, np.maximum(within, across), within), 0.0)
+
+    def send_s(self, stride: Any, sent_bytes: Any) -> Floats:
+        """From one rank to the one `stride` further."""
+        stride = np.asarray(stride)
+        rate: Any = np.full(stride.shape, self._tiers[0].bytes_per_s * self._constants.link_share)
+        latency: Any = np.full(stride.shape, self._tiers[0].latency_s)
+        for nearer, tier in itertools.pairwise(self._tiers):
+            is_out = stride >= nearer.size
+            rate = np.where(is_out, tier.bytes_per_s * self._constants.network_share, rate)
+            latency = np.where(is_out, tier.latency_s, latency)
+        return np.asarray(sent_bytes / rate + latency)

@@ -1,0 +1,308 @@
+"""Published results, a row each: what was trained on what, without what was measured. See docs/planner.md for the format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepscope.errors import InputError, StepscopeError
+from stepscope.planner.catalog import find_model
+from stepscope.planner.cluster import Cluster
+from stepscope.planner.cluster_words import parse_cluster
+from stepscope.planner.estimate import Estimates, estimate
+from stepscope.planner.flops import model_flops_per_token
+from stepscope.planner.framework import (
+    FSDP,
+    INTERNEVO,
+    MEGATRON,
+    MEGATRON_CORE,
+    MEGATRON_DEEPSPEED,
+    NANOTRON,
+    TORCHTITAN,
+    Framework,
+)
+from stepscope.planner.job import Job
+from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
+from stepscope.planner.model import Experts, Model
+
+MOST_BYTES = 1 << 20
+USUAL_VOCAB = 51200
+USUAL_SEQ = 1024
+GIB = 2**30
+BARELY = 1.08
+
+
+class UnsupportedError(StepscopeError):
+    """A row that we cannot judge, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One published result, read."""
+
+    id: str
+    job: Job
+    layouts: Layouts
+    """One, or several where not all of it was published."""
+    is_recompute_told: bool = True
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file, one JSON object to a line."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if len(line) > MOST_BYTES:
+                    raise InputError(f"{path}, line {number}: longer than a row can be")
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    raise InputError(f"{path}, line {number}: not JSON; each line must be one row") from None
+                if not isinstance(row, dict):
+                    raise InputError(f"{path}, line {number}: not an object; each line must be one row")
+                yield row
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror}") from None
+
+
+def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
+    """The framework's habits, and whether it is one with attention in a single kernel."""
+    name = str(row.get("framework") or "").casefold()
+    options = json.dumps(row.get("options") or "").casefold()
+    if not name:
+        is_new = any(
+            word in str((row.get("cluster") or {}).get("gpu", "")).casefold() for word in ("h100", "h200", "b200", "b300")
+        )
+        return (MEGATRON_CORE, True) if is_new else (MEGATRON, False)
+    if "nanotron" in name:
+        return NANOTRON, True
+    if "torchtitan" in name:
+        return (replace(TORCHTITAN, fuses=True) if "compile" in options else TORCHTITAN), True
+    if "fsdp" in name or "composer" in name:
+        return FSDP, True
+    if "internevo" in name:
+        return INTERNEVO, True
+    if "deepspeed" in name:
+        # Its bf16 optimizer adds gradients up in fp32; the one for fp16 keeps them as they are.
+        is_wide = "bf16" in str((row.get("layout") or {}).get("precision", ""))
+        return (replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED), False
+    if "bridge" in name or "core" in name or "nemo" in name or "megascale" in name:
+        return MEGATRON_CORE, True
+    if "megatron" in name:
+        is_old = any(word in name for word in ("2019", "2020", "2021", "ptd-p")) or "recompute" in (row.get("layout") or {})
+        if is_old:
+            return MEGATRON, False
+        if "overlap" in options:
+            return MEGATRON_CORE, True
+        return replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, has_new_attention=False), True
+    return MEGATRON_CORE, True
+
+
+def _known(name: str) -> Model | None:
+    try:
+        return find_model(name)
+    except StepscopeError:
+        return None
+
+
+def model_of(row: dict[str, Any]) -> Model:
+    told = row.get("model") or {}
+    name = str(told.get("name", "?"))
+    if "layers" not in told or "hidden" not in told:
+        try:
+            return find_model(name)
+        except StepscopeError as problem:
+            raise UnsupportedError(f"no shape in the row, and {problem}") from None
+    layers, hidden = int(told["layers"]), int(told["hidden"])
+    if (known := _known(name)) is not None and (known.layers, known.hidden) == (layers, hidden):
+        # What a row leaves out (norms on queries, sinks, biases) is in the catalogue.
+        return known
+    heads = int(told.get("heads") or max(1, round(hidden / 128)))
+    is_gated = bool(told.get("gated_mlp", False))
+    ffn = told.get("ffn_hidden") or (-(-8 * hidden // 3 // 256) * 256 if is_gated else 4 * hidden)
+    experts = None
+    if told.get("experts"):
+        experts = Experts(
+            num=int(told["experts"]),
+            top_k=int(told.get("topk", 2)),
+            ffn_hidden=int(told.get("moe_ffn") or ffn),
+            shared_ffn_hidden=int(told.get("shared_ffn", 0)),
+        )
+    return Model(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=int(told.get("kv_heads") or heads),
+        head_dim=int(told.get("head_dim") or max(1, hidden // heads)),
+        ffn_hidden=int(ffn),
+        vocab=int(told.get("vocab") or USUAL_VOCAB),
+        is_gated=is_gated,
+        is_tied=bool(told.get("tied_embeddings", not is_gated)),
+        experts=experts,
+    )
+
+
+def cluster_of(row: dict[str, Any]) -> Cluster:
+    told = row.get("cluster") or {}
+    num = int(told.get("num_gpus") or 1)
+    per_node = int(told.get("gpus_per_node") or 8)
+    nodes = max(1, -(-num // per_node))
+    try:
+        return parse_cluster(f"{nodes}x{min(num, per_node)}x{told.get('gpu', '?')}")
+    except StepscopeError as problem:
+        raise UnsupportedError(str(problem)) from None
+
+
+def _recompute(word: Any) -> str | None:
+    text = str(word or "").casefold()
+    if not text:
+        return None
+    return next((kind for kind in ("selective", "full", "none") if kind in text), "none")
+
+
+def _precision(word: Any, peaks: Any) -> str:
+    text = str(word or "").casefold()
+    for name in ("fp8", "fp4", "bf16", "fp16", "tf32", "fp32"):
+        if name in text:
+            if name == "fp4":
+                return "fp4" if "fp4" in peaks else "fp8"
+            return name
+    return "bf16" if "bf16" in peaks and "fp8" in peaks else "fp16"
+
+
+def row_of(row: dict[str, Any]) -> Row:
+    """A row as a job and its layouts. What was not published is chosen as a user would: the fastest that fits."""
+    told = row.get("layout") or {}
+    model, cluster = model_of(row), cluster_of(row)
+    framework, has_flash = framework_of(row)
+    seq, batch = int(row.get("seq_len") or USUAL_SEQ), int(row.get("global_batch") or 1)
+    num = cluster.num_devices
+    tp, pp, cp, ep = (int(told.get(name) or 1) for name in ("tp", "pp", "cp", "ep"))
+    dp = int(told.get("dp") or max(1, num // (tp * pp * cp)))
+    if "tp" not in told and "pp" not in told:
+        # The product alone is known: tensor ranks fill a node before stages come.
+        tp = min(max(1, num // (dp * cp)), cluster.devices_per_node)
+        pp = max(1, num // (dp * cp * tp))
+    zero = told.get("zero_stage")
+    if str(told.get("fsdp") or "off").casefold() not in ("off", "false", "no", "none"):
+        zero = 3
+    if zero is None:
+        zero = 1 if framework.name == "megatron-core" else 0
+    is_sequence = told.get("sequence_parallel")
+    if is_sequence is None:
+        is_sequence = tp > 1 and framework.name in ("megatron-core", "nanotron", "torchtitan")
+    flash = told.get("flash_attention")
+    flash = has_flash if flash is None else bool(flash)
+    job = Job(
+        model=model,
+        cluster=cluster,
+        seq_len=seq,
+        global_batch=batch,
+        precision=_precision(told.get("precision"), cluster.peak_flops),
+        framework=framework,
+        is_adapter="lora" in str(row.get("note", "")).casefold(),
+    )
+    schedule = str(told.get("pp_schedule") or "1f1b").casefold()
+    base: dict[str, Any] = {
+        "tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp, "zero_stage": int(zero),
+        "is_sequence_parallel": bool(is_sequence) and tp > 1, "is_flash": flash,
+        "schedule": "gpipe" if "gpipe" in schedule or "afab" in schedule else "1f1b",
+    }  # fmt: skip
+    found = []
+    for micro in _micro_batches(told, batch, dp):
+        accum = told.get("grad_accum")
+        num_micro = int(accum) if accum else max(1, batch // (dp * micro))
+        for vpp in _virtual(told, row, model, pp):
+            kind = _recompute(told.get("recompute"))
+            if kind is None and framework is MEGATRON:
+                # Before 2022 there was all or nothing, and every published run used it.
+                kind = "full"
+            kinds = (kind,) if kind else RECOMPUTE
+            found += [Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=each) for each in kinds]
+    is_told = framework is MEGATRON or _recompute(told.get("recompute")) is not None
+    return Row(id=str(row.get("id", "?")), job=job, layouts=Layouts.of(found), is_recompute_told=is_told)
+
+
+def _micro_batches(told: dict[str, Any], batch: int, dp: int) -> list[int]:
+    if told.get("micro_batch"):
+        return [int(told["micro_batch"])]
+    return [size for size in (1, 2, 4, 8, 16) if batch % (dp * size) == 0] or [1]
+
+
+def _virtual(told: dict[str, Any], row: dict[str, Any], model: Model, pp: int) -> list[int]:
+    if told.get("vpp"):
+        return [int(told["vpp"])]
+    if pp > 1 and "interleaved" in str(told.get("pp_schedule", "")).casefold():
+        return [v for v in (2, 3, 4) if model.layers % (pp * v) == 0] or [2]
+    if pp > 1 and ("interleaved" in str(row.get("framework", "")).casefold() or not told.get("micro_batch")):
+        return [v for v in (1, 2, 3, 4) if model.layers % (pp * v) == 0] or [1]
+    return [1]
+
+
+def best_of(row: Row) -> tuple[Estimates, int]:
+    """The estimates and the place of the layout meant: of several the fastest that fits, else the smallest."""
+    made = estimate(row.job, row.layouts)
+    # What ran did fit: what we take for a little too large may be it.
+    fits = np.broadcast_to(made.memory_bytes <= BARELY * row.job.cluster.memory_bytes, len(row.layouts))
+    step = np.broadcast_to(made.step_s / (row.layouts.num_micro * row.layouts.micro_batch), len(row.layouts))
+    if fits.any():
+        return made, int(np.argmin(np.where(fits, step, np.inf)))
+    return made, int(np.argmin(made.memory_bytes))
+
+
+def partly(row: Row, made: Estimates, place: int) -> float:
+    """The share of its layers that must be recomputed whole: all that the layout says, or fewer where nobody said how many."""
+    layouts = row.layouts
+    if row.is_recompute_told or RECOMPUTE[int(layouts.recompute[place])] != "full":
+        return 1.0
+    same = (layouts.micro_batch == layouts.micro_batch[place]) & (layouts.vpp == layouts.vpp[place])
+    [lesser] = np.flatnonzero(same & (layouts.recompute == RECOMPUTE.index("selective")))
+    held = np.broadcast_to(made.memory_bytes, len(layouts))
+    over = held[lesser] - row.job.cluster.memory_bytes
+    return float(np.clip(over / max(held[lesser] - held[place], 1.0), 0.0, 1.0))
+
+
+def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
+    """Bytes of the layout meant, in each of the ways that people measure it."""
+    made, place = best_of(row_of(row))
+    held = made.memory
+    kinds = {"allocated": held.allocated, "reserved": held.reserved, "total": held.total}
+    kinds["states and activations"] = held.weights + held.gradients + held.optimizer + held.activations
+    return {name: float(np.broadcast_to(value, len(made.layouts))[place]) for name, value in kinds.items()}
+
+
+def predict(row: dict[str, Any]) -> dict[str, Any]:
+    """One line of `stepscope plan --rows`."""
+    try:
+        read = row_of(row)
+        made, place = best_of(read)
+    except StepscopeError as problem:
+        return {"id": row.get("id"), "unsupported": str(problem)}
+    except (TypeError, ValueError, ZeroDivisionError) as problem:
+        return {"id": row.get("id"), "unsupported": f"a field is not what it should be: {problem}"}
+    job = read.job
+    layout = made.layouts.one(place)
+    share = partly(read, made, place)
+    again_s = float(np.broadcast_to(made.times.recompute, len(made.layouts))[place]) * (1 - share)
+    rate = float(made.tokens_per_s_per_device[place] * made.step_s[place] / (made.step_s[place] - again_s))
+    flops = rate * model_flops_per_token(job.model, job.seq_len)
+    again = share / 3 if layout.recompute == "full" else 0.0
+    peak = job.cluster.peak_flops[job.precision]
+    return {
+        "id": row.get("id"),
+        "step_s": job.tokens / (rate * layout.num_devices),
+        "tokens_per_s_per_gpu": rate,
+        "tflops_per_gpu": flops / 1e12,
+        "mfu": flops / peak,
+        "hfu": flops * (1 + again) / peak,
+        "memory_gb": float(made.memory.reserved[place]) / GIB,
+        "fits": bool(np.broadcast_to(made.fits, len(made.layouts))[place]),
+    }

@@ -1,0 +1,450 @@
+"""The fastest layouts of a job that fit: memory of all of them first, time of those that are left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from stepscope.planner.estimate import Estimates, estimate
+from stepscope.planner.job import Job
+from stepscope.planner.layout import Layout, Layouts
+from stepscope.planner.memory import memory
+from stepscope.planner.parameters import Parameters, parameters
+from stepscope.planner.rates import Floats
+from stepscope.planner.space import Grid, Space
+
+SAME = 0.001
+"""Layouts whose devices do the same work, this near to each other in time, are variants: only the plainest is shown."""
+MOST_OF_A_CUT = 3
+"""Shown of one cut of the devices, so that others are seen beside it."""
+MANY = 600_000
+"""Layouts that are worth starting processes for."""
+KEPT_PER_SHOWN = 40
+AT_ONCE = 32
+"""Pieces that are merged together."""
+SLOWEST = 4.0
+"""Times the fastest step: who would save memory at a higher price adds devices."""
+SAVED = 0.98
+"""Of the memory before it that a point of the front has at most."""
+
+STATES, ACTIVATIONS, HOST = "weights, gradients and optimizer alone", "with activations and buffers", "the host's memory"
+
+PART_WORDS = {
+    "gemm": "matrix products", "attention": "attention", "stream": "memory-bound kernels", "recompute": "recomputation",
+    "head": "output head", "host": "launches", "tensor_comms": "tensor collectives", "expert_comms": "expert exchange",
+    "context_comms": "context exchange", "shard_comms": "gathering shards", "pipeline_comms": "stage sends",
+    "bubble": "bubble", "data_comms": "gradient collectives", "optimizer": "optimizer", "offload": "offload traffic",
+    "jitter": "waiting for the slowest",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One layout and its account."""
+
+    layout: Layout
+    step_s: float
+    memory_bytes: float
+    tokens_per_s_per_device: float
+    mfu: float
+    times: Mapping[str, float]
+    memory: Mapping[str, float]
+    why: str = ""
+    """What it costs more than the best one."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens_per_s_per_device * self.layout.num_devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A layout that was asked for, and where it stands."""
+
+    choice: Choice
+    fits: bool
+    num_faster: int
+    """Layouts that fit and are faster."""
+    num_cuts_faster: int
+    """Cuts of devices and micro-batch whose fastest layout is faster than it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search saw."""
+
+    job: Job
+    space: Space
+    num_layouts: int
+    num_fit: int
+    dropped: Mapping[str, int]
+    """Cuts of the devices that do not divide what they cut, by what that is."""
+    too_large: Mapping[str, int]
+    """Layouts that do not fit, by what is too large."""
+    best: tuple[Choice, ...]
+    """The fastest first."""
+    front: tuple[Choice, ...]
+    """Those that nothing beats in both memory and time, the fastest first."""
+    smallest: Choice | None
+    """The least memory of all, fit or not; None where no layout divides the job."""
+    rivals: tuple[Rival, ...] = ()
+
+
+def search(
+    job: Job, space: Space | None = None, *, top: int = 20, rivals: Sequence[Layout] = (), num_workers: int | None = 1
+) -> Found:
+    """Try all of a space. `num_workers=None` is a process per core where the space is large enough to be worth it.
+
+    Processes are spawned: a script that asks for them needs its `if __name__ == "__main__"`.
+    """
+    grid = Grid(job, space or Space())
+    asked = _choices(estimate(job, Layouts.of(rivals))) if rivals else []
+    bars = tuple(each.step_s for each in asked)
+    kept = max(top * KEPT_PER_SHOWN, 200)
+    parts = [_Part.empty(len(bars))]
+    for part in _evaluated(grid, bars, kept, num_workers):
+        parts.append(part)
+        if len(parts) >= AT_ONCE:
+            parts = [_merged(parts, kept)]
+    return _told(job, grid, _merged(parts, kept), asked, top)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Least:
+    """The layout with the least memory."""
+
+    layout: Layout
+    memory_bytes: float
+    host_bytes: float
+    """Of a node."""
+
+
+def least_memory(job: Job, space: Space | None = None) -> Least | None:
+    """The least that any layout needs whose node can hold what is offloaded; None where there is none. No look at time."""
+    space = space or Space()
+    if space.micro_batch is None:
+        # Nothing grows when micro-batches shrink.
+        space = replace(space, micro_batch=(1,))
+    grid = Grid(job, space)
+    found: list[Least] = []
+    for layouts in grid.chunks():
+        held = parameters(job, layouts)
+        on_host = host_bytes(job, layouts, held)
+        total = np.where(on_host > job.cluster.host_memory_bytes, np.inf, memory(job, layouts, held).total)
+        place = int(np.argmin(total))
+        if np.isfinite(total[place]):
+            found.append(Least(layout=layouts.one(place), memory_bytes=float(total[place]), host_bytes=float(on_host[place])))
+    return min(found, key=lambda each: each.memory_bytes, default=None)
+
+
+# Pieces.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Some layouts with what decides between them."""
+
+    layouts: Layouts
+    step_s: Floats
+    memory_bytes: Floats
+
+    def take(self, which: Any) -> _Rows:
+        return _Rows(layouts=self.layouts.take(which), step_s=self.step_s[which], memory_bytes=self.memory_bytes[which])
+
+    @staticmethod
+    def joined(parts: Iterable[_Rows]) -> _Rows:
+        rows = list(parts)
+        columns = {each.name: np.concatenate([getattr(row.layouts, each.name) for row in rows]) for each in fields(Layouts)}
+        return _Rows(
+            layouts=Layouts(**columns),
+            step_s=np.concatenate([row.step_s for row in rows]),
+            memory_bytes=np.concatenate([row.memory_bytes for row in rows]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What a piece of the space came to; pieces add up in any order."""
+
+    num: int
+    num_fit: int
+    too_large: Mapping[str, int]
+    fastest: _Rows
+    of_cuts: _Rows
+    """The fastest of each cut."""
+    front: _Rows
+    smallest: _Rows
+    num_faster: tuple[int, ...]
+
+    @staticmethod
+    def empty(num_bars: int) -> _Part:
+        none = _Rows(layouts=Layouts.of([]), step_s=np.zeros(0), memory_bytes=np.zeros(0))
+        counts = dict.fromkeys((STATES, ACTIVATIONS, HOST), 0)
+        rows = {"fastest": none, "of_cuts": none, "front": none, "smallest": none}
+        return _Part(num=0, num_fit=0, too_large=counts, num_faster=(0,) * num_bars, **rows)
+
+
+def _merged(parts: Sequence[_Part], kept: int) -> _Part:
+    smallest = _Rows.joined([each.smallest for each in parts])
+    return _Part(
+        num=sum(each.num for each in parts),
+        num_fit=sum(each.num_fit for each in parts),
+        too_large={reason: sum(each.too_large[reason] for each in parts) for reason in parts[0].too_large},
+        fastest=_first(_Rows.joined([each.fastest for each in parts]), kept),
+        # No cut is in two pieces.
+        of_cuts=_Rows.joined([each.of_cuts for each in parts]),
+        front=_front(_Rows.joined([each.front for each in parts])),
+        smallest=smallest.take(np.argsort(smallest.memory_bytes, kind="stable")[:1]),
+        num_faster=tuple(sum(nums) for nums in zip(*(each.num_faster for each in parts), strict=True)),
+    )
+
+
+def _evaluated(grid: Grid, bars: tuple[float, ...], kept: int, num_workers: int | None) -> Iterator[_Part]:
+    pieces = grid.pieces()
+    if num_workers is None:
+        num_workers = _num_cores() if len(grid) > MANY else 1
+    if num_workers <= 1 or len(pieces) < 2:
+        yield from (_evaluate(grid, ends, bars, kept) for ends in pieces)
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("spawn")
+    start = (grid.job, grid.space, bars, kept)
+    with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_begin, initargs=start) as pool:
+        yield from pool.map(_evaluate_there, pieces, chunksize=4)
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_here: list[tuple[Grid, tuple[float, ...], int]] = []
+
+
+def _begin(job: Job, space: Space, bars: tuple[float, ...], kept: int) -> None:
+    _here.append((Grid(job, space), bars, kept))
+
+
+def _evaluate_there(ends: tuple[int, int]) -> _Part:
+    grid, bars, kept = _here[-1]
+    return _evaluate(grid, ends, bars, kept)
+
+
+def _evaluate(grid: Grid, ends: tuple[int, int], bars: tuple[float, ...], kept: int) -> _Part:
+    job, layouts = grid.job, grid.piece(*ends)
+    held = parameters(job, layouts)
+    parts = memory(job, layouts, held)
+    total = np.broadcast_to(parts.total, len(layouts))
+    too_large = total > job.cluster.memory_bytes
+    bursts_host = _bursts_host(job, layouts, held)
+    states = parts.weights + parts.gradients + parts.optimizer + parts.context > job.cluster.memory_bytes
+    counts = {STATES: too_large & states, ACTIVATIONS: too_large & ~states, HOST: ~too_large & bursts_host}
+    fits = np.flatnonzero(~too_large & ~bursts_host)
+    least = np.where(bursts_host, np.inf, total)
+    smallest = np.flatnonzero(np.isfinite(least) & (least == least.min(initial=np.inf)))[:1]
+    left = layouts.take(fits)
+    step = np.broadcast_to(estimate(job, left).step_s, len(left)) if len(left) else np.zeros(0)
+    rows = _Rows(layouts=left, step_s=step, memory_bytes=total[fits])
+    return _Part(
+        num=len(layouts),
+        num_fit=len(left),
+        too_large={reason: int(mask.sum()) for reason, mask in counts.items()},
+        fastest=_first(rows, kept),
+        of_cuts=_of_cuts(rows),
+        front=_front(rows),
+        smallest=_Rows(layouts=layouts.take(smallest), step_s=np.full(len(smallest), np.nan), memory_bytes=least[smallest]),
+        num_faster=tuple(int((step < bar * (1 - 1e-9)).sum()) for bar in bars),
+    )
+
+
+def host_bytes(job: Job, layouts: Layouts, held: Parameters) -> Floats:
+    """What the devices of a node keep in its memory: the optimizer's states, with gradients, and weights where all is there."""
+    # Experts that are spread already have fewer ranks left to share them.
+    width = layouts.shard_width
+    shared = held.dense / width + held.routed / np.maximum(width // layouts.ep, 1)
+    whole = held.dense + held.routed
+    trained = 0.0 if job.is_adapter else job.framework.state_bytes + job.framework.grad_bytes
+    states = np.where(layouts.zero_stage >= 1, shared, whole) * trained
+    weights = np.where(layouts.zero_stage == 3, shared, whole) * job.framework.weight_bytes
+    each = np.where(layouts.offload >= 1, states, 0.0) + np.where(layouts.offload == 2, weights, 0.0)
+    return each * job.cluster.devices_per_node
+
+
+def _bursts_host(job: Job, layouts: Layouts, held: Parameters) -> Floats:
+    return host_bytes(job, layouts, held) > job.cluster.host_memory_bytes
+
+
+def _first(rows: _Rows, num: int) -> _Rows:
+    if len(rows.step_s) <= num:
+        return rows
+    return rows.take(np.argpartition(rows.step_s, num)[:num])
+
+
+def _cut_keys(layouts: Layouts) -> Floats:
+    """One number for each cut of devices and batch."""
+    return _keys(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp, layouts.micro_batch)
+
+
+def _work_keys(layouts: Layouts) -> Floats:
+    """One number for those whose devices have the same work: half a sequence of two is one whole sequence."""
+    return _keys(layouts.tp, layouts.pp, layouts.ep, layouts.dp * layouts.cp, layouts.micro_batch / layouts.cp)
+
+
+def _keys(*columns: Floats) -> Floats:
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        _, places = np.unique(column, return_inverse=True)
+        key = key * (places.max(initial=0) + 1) + places
+    return key
+
+
+def _of_cuts(rows: _Rows) -> _Rows:
+    order = np.argsort(rows.step_s, kind="stable")
+    _, first = np.unique(_cut_keys(rows.layouts)[order], return_index=True)
+    return rows.take(order[first])
+
+
+def _front(rows: _Rows) -> _Rows:
+    """Those that are faster than all with no more memory."""
+    order = np.lexsort((rows.step_s, rows.memory_bytes))
+    step = rows.step_s[order]
+    before = np.minimum.accumulate(np.concatenate([[np.inf], step]))[:-1]
+    return rows.take(order[step < before * (1 - SAME)])
+
+
+# The answer.
+
+
+def _told(job: Job, grid: Grid, part: _Part, asked: Sequence[Choice], top: int) -> Found:
+    rows = _Rows.joined([part.fastest, part.of_cuts])
+    best = _choices(estimate(job, rows.layouts.take(_shown(rows, top)))) if len(rows.step_s) else []
+    front = _choices(estimate(job, part.front.layouts.take(_bends(part.front)))) if len(part.front.step_s) else []
+    smallest = _choices(estimate(job, part.smallest.layouts)) if len(part.smallest.step_s) else []
+    of_cuts = part.of_cuts.step_s
+    places = [
+        Rival(
+            choice=replace(each, why=why(each, best[0]) if best else ""),
+            fits=each.memory_bytes <= job.cluster.memory_bytes,
+            num_faster=num,
+            num_cuts_faster=int((of_cuts < each.step_s * (1 - 1e-9)).sum()),
+        )
+        for each, num in zip(asked, part.num_faster, strict=True)
+    ]
+    return Found(
+        job=job,
+        space=grid.space,
+        num_layouts=part.num,
+        num_fit=part.num_fit,
+        dropped={reason: num for reason, num in grid.dropped.items() if num},
+        too_large={reason: num for reason, num in part.too_large.items() if num},
+        best=tuple(replace(each, why=why(each, best[0])) for each in best),
+        front=tuple(front),
+        smallest=smallest[0] if smallest else None,
+        rivals=tuple(places),
+    )
+
+
+def _bends(front: _Rows) -> list[int]:
+    """Places on the front, the fastest first, where memory falls by enough to tell them apart."""
+    order: list[int] = np.argsort(front.step_s, kind="stable").tolist()
+    kept = order[:1]
+    for place in order[1:]:
+        is_slow = front.step_s[place] > SLOWEST * front.step_s[order[0]]
+        if not is_slow and front.memory_bytes[place] <= SAVED * front.memory_bytes[kept[-1]]:
+            kept.append(place)
+    return kept
+
+
+def _shown(rows: _Rows, top: int) -> list[int]:
+    """Places of the layouts to show: of variants the plainest, and few of one cut."""
+    layouts = rows.layouts
+    keys = _work_keys(layouts)
+    variants: list[list[int]] = []
+    of_cut: dict[int, list[list[int]]] = {}
+    of_devices: dict[tuple[int, ...], int] = {}
+    for place in np.argsort(rows.step_s, kind="stable").tolist():
+        step = rows.step_s[place]
+        if len(variants) >= top and step > rows.step_s[variants[-1][0]] * (1 + SAME):
+            break
+        same = next((each for each in of_cut.get(keys[place], []) if step <= rows.step_s[each[0]] * (1 + SAME)), None)
+        if same is not None:
+            same.append(place)
+            continue
+        devices = tuple(int(column[place]) for column in (layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp))
+        if len(variants) >= top or of_devices.get(devices, 0) >= MOST_OF_A_CUT:
+            continue
+        of_devices[devices] = of_devices.get(devices, 0) + 1
+        variants.append([place])
+        of_cut.setdefault(keys[place], []).append(variants[-1])
+    chosen = [min(each, key=lambda place: (_plainness(layouts.one(place)), rows.step_s[place])) for each in variants]
+    return sorted(chosen, key=lambda place: float(rows.step_s[place]))
+
+
+def _plainness(layout: Layout) -> tuple[int, ...]:
+    """Less is plainer: what a user would rather not have to set up."""
+    return (
+        layout.offload != "none",
+        layout.cp,
+        layout.schedule != "1f1b",
+        layout.zero_stage == 3,
+        layout.shard > 0,
+        layout.recompute != "none",
+        layout.vpp,
+        layout.zero_stage,
+        not layout.is_sequence_parallel and layout.tp > 1,
+        not layout.is_flash,
+    )
+
+
+def _choices(made: Estimates) -> list[Choice]:
+    num = len(made.layouts)
+    step, held = (np.broadcast_to(each, num) for each in (made.step_s, made.memory_bytes))
+    rate, mfu = (np.broadcast_to(each, num) for each in (made.tokens_per_s_per_device, made.mfu))
+    times, parts = (_spread(each, num) for each in (made.times.parts, made.memory.parts))
+    return [
+        Choice(
+            layout=made.layouts.one(place),
+            step_s=float(step[place]),
+            memory_bytes=float(held[place]),
+            tokens_per_s_per_device=float(rate[place]),
+            mfu=float(mfu[place]),
+            times={name: float(column[place]) for name, column in times.items()},
+            memory={name: float(column[place]) for name, column in parts.items()},
+        )
+        for place in range(num)
+    ]
+
+
+def choices_of(job: Job, layouts: Sequence[Layout]) -> list[Choice]:
+    """The accounts of some layouts."""
+    return _choices(estimate(job, Layouts.of(layouts)))
+
+
+def _spread(parts: Mapping[str, Floats], num: int) -> dict[str, Floats]:
+    return {name: np.broadcast_to(column, num) for name, column in parts.items()}
+
+
+def why(choice: Choice, best: Choice) -> str:
+    """In words, what costs it most against the best: the two parts of the step that grow most."""
+    gap = choice.step_s - best.step_s
+    if choice.layout == best.layout:
+        return "the fastest"
+    if abs(gap) <= SAME * best.step_s:
+        return "as fast as the best"
+    if gap < 0:
+        return f"faster than the best that fits, by {seconds(-gap)}"
+    grown = sorted(((value - best.times[name], name) for name, value in choice.times.items()), reverse=True)
+    words = [f"{PART_WORDS.get(name, name.replace('_', ' '))} +{seconds(more)}" for more, name in grown[:2] if more >= 0.25 * gap]
+    return ", ".join(words)
+
+
+def seconds(value: float) -> str:
+    """A time as people write it."""
+    if value >= 100:
+        return f"{value:.0f} s"
+    return f"{value:.2f} s" if value >= 0.1 else f"{1e3 * value:.1f} ms"

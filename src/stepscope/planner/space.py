@@ -1,0 +1,239 @@
+"""Every way to cut a job that divides what it cuts, as columns, a piece at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.planner.job import Job
+from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
+
+Columns = dict[str, npt.NDArray[np.int64]]
+Mask = npt.NDArray[np.bool_]
+
+CHUNK_ROWS = 40_000
+"""Columns of so many rows stay in a core's own cache."""
+A_NODE = -1
+"""In a column of shards: as many ranks as a node has, which depends on the tensor width."""
+_ONE_F_ONE_B, _GPIPE, _ZB1P, _ZB2P, _ZBV = range(len(SCHEDULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What a search may choose from. None is every value that makes sense; a tuple pins or restricts."""
+
+    tp: tuple[int, ...] | None = None
+    pp: tuple[int, ...] | None = None
+    vpp: tuple[int, ...] | None = None
+    dp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] | None = None
+    ep: tuple[int, ...] | None = None
+    micro_batch: tuple[int, ...] | None = None
+    zero_stage: tuple[int, ...] = (0, 1, 2, 3)
+    shard: tuple[int, ...] | None = None
+    """0 is all data ranks. None is all of them or, under ZeRO-3, those of a node."""
+    is_sequence_parallel: tuple[bool, ...] = (False, True)
+    recompute: tuple[str, ...] = RECOMPUTE
+    schedule: tuple[str, ...] = SCHEDULES
+    offload: tuple[str, ...] = ("none",)
+    is_flash: tuple[bool, ...] = (True,)
+    spans_nodes: bool = False
+    """Whether tensor ranks may be more than a node has."""
+    leaves_idle: bool = False
+    """Whether layouts may use fewer devices than there are."""
+    has_uneven_stages: bool | None = None
+    """Whether stages may differ by a layer; None leaves it to the framework."""
+
+
+def open_space(job: Job) -> Space:
+    """With nothing held back: offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes."""
+    return Space(shard=(0, *divisors(job.cluster.num_devices)[1:-1]), offload=OFFLOAD, is_flash=(True, False), spans_nodes=True)
+
+
+def divisors(whole: int) -> list[int]:
+    """In order."""
+    small = [each for each in range(1, math.isqrt(whole) + 1) if whole % each == 0]
+    return small + [whole // each for each in reversed(small) if each * each != whole]
+
+
+class Grid:
+    """A space over a job. Devices and batch are cut in the `cuts`; each meets every pipeline, shard and habit that it may.
+
+    The three are tables of their own, so that how many layouts there are is known before one is made.
+    """
+
+    def __init__(self, job: Job, space: Space) -> None:
+        self.job, self.space = job, space
+        self.dropped: dict[str, int] = {}
+        """Cuts that fill the devices and divide the batch but are left out, by reason."""
+        self.cuts = self._cuts()
+        self._pipes = _crossed({"schedule": _codes(space.schedule, SCHEDULES), "vpp": space.vpp or divisors(job.model.layers)})
+        self._shards = _crossed({"zero_stage": space.zero_stage, "shard": space.shard or (0, A_NODE)})
+        self._habits = _crossed(
+            {
+                "is_sequence_parallel": [int(each) for each in space.is_sequence_parallel],
+                "recompute": _codes(space.recompute, RECOMPUTE),
+                "offload": _codes(space.offload, OFFLOAD),
+                "is_flash": [int(each) for each in space.is_flash],
+            }
+        )
+
+    def __len__(self) -> int:
+        """Layouts in all."""
+        return int(self._sizes.sum())
+
+    @cached_property
+    def _masks(self) -> tuple[Mask, Mask, Mask]:
+        cuts = {name: column[:, None] for name, column in self.cuts.items()}
+        return self._piped(cuts), self._sharded(cuts), self._accustomed(cuts)
+
+    @cached_property
+    def _sizes(self) -> npt.NDArray[np.int64]:
+        pipes, shards, habits = self._masks
+        return np.asarray(pipes.sum(axis=1) * shards.sum(axis=1) * habits.sum(axis=1), dtype=np.int64)
+
+    def pieces(self, most_rows: int = CHUNK_ROWS) -> list[tuple[int, int]]:
+        """Runs of cuts, each of at most so many layouts, or of one cut."""
+        found, start, rows = [], 0, 0
+        for place, size in enumerate(self._sizes.tolist()):
+            if rows and rows + size > most_rows:
+                found.append((start, place))
+                start, rows = place, 0
+            rows += size
+        return [*found, (start, len(self._sizes))] if rows else found
+
+    def chunks(self) -> Iterator[Layouts]:
+        """All of it, a piece at a time."""
+        return (self.piece(*ends) for ends in self.pieces())
+
+    def piece(self, start: int, stop: int) -> Layouts:
+        """The layouts of a run of cuts."""
+        pipes, shards, habits = (mask[start:stop] for mask in self._masks)
+        valid = pipes[:, :, None, None] & shards[:, None, :, None] & habits[:, None, None, :]
+        # Taken apart by hand: asked for four places at once, numpy takes three times as long.
+        rest, habit = np.divmod(np.flatnonzero(valid).astype(np.int32), np.int32(valid.shape[3]))
+        rest, shard = np.divmod(rest, np.int32(valid.shape[2]))
+        cut, pipe = np.divmod(rest, np.int32(valid.shape[1]))
+        columns = {name: column[start:stop][cut] for name, column in self.cuts.items()}
+        for table, places in ((self._pipes, pipe), (self._shards, shard), (self._habits, habit)):
+            columns |= {name: column[places] for name, column in table.items()}
+        columns["shard"] = np.where(columns["shard"] == A_NODE, self._in_node(columns["tp"]), columns["shard"])
+        return Layouts(**columns)
+
+    def _in_node(self, tp: Any) -> Any:
+        """Data ranks of a node."""
+        return np.maximum(self.job.cluster.devices_per_node // tp, 1)
+
+    # What goes with what.
+
+    def _cuts(self) -> Columns:
+        job, space, model = self.job, self.space, self.job.model
+        num, batch = job.cluster.num_devices, job.global_batch
+        most_tp = num if space.spans_nodes else job.cluster.devices_per_node
+        table = _crossed(
+            {
+                "tp": space.tp or [each for each in self._widths(model.heads, most_tp) if self._fills_nodes(each)],
+                "cp": space.cp or self._widths(job.seq_len, num),
+                "ep": space.ep or (divisors(model.experts.num) if model.experts is not None else [1]),
+                "dp": space.dp or [each for each in divisors(batch) if each <= num],
+                "pp": space.pp or self._widths(model.layers, min(num, model.layers)),
+            }
+        )
+        used = table["tp"] * table["cp"] * table["dp"] * table["pp"]
+        table = _kept(table, (used <= num) & (2 * used > num) if space.leaves_idle else used == num)
+        for reason, is_right in self._rules(table):
+            self.dropped[reason] = int((~is_right).sum())
+        table = _kept(table, np.logical_and.reduce([is_right for _, is_right in self._rules(table)]))
+        table = _joined(table, {"micro_batch": np.array(space.micro_batch or divisors(batch), dtype=np.int64)})
+        table = _kept(table, batch % (table["dp"] * table["micro_batch"]) == 0)
+        table["num_micro"] = batch // (table["dp"] * table["micro_batch"])
+        # Cuts whose layers take the same time stand together.
+        order = np.lexsort([table[name] for name in ("pp", "dp", "micro_batch", "ep", "cp", "tp")])
+        return {name: column[order] for name, column in table.items()}
+
+    def _widths(self, whole: int, most: int) -> list[int]:
+        """What may be tried to cut `whole`: what divides the devices or, where some may be idle, what divides `whole` too."""
+        found = set(divisors(self.job.cluster.num_devices))
+        return sorted(each for each in (found | set(divisors(whole)) if self.space.leaves_idle else found) if each <= most)
+
+    def _fills_nodes(self, tp: int) -> bool:
+        """Whether no tensor group is cut by the end of a node."""
+        per_node = self.job.cluster.devices_per_node
+        return per_node % tp == 0 or tp % per_node == 0
+
+    def _rules(self, cuts: Mapping[str, Any]) -> Iterator[tuple[str, Mask]]:
+        model, tp, cp, ep, pp = self.job.model, cuts["tp"], cuts["cp"], cuts["ep"], cuts["pp"]
+        yield "heads by tensor ranks", model.heads % tp == 0
+        yield "key-value heads by tensor ranks", (model.kv_heads % tp == 0) | (tp % model.kv_heads == 0)
+        yield "the MLP's width by tensor ranks", model.ffn_hidden % tp == 0
+        yield "layers by stages", ((model.layers % pp == 0) | self.has_uneven_stages) & (pp <= model.layers)
+        # Rank i takes the i-th piece from both ends, so that all have as many pairs.
+        yield "tokens by context ranks", (cp == 1) | (self.job.seq_len % (2 * cp) == 0)
+        if model.experts is not None:
+            yield "experts' width by tensor ranks", model.experts.ffn_hidden % tp == 0
+            yield "data ranks by expert ranks", (cuts["dp"] * cp % ep == 0) & (model.experts.num % ep == 0)
+        else:
+            yield "expert ranks without experts", ep == 1
+
+    @property
+    def has_uneven_stages(self) -> bool:
+        told = self.space.has_uneven_stages
+        return self.job.framework.balances_stages if told is None else told
+
+    def _piped(self, cuts: Mapping[str, Any]) -> Mask:
+        """Which schedules a cut may have, in how many pieces a stage."""
+        schedule, vpp = self._pipes["schedule"], self._pipes["vpp"]
+        pp, num_micro, layers = cuts["pp"], cuts["num_micro"], self.job.model.layers
+        interleaved = (schedule == _ONE_F_ONE_B) & (pp > 1) & (num_micro % pp == 0) & (layers % (pp * vpp) == 0)
+        plain = (schedule == _ONE_F_ONE_B) | (pp > 1)
+        # With fewer micro-batches these have the bubbles that they are made to fill; zbv has two pieces to a stage.
+        enough = np.choose(schedule, (1, 1, 1, 2, 2)) * pp
+        plain &= (schedule <= _GPIPE) | (num_micro >= enough)
+        plain &= (schedule != _ZBV) | (layers >= 2 * pp)
+        return np.asarray(np.where(vpp == 1, plain, interleaved), dtype=bool)
+
+    def _sharded(self, cuts: Mapping[str, Any]) -> Mask:
+        """Which shards."""
+        stage, shard = self._shards["zero_stage"], self._shards["shard"]
+        copies = cuts["dp"] * cuts["cp"]
+        width = np.where(shard == A_NODE, self._in_node(cuts["tp"]), shard)
+        # Stages would reduce their gradients after each micro-batch.
+        staged = (stage != 2) | (cuts["pp"] == 1)
+        part = (stage >= np.where(shard == A_NODE, 3, 1)) & (width > 1) & (width < copies) & (copies % np.maximum(width, 1) == 0)
+        return np.asarray(staged & ((stage == 0) | (copies > 1)) & ((shard == 0) | part), dtype=bool)
+
+    def _accustomed(self, cuts: Mapping[str, Any]) -> Mask:
+        """Whether to split the sequence, recompute, offload."""
+        habits, framework = self._habits, self.job.framework
+        split = (habits["is_sequence_parallel"] == 0) | ((cuts["tp"] > 1) & (self.job.seq_len % (cuts["tp"] * cuts["cp"]) == 0))
+        has_selective = framework.selective_is_ops or framework.selective_is_cheap
+        # What selective recompute leaves out of memory, one kernel for attention never puts there.
+        useful = (habits["recompute"] != 1) | (habits["is_flash"] == 0) | has_selective
+        return np.asarray(split & useful, dtype=bool)
+
+
+def _codes(words: Sequence[str], known: Sequence[str]) -> list[int]:
+    return [known.index(word) for word in words]
+
+
+def _crossed(axes: Mapping[str, Sequence[int]]) -> Columns:
+    """Every combination."""
+    grids = np.meshgrid(*(np.array(values, dtype=np.int64) for values in axes.values()), indexing="ij")
+    return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
+
+
+def _joined(table: Columns, other: Columns) -> Columns:
+    """Every row of one with every row of the other."""
+    mine, others = len(next(iter(table.values()))), len(next(iter(other.values())))
+    found = {name: np.repeat(column, others) for name, column in table.items()}
+    return found | {name: np.tile(column, mine) for name, column in other.items()}
+
+
+def _kept(table: Columns, which: Mask) -> Columns:
+    return {name: column[which] for name, column in table.items()}

@@ -1,0 +1,267 @@
+"""A whole step: layers and head through the pipeline, gradients over the data ranks, the optimizer, and what is offloaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from stepscope.planner.job import Job
+from stepscope.planner.layer_time import LayerTime, layer_time
+from stepscope.planner.layout import SCHEDULES, Layouts
+from stepscope.planner.network import Group, Network
+from stepscope.planner.parameters import Parameters, shared_out
+from stepscope.planner.rates import Floats, Rates
+
+FEW = 64
+HOST_ADAM_BYTES_PER_S = 60e9
+"""That a node's processor reads and writes while it updates weights."""
+BUCKET_BYTES = 200e6
+"""Gradients that are reduced at a time: Megatron's are 40 million parameters, FSDP's a layer."""
+UPDATE_BYTES = 34.0
+"""Read and written for one parameter by a fused Adam: gradient, master weight, two moments, each way, and the weight itself."""
+UNFUSED_UPDATE = 2.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Where a step's seconds go on the slowest stage; they add up to `step`."""
+
+    gemm: Floats
+    attention: Floats
+    stream: Floats
+    recompute: Floats
+    head: Floats
+    host: Floats
+    """Beyond the device's own time, where launching takes longer."""
+    tensor_comms: Floats
+    expert_comms: Floats
+    context_comms: Floats
+    shard_comms: Floats
+    """Weights gathered and gradients scattered for each layer, as far as nothing hides them."""
+    pipeline_comms: Floats
+    bubble: Floats
+    data_comms: Floats
+    optimizer: Floats
+    offload: Floats
+    jitter: Floats
+
+    @property
+    def step(self) -> Floats:
+        return sum((getattr(self, each.name) for each in fields(self)), start=np.zeros(1))
+
+    @property
+    def parts(self) -> dict[str, Floats]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layers:
+    """All of a model's layers, a micro-batch through each: sums over both kinds."""
+
+    forward: Floats
+    backward: Floats
+    gemm: Floats
+    attention: Floats
+    stream: Floats
+    tensor_comms: Floats
+    expert_comms: Floats
+    context_comms: Floats
+    recompute: Floats
+    host: Floats
+    shard_comms: Floats
+
+
+def step_times(job: Job, layouts: Layouts, rates: Rates, network: Network, parameters: Parameters) -> Times:
+    model, constants = job.model, job.constants
+    layers, head = _per_micro_batch(job, layouts, rates, network)
+    pp, num_micro = layouts.pp, layouts.num_micro.astype(np.float64)
+    per_layer = (layers.forward + layers.backward) / model.layers
+    whole = per_layer * model.layers + head
+    worst, head_there = _worst_stage(job, layouts, per_layer, head)
+    layers_there = worst - head_there
+    share = layers_there / (per_layer * model.layers)
+    sends = _sends(job, layouts, network)
+    virtual = np.where(layouts.schedule == 0, layouts.vpp, 1)
+    left = np.choose(layouts.schedule, (1.0, 1.0, 1 / 3, 0.0, 0.0))
+    rest = np.maximum(whole + (pp - 1) * sends - worst, 0.0)
+    bubble = np.where(pp > 1, rest * left / virtual, 0.0)
+    zero = np.zeros(len(layouts))
+    data = (
+        zero
+        if job.is_adapter
+        else _data_comms(job, layouts, network, parameters, (layers.forward * share, layers.backward * share))
+    )
+    optimizer, accumulate = (zero, zero) if job.is_adapter else _optimizer(job, layouts, rates, parameters)
+    offload = _offload(job, layouts, parameters, layers_there * num_micro)
+    times = Times(
+        gemm=layers.gemm * share * num_micro,
+        attention=layers.attention * share * num_micro,
+        stream=layers.stream * share * num_micro + accumulate,
+        recompute=layers.recompute * share * num_micro,
+        head=head_there * num_micro,
+        host=layers.host * share * num_micro,
+        tensor_comms=layers.tensor_comms * share * num_micro,
+        expert_comms=layers.expert_comms * share * num_micro,
+        context_comms=layers.context_comms * share * num_micro,
+        shard_comms=layers.shard_comms * share * num_micro,
+        pipeline_comms=np.where(pp > 1, sends * virtual * num_micro, 0.0),
+        bubble=bubble,
+        data_comms=data,
+        optimizer=optimizer,
+        offload=offload,
+        jitter=zero,
+    )
+    num_nodes = np.maximum(layouts.tp * layouts.cp * layouts.pp * layouts.dp / job.cluster.devices_per_node, 1.0)
+    jitter = times.step * constants.jitter * np.log2(num_nodes)
+    return Times(**{**times.parts, "jitter": jitter})
+
+
+def _per_micro_batch(job: Job, layouts: Layouts, rates: Rates, network: Network) -> tuple[_Layers, Floats]:
+    """A micro-batch through all layers and through the head: reckoned once for all layouts that cut a layer alike."""
+    if len(layouts) <= FEW:
+        return _layers(job, layouts, rates, network), _head(job, layouts, rates)
+    is_spread = layouts.zero_stage == 3
+    rare = np.where(is_spread, layouts.shard_width, 0) * 64 + is_spread * 32
+    rare = rare + layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash
+    codes = np.unique(rare, return_inverse=True)[1].astype(np.int64)
+    key = ((layouts.tp * 4096 + layouts.cp) * 4096 + layouts.ep) * 8192 + layouts.micro_batch
+    _, first, place = np.unique(key * 16384 + codes, return_index=True, return_inverse=True)
+    alike = layouts.take(first)
+    layers = _layers(job, alike, rates, network)
+    spread = {each.name: getattr(layers, each.name)[place] for each in fields(_Layers)}
+    return _Layers(**spread), _head(job, alike, rates)[place]
+
+
+def _worst_stage(job: Job, layouts: Layouts, per_layer: Floats, head: Floats) -> tuple[Floats, Floats]:
+    """Seconds of the slowest stage for a micro-batch, and how much of that is the head."""
+    num, pp = job.model.layers, layouts.pp
+    even = np.ceil(num / pp) * per_layer + head
+    if not job.framework.balances_stages:
+        return even, head
+    # The last stage gives layers away until it is no slower than the others, or has none left.
+    best, best_head = even, head
+    wanted = (num - (pp - 1) * head / per_layer) / pp
+    for last in (np.floor(wanted), np.ceil(wanted)):
+        kept = np.clip(last, 0, np.ceil(num / pp))
+        others = np.ceil((num - kept) / np.maximum(pp - 1, 1)) * per_layer
+        end = kept * per_layer + head
+        made = np.where(pp == 1, even, np.maximum(others, end))
+        is_better = made < best
+        best, best_head = np.where(is_better, made, best), np.where(is_better, np.where(end >= others, head, 0.0), best_head)
+    return best, best_head
+
+
+def _layers(job: Job, layouts: Layouts, rates: Rates, network: Network) -> _Layers:
+    model, overlap = job.model, job.constants.overlap
+    sums: dict[str, Any] = {each.name: np.zeros(len(layouts)) for each in fields(_Layers)}
+    kinds = ((model.layers - model.num_mixture_layers, False), (model.num_mixture_layers, True))
+    for num, is_mixture in kinds:
+        if num == 0:
+            continue
+        one: LayerTime = layer_time(job, layouts, rates, network, is_mixture=is_mixture)
+        hidden_forward = overlap * one.forward.device
+        hidden_backward = overlap * (one.backward.device + one.again_s)
+        gathers = np.maximum(one.gather_s - hidden_forward, 0.0) + np.maximum(one.gather_s + one.scatter_s - hidden_backward, 0.0)
+        forward_host = np.maximum(one.forward.host - one.forward.device - one.forward.comms, 0.0)
+        backward_host = np.maximum(one.backward.host - one.backward.device - one.backward.comms, 0.0)
+        parts = {
+            "gemm": one.forward.gemm + one.backward.gemm,
+            "attention": one.forward.attention + one.backward.attention,
+            "stream": one.forward.stream + one.backward.stream,
+            "tensor_comms": one.forward.tensor_comms + one.backward.tensor_comms,
+            "expert_comms": one.forward.expert_comms + one.backward.expert_comms,
+            "context_comms": one.forward.context_comms + one.backward.context_comms,
+            "recompute": one.again_s,
+            "host": forward_host + backward_host,
+            "shard_comms": gathers,
+        }
+        parts["forward"] = one.forward.device + one.forward.comms + forward_host + np.maximum(one.gather_s - hidden_forward, 0.0)
+        parts["backward"] = sum(parts[name] for name in list(parts) if name != "forward") - parts["forward"]
+        for name, value in parts.items():
+            sums[name] = sums[name] + num * value
+    return _Layers(**sums)
+
+
+def _head(job: Job, layouts: Layouts, rates: Rates) -> Floats:
+    """The output head, the loss and the embedding, both ways."""
+    model = job.model
+    tokens = layouts.micro_batch * job.seq_len // layouts.cp
+    vocab = model.vocab / layouts.tp
+    products = rates.gemm_s(tokens, vocab, model.hidden) + rates.gemm_s(tokens, model.hidden, vocab)
+    products = products + rates.gemm_s(model.hidden, vocab, tokens)
+    return products + rates.stream_s(tokens * vocab * job.framework.logit_passes + tokens * model.hidden * job.value_bytes * 8.0)
+
+
+def _sends(job: Job, layouts: Layouts, network: Network) -> Floats:
+    """A micro-batch handed on to the next stage, and its gradient back."""
+    tokens = layouts.micro_batch * job.seq_len / layouts.cp
+    size = tokens * job.model.hidden * job.value_bytes
+    if job.framework.scatters_sends:
+        size = size / layouts.tp
+    stride = layouts.tp * layouts.cp * layouts.dp
+    wire = 2 * network.send_s(stride, size)
+    host = 2 * job.constants.host_send_s
+    if job.framework.overlaps_pipeline:
+        wire = 0.3 * wire
+    return np.asarray(wire + host)
+
+
+def _data_comms(job: Job, layouts: Layouts, network: Network, parameters: Parameters, hides: tuple[Floats, Floats]) -> Floats:
+    """Gradients over the data ranks, and weights back where each updates only its part.
+
+    `hides` are the forward and the backward of a micro-batch on this stage: gradients go behind the last backward, weights behind
+    the first forward, where the framework lets them.
+    """
+    framework = job.framework
+    copies = layouts.dp * layouts.cp
+    out: Any = 0.0
+    back: Any = 0.0
+    for params, group in (
+        (parameters.dense, Group(copies, layouts.tp)),
+        (parameters.routed, Group(np.maximum(copies // layouts.ep, 1), layouts.tp * layouts.ep)),
+    ):
+        grads, weights = params * framework.comm_grad_bytes, params * framework.weight_bytes
+        whole = network.reduce_s(group, grads, np.ceil(grads / BUCKET_BYTES))
+        split = network.gather_s(group, grads, np.ceil(grads / BUCKET_BYTES))
+        out = out + np.where(layouts.zero_stage == 0, whole, split)
+        back = back + np.where(layouts.zero_stage == 0, 0.0, network.gather_s(group, weights, np.ceil(weights / BUCKET_BYTES)))
+    # Copies of sharded weights (HSDP) reduce what each holds.
+    width = layouts.shard_width
+    replicas = Group(np.maximum(copies // width, 1), layouts.tp * width)
+    between = network.reduce_s(replicas, shared_out(parameters, layouts, width) * framework.comm_grad_bytes)
+    out, back = np.where(layouts.zero_stage == 3, between, out), np.where(layouts.zero_stage == 3, 0.0, back)
+    if framework.overlaps_data:
+        buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
+        forward_s, backward_s = (job.constants.overlap * each for each in hides)
+        out, back = np.maximum(out - backward_s, out / buckets), np.maximum(back - forward_s, back / buckets)
+    return np.asarray(out + back)
+
+
+def _optimizer(job: Job, layouts: Layouts, rates: Rates, parameters: Parameters) -> tuple[Floats, Floats]:
+    """The update, and gradients added up where products do not do it themselves."""
+    framework = job.framework
+    local = parameters.dense + parameters.routed
+    own = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
+    update = rates.stream_s(own * UPDATE_BYTES * (1.0 if framework.fuses else UNFUSED_UPDATE))
+    norm = rates.stream_s(local * framework.grad_bytes) if not framework.fuses else rates.stream_s(own * framework.grad_bytes)
+    each = 0.0 if framework.accumulates_fused else 2 * framework.grad_bytes + framework.weight_bytes
+    is_spread = layouts.zero_stage == 3
+    accumulate = np.where(is_spread, 0.0, rates.stream_s(local * each) * layouts.num_micro)
+    return np.where(layouts.offload >= 1, 0.0, update + norm), accumulate
+
+
+def _offload(job: Job, layouts: Layouts, parameters: Parameters, compute_s: Floats) -> Floats:
+    """Gradients out, the update on the host, weights back; and weights for each pass where they live there."""
+    cluster = job.cluster
+    local = parameters.dense + parameters.routed
+    own = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
+    there_and_back = own * (job.framework.grad_bytes / 2 + job.framework.weight_bytes) / cluster.host_bytes_per_s
+    update = own * cluster.devices_per_node * UPDATE_BYTES / HOST_ADAM_BYTES_PER_S
+    weights = np.where(layouts.offload == 2, 2 * own * job.value_bytes / cluster.host_bytes_per_s * layouts.num_micro, 0.0)
+    weights = np.maximum(weights - job.constants.overlap * compute_s, 0.0)
+    return np.where(layouts.offload >= 1, there_and_back + update + weights, 0.0)
+
+
+assert SCHEDULES[:2] == ("1f1b", "gpipe")

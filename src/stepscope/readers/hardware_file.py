@@ -1,0 +1,89 @@
+"""Reads a hardware file: what `stepscope calibrate` wrote, on this machine or another.
+
+The file may come from anyone. Its shape is checked by its types; its numbers must be finite and make sense; its texts are cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from math import isfinite
+from pathlib import Path
+
+import msgspec
+
+from stepscope.core.calibrated import SCHEMA, Calibrated
+from stepscope.errors import FormatError, InputError
+
+MAX_BYTES = 16 << 20
+LONGEST_TEXT = 500
+LARGEST = 1e18
+"""More than any count, size or rate of a machine."""
+MAY_BE_ZERO = {"half_k", "floor_s", "alpha_s", "r2"}
+
+
+def read_hardware(path: Path) -> Calibrated:
+    """The file's content; an error in words where it holds none."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
+    if len(text) > MAX_BYTES:
+        raise FormatError(f"{path} is larger than a hardware file can be. `stepscope calibrate` writes one")
+    return parse_hardware(text, str(path))
+
+
+def parse_hardware(text: bytes, where: str) -> Calibrated:
+    told = _schema(text)
+    if told != SCHEMA:
+        what = "is not a hardware file" if told is None else f"is a hardware file of the kind {told[:40]!r}"
+        raise FormatError(f"{where} {what}; this version reads {SCHEMA!r}. `stepscope calibrate` writes one")
+    try:
+        found = msgspec.json.decode(text, type=Calibrated)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise FormatError(f"{where} is not a whole hardware file: {problem}. Write it again: stepscope calibrate") from None
+    fault = _fault(found, "$")
+    if fault:
+        raise FormatError(f"{where} is not a sound hardware file: {fault}. Write it again: stepscope calibrate")
+    return found
+
+
+def is_hardware(text: bytes) -> bool:
+    """Whether it says it is a hardware file, of whatever version."""
+    return _schema(text) is not None
+
+
+def _schema(text: bytes) -> str | None:
+    class Head(msgspec.Struct):
+        schema: str
+
+    try:
+        told = msgspec.json.decode(text, type=Head).schema
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return told if told.startswith("stepscope.hardware/") else None
+
+
+def _fault(value: object, where: str) -> str | None:
+    """The first thing that cannot be, in words."""
+    if is_dataclass(value):
+        parts = [(f"{where}.{part.name}", part.name, getattr(value, part.name)) for part in fields(value)]
+    elif isinstance(value, tuple):
+        parts = [(f"{where}[{at}]", "", part) for at, part in enumerate(value)]
+    else:
+        return None
+    for place, name, part in parts:
+        if isinstance(part, str):
+            if len(part) > LONGEST_TEXT:
+                return f"{place} is longer than {LONGEST_TEXT} characters"
+        elif isinstance(part, int | float) and not isinstance(part, bool):
+            least = 0 if name in MAY_BE_ZERO else 1e-18
+            if not isfinite(part) or part > LARGEST or (part < least and name != "r2"):
+                return f"{place} is {part}"
+        elif name == "regions" and not part:
+            return f"{place} is empty"
+        else:
+            found = _fault(part, place)
+            if found:
+                return found
+    return None

@@ -1,0 +1,164 @@
+"""The estimator against formulas that others have published, and against itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepscope.errors import UsageError
+from stepscope.planner.catalog import find_model
+from stepscope.planner.cluster import Cluster
+from stepscope.planner.cluster_words import parse_cluster
+from stepscope.planner.estimate import estimate, estimate_one
+from stepscope.planner.framework import FRAMEWORKS, MEGATRON, MEGATRON_CORE
+from stepscope.planner.job import Job
+from stepscope.planner.layout import RECOMPUTE, SCHEDULES, Layout, Layouts
+from stepscope.planner.memory import layer_bytes
+from stepscope.planner.network import Group, Network
+from stepscope.planner.parameters import parameters
+
+GPT3 = find_model("gpt3-175b")
+A100S = parse_cluster("128x8xA100")
+
+
+def job(cluster: Cluster = A100S, **more: object) -> Job:
+    told = {"model": GPT3, "cluster": cluster, "seq_len": 2048, "global_batch": 1536, "precision": "fp16", "framework": MEGATRON}
+    return Job(**{**told, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_a_layer_keeps_what_korthikanti_and_others_counted(tp: int) -> None:
+    s, b, h, a = 2048, 2, GPT3.hidden, GPT3.heads
+    plain = Layouts.of([Layout(tp=tp, micro_batch=b, is_flash=False)])
+    parallel = Layouts.of([Layout(tp=tp, micro_batch=b, is_flash=False, is_sequence_parallel=tp > 1)])
+    selective = Layouts.of([Layout(tp=tp, micro_batch=b, is_flash=False, is_sequence_parallel=tp > 1, recompute="selective")])
+    assert layer_bytes(job(), plain) == pytest.approx(s * b * h * (10 + 24 / tp + 5 * a * s / (h * tp)))
+    assert layer_bytes(job(), parallel) == pytest.approx(s * b * h / tp * (34 + 5 * a * s / h))
+    assert layer_bytes(job(), selective) == pytest.approx(34 * s * b * h / tp)
+
+
+@pytest.mark.parametrize(("zero", "each"), [(0, 18.0), (1, 6 + 12 / 16)])
+def test_states_are_megatrons_bytes_for_each_parameter(zero: int, each: float) -> None:
+    layout = Layout(tp=8, pp=8, dp=16, zero_stage=zero, recompute="full", num_micro=96)
+    made = estimate_one(job(), layout)
+    held = parameters(job(), made.layouts)
+    states = made.memory.weights + made.memory.gradients + made.memory.optimizer
+    assert states == pytest.approx(float(held.dense[0]) * each)
+    assert held.dense[0] == pytest.approx(GPT3.num_params / 64, rel=0.03)
+
+
+def test_the_bubble_is_what_the_schedule_leaves_empty() -> None:
+    fast = replace(A100S, tiers=tuple(replace(tier, bytes_per_s=1e18, latency_s=0.0) for tier in A100S.tiers))
+    free = replace(job(fast).constants, host_send_s=0.0)
+    small_head = replace(GPT3, vocab=64, max_positions=0)
+    known = job(fast, constants=free, model=small_head)
+    base: dict[str, Any] = {"tp": 8, "pp": 8, "dp": 16, "num_micro": 96, "recompute": "full"}
+    made = estimate(
+        known,
+        Layouts.of([Layout(**base), Layout(**base, vpp=4), Layout(**base, schedule="zb1p"), Layout(**base, schedule="zb2p")]),
+    )
+    busy = made.step_s - made.times.bubble - made.times.data_comms - made.times.optimizer
+    shares = made.times.bubble / busy
+    assert shares[0] == pytest.approx(7 / 96, rel=0.02)
+    assert shares[1] == pytest.approx(7 / 96 / 4, rel=0.02)
+    assert shares[2] == pytest.approx(7 / 96 / 3, rel=0.02)
+    assert shares[3] == 0
+
+
+def test_parts_add_up_and_none_is_negative() -> None:
+    made = estimate(job(), many())
+    assert made.step_s == pytest.approx(sum(made.times.parts.values()))
+    assert made.memory_bytes == pytest.approx(sum(made.memory.parts.values()))
+    for part in (*made.times.parts.values(), *made.memory.parts.values()):
+        assert np.all(np.broadcast_to(part, len(made.layouts)) >= 0)
+
+
+def many() -> Layouts:
+    """Layouts of 1,024 devices, each axis at several values."""
+    found = [
+        Layout(tp=tp, pp=pp, vpp=vpp, dp=1024 // tp // pp, micro_batch=mb, num_micro=max(1, 1536 * tp * pp // 1024 // mb),
+               zero_stage=zero, recompute=recompute, schedule=schedule, is_sequence_parallel=tp > 1, is_flash=flash)
+        for tp in (1, 8) for pp in (1, 8) for vpp in (1, 2) for mb in (1, 4) for zero in (0, 1, 3)
+        for recompute in RECOMPUTE for schedule in SCHEDULES for flash in (False, True)
+    ]  # fmt: skip
+    return Layouts.of(found)
+
+
+def test_many_at_once_are_what_each_is_alone() -> None:
+    layouts = many()
+    together = estimate(job(), layouts)
+    for place in range(0, len(layouts), 97):
+        alone = estimate_one(job(), layouts.one(place))
+        assert alone.step_s[0] == pytest.approx(together.step_s[place])
+        assert alone.memory_bytes[0] == pytest.approx(together.memory_bytes[place])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    tp=st.sampled_from([1, 2, 4, 8, 16]), pp=st.sampled_from([1, 2, 4, 8]), zero=st.integers(0, 3), factor=st.floats(1.0, 16.0)
+)
+def test_a_faster_network_never_makes_a_step_longer(tp: int, pp: int, zero: int, factor: float) -> None:
+    faster = replace(A100S, tiers=tuple(replace(tier, bytes_per_s=tier.bytes_per_s * factor) for tier in A100S.tiers))
+    layout = Layout(tp=tp, pp=pp, dp=1024 // tp // pp, num_micro=2 * tp * pp, zero_stage=zero)
+    assert estimate_one(job(faster), layout).step_s[0] <= estimate_one(job(), layout).step_s[0] * (1 + 1e-9)
+
+
+def test_recomputation_trades_memory_for_time() -> None:
+    made = estimate(
+        job(), Layouts.of([Layout(tp=8, pp=8, dp=16, num_micro=96, recompute=kind, is_flash=False) for kind in RECOMPUTE])
+    )
+    assert list(np.argsort(made.memory_bytes)) == [2, 1, 0]
+    assert list(np.argsort(made.step_s)) == [0, 1, 2]
+    assert made.step_s[2] / made.step_s[0] == pytest.approx(4 / 3, abs=0.08)
+
+
+def test_frozen_weights_need_no_gradients() -> None:
+    model = find_model("llama2-7b")
+    known = job(parse_cluster("4xA100"), model=model, global_batch=16, framework=MEGATRON_CORE, precision="bf16")
+    layout = Layout(dp=4, num_micro=4)
+    whole, adapter = estimate_one(known, layout), estimate_one(replace(known, is_adapter=True), layout)
+    assert adapter.memory.gradients[0] == adapter.memory.optimizer[0] == 0
+    assert adapter.memory.weights[0] == pytest.approx(2 * model.num_params)
+    assert whole.times.gemm[0] / adapter.times.gemm[0] == pytest.approx(1.5, rel=0.05)
+
+
+def test_a_precision_without_a_unit_is_refused_in_words() -> None:
+    with pytest.raises(UsageError, match=r"no unit for fp8; it has .*bf16"):
+        estimate_one(job(precision="fp8"), Layout())
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda each: each.name)
+def test_every_framework_gives_a_finite_answer(framework: object) -> None:
+    made = estimate(job(framework=framework), many())
+    assert np.all(np.isfinite(made.step_s))
+    assert np.all(np.isfinite(made.memory_bytes))
+
+
+def test_a_ring_moves_each_byte_but_its_own_twice() -> None:
+    cluster = parse_cluster("1x8xH100")
+    network = Network(cluster, job().constants)
+    group = Group(np.array([8]), np.array([1]))
+    bus = cluster.tiers[0].bytes_per_s * job().constants.link_share
+    assert network.gather_s(group, 1e9)[0] == pytest.approx(7 / 8 * 1e9 / bus + 7 * cluster.tiers[0].latency_s)
+    assert network.reduce_s(group, 1e9)[0] == pytest.approx(2 * network.gather_s(group, 1e9)[0])
+
+
+def test_a_group_with_one_member_in_each_node_has_one_card_each() -> None:
+    cluster = parse_cluster("4x8xH100")
+    network = Network(cluster, job().constants)
+    spread, whole = Group(np.array([4]), np.array([8])), Group(np.array([32]), np.array([1]))
+    assert network.bus_bytes_per_s(spread)[0] * 8 == pytest.approx(
+        np.minimum(network.bus_bytes_per_s(whole)[0], cluster.tiers[0].bytes_per_s * job().constants.link_share), rel=0.25
+    )
+    assert network.bus_bytes_per_s(spread)[0] < cluster.tiers[1].bytes_per_s
+
+
+def test_a_layout_says_itself_in_one_word() -> None:
+    layout = Layout(tp=8, pp=12, vpp=2, dp=16, ep=4, micro_batch=2, zero_stage=1, is_sequence_parallel=True, recompute="full")
+    assert str(layout) == "tp8-pp12v2-dp16-ep4-mb2-z1-sp-full"
+    assert Layouts.of([layout]).one(0) == layout

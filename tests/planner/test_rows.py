@@ -1,0 +1,99 @@
+"""Published rows: predicted without a look at what was measured, and how far off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.planner import score
+from stepscope.errors import InputError
+from stepscope.planner.rows import predict, read_rows
+
+ROWS = Path(__file__).parents[3] / "shared/planner/rows.jsonl"
+KEYS = {"id", "step_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "memory_gb", "fits"}
+ROW: dict[str, Any] = {
+    "id": "x-1",
+    "source": "x",
+    "model": {
+        "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn_hidden": 14336, "vocab": 128256, "gated_mlp": True,
+        "tied_embeddings": False, "name": "some-8b",
+    },
+    "seq_len": 8192,
+    "global_batch": 16,
+    "cluster": {"gpu": "H100-SXM-80GB", "gpu_mem_gb": 80, "num_gpus": 8, "gpus_per_node": 8},
+    "layout": {"micro_batch": 1, "tp": 1, "pp": 1, "dp": 8, "fsdp": "on", "recompute": "full", "precision": "bf16"},
+    "framework": "torchtitan FSDP2",
+}  # fmt: skip
+
+
+class Poison(dict[str, Any]):
+    """A row whose measured part must not be touched."""
+
+    def __getitem__(self, key: str) -> Any:
+        assert key != "measured"
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        assert key != "measured"
+        return super().get(key, default)
+
+
+def test_a_row_is_predicted_without_what_was_measured() -> None:
+    told = predict(Poison(ROW, measured={"step_s": 1.0}))
+    assert set(told) == KEYS
+    assert told["step_s"] == pytest.approx(16 * 8192 / told["tokens_per_s_per_gpu"] / 8)
+    assert told["hfu"] == pytest.approx(told["mfu"] * 4 / 3)
+    assert told["fits"] is True
+    assert 0.2 < told["mfu"] < 0.6
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"model": {"name": "nemotron-3-nano"}}, "nemotron-3-nano is not supported"),
+        ({"cluster": {"gpu": "Abacus", "num_gpus": 8}}, "Abacus"),
+        ({"model": {"layers": "many", "hidden": 1, "name": "z"}}, "not what it should be"),
+        ({"layout": {"precision": "fp8"}, "cluster": {"gpu": "A100", "num_gpus": 8}}, "no unit for fp8"),
+    ],
+)
+def test_a_row_that_cannot_be_judged_says_why(changed: dict[str, Any], why: str) -> None:
+    told = predict(ROW | changed)
+    assert set(told) == {"id", "unsupported"}
+    assert why in told["unsupported"]
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", "7"])
+def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW) + "\n" + line + "\n")
+    with pytest.raises(InputError, match="line 2"):
+        list(read_rows(path))
+
+
+def test_what_was_not_published_is_chosen_as_a_user_would() -> None:
+    open_row = ROW | {"layout": {"tp": 1, "pp": 1, "dp": 8, "fsdp": "on"}}
+    pinned = [ROW | {"layout": {**open_row["layout"], "micro_batch": size, "recompute": "full"}} for size in (1, 2)]
+    best = predict(open_row)
+    assert best["fits"]
+    assert best["tokens_per_s_per_gpu"] >= max(predict(row)["tokens_per_s_per_gpu"] for row in pinned)
+
+
+@pytest.mark.skipif(not ROWS.exists(), reason="the published results are not in this checkout")
+def test_step_times_of_sources_that_nothing_was_fitted_on() -> None:
+    wanted = {
+        "korthikanti-t5": 0.05, "megatron-sc21-t1": 0.10, "megatron-readme-2021-01": 0.10, "megatron-2020": 0.10,
+        "mosaic-mpt": 0.10, "vtrain-multi": 0.10, "megascale-t2": 0.10,
+    }  # fmt: skip
+    told = score([row for row in read_rows(ROWS) if row["source"] in wanted])
+    assert {source: told[source]["step"]["median_error"] < bar for source, bar in wanted.items()} == dict.fromkeys(wanted, True)
+    assert told["vtrain-multi"]["median_regret"] < 0.03
+
+
+@pytest.mark.skipif(not ROWS.exists(), reason="the published results are not in this checkout")
+def test_memory_of_sources_that_nothing_was_fitted_on() -> None:
+    wanted = ("korthikanti-fig1", "bloom-176b-sweep", "torchtitan-h100-2024-12")
+    told = score([row for row in read_rows(ROWS) if row["source"] in wanted])
+    assert {source: told[source]["memory"]["median_error"] < 0.10 for source in wanted} == dict.fromkeys(wanted, True)

@@ -1,0 +1,315 @@
+"""The space of layouts and the search through it, against plain loops."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.planner import search as search_module
+from stepscope.planner.catalog import custom_model, find_model
+from stepscope.planner.cluster import Cluster
+from stepscope.planner.cluster_words import make_cluster, parse_cluster
+from stepscope.planner.estimate import estimate, estimate_one
+from stepscope.planner.framework import MEGATRON, TORCHTITAN
+from stepscope.planner.job import Job
+from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
+from stepscope.planner.model import Model
+from stepscope.planner.search import Choice, Found, least_memory, search, why
+from stepscope.planner.space import CHUNK_ROWS, Grid, Space, divisors, open_space
+
+DENSE = custom_model(layers=6, hidden=512, heads=8, kv_heads=2, vocab=32000, name="dense")
+MIXTURE = custom_model(layers=4, hidden=512, heads=8, kv_heads=4, vocab=32000, experts=4, expert_ffn_hidden=512, name="mixture")
+OPEN = Space(offload=OFFLOAD, is_flash=(True, False))
+
+
+def small_cluster(memory_gib: float = 2.0, num: int = 8, per_node: int = 4) -> Cluster:
+    return make_cluster("A100", num, per_node, memory_bytes=memory_gib * 2**30)
+
+
+def small_job(model: Model = DENSE, **changes: object) -> Job:
+    job = Job(model=model, cluster=small_cluster(), seq_len=1024, global_batch=8, framework=MEGATRON)
+    return replace(job, **changes)  # type: ignore[arg-type]
+
+
+def layouts_of(grid: Grid) -> list[Layout]:
+    return [chunk.one(place) for chunk in grid.chunks() for place in range(len(chunk))]
+
+
+def every_layout(job: Job) -> Iterator[Layout]:
+    """All that OPEN allows, by loops over every number up to the devices."""
+    model, num = job.model, job.cluster.num_devices
+    widths = range(1, num + 1)
+    for tp, cp, pp, dp, ep in itertools.product(widths, widths, widths, widths, widths):
+        if tp * cp * pp * dp != num or not cut_divides(job, tp, cp, pp, dp, ep):
+            continue
+        for micro, vpp in itertools.product(range(1, job.global_batch + 1), range(1, model.layers + 1)):
+            if job.global_batch % (dp * micro) or (vpp > 1 and model.layers % (pp * vpp)):
+                continue
+            num_micro = job.global_batch // (dp * micro)
+            for schedule, zero, shard, sp, recompute, offload, flash in itertools.product(
+                SCHEDULES, range(4), (0, job.cluster.devices_per_node // tp), (False, True), RECOMPUTE, OFFLOAD, (True, False)
+            ):
+                layout = Layout(
+                    tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, micro_batch=micro, num_micro=num_micro, vpp=vpp, schedule=schedule,
+                    zero_stage=zero, shard=shard, is_sequence_parallel=sp, recompute=recompute, offload=offload, is_flash=flash,
+                )  # fmt: skip
+                if habits_make_sense(job, layout):
+                    yield layout
+
+
+def cut_divides(job: Job, tp: int, cp: int, pp: int, dp: int, ep: int) -> bool:
+    model = job.model
+    if tp > job.cluster.devices_per_node or model.heads % tp or model.ffn_hidden % tp:
+        return False
+    if (model.kv_heads % tp and tp % model.kv_heads) or model.layers % pp or (cp > 1 and job.seq_len % (2 * cp)):
+        return False
+    if model.experts is None:
+        return ep == 1
+    return model.experts.num % ep == 0 and (dp * cp) % ep == 0 and model.experts.ffn_hidden % tp == 0
+
+
+def habits_make_sense(job: Job, layout: Layout) -> bool:
+    copies = layout.dp * layout.cp
+    if layout.vpp > 1 and (layout.pp == 1 or layout.schedule != "1f1b" or layout.num_micro % layout.pp):
+        return False
+    if layout.schedule != "1f1b" and layout.pp == 1:
+        return False
+    if layout.num_micro < {"zb1p": 1, "zb2p": 2, "zbv": 2}.get(layout.schedule, 0) * layout.pp:
+        return False
+    if layout.schedule == "zbv" and job.model.layers < 2 * layout.pp:
+        return False
+    if layout.zero_stage and copies == 1:
+        return False
+    if layout.zero_stage == 2 and layout.pp > 1:
+        return False
+    if layout.shard and (layout.zero_stage != 3 or not 1 < layout.shard < copies or copies % layout.shard):
+        return False
+    if layout.is_sequence_parallel and layout.tp == 1:
+        return False
+    return layout.recompute != "selective" or not layout.is_flash
+
+
+@pytest.mark.parametrize("model", [DENSE, MIXTURE], ids=lambda model: model.name)
+def test_a_grid_is_what_loops_find(model: Model) -> None:
+    job = small_job(model)
+    found = layouts_of(Grid(job, OPEN))
+    assert len(found) == len(set(found)) == len(Grid(job, OPEN))
+    assert set(found) == set(every_layout(job))
+
+
+def test_pieces_are_bounded_and_hold_everything_once() -> None:
+    job = Job(model=find_model("llama3-70b"), cluster=parse_cluster("8x8xH100"), seq_len=8192, global_batch=1024)
+    grid = Grid(job, replace(Space(), offload=OFFLOAD))
+    sizes = [len(chunk) for chunk in grid.chunks()]
+    assert len(sizes) > 1
+    assert max(sizes) <= CHUNK_ROWS
+    assert sum(sizes) == len(grid)
+    ends = grid.pieces()
+    assert ends[0][0] == 0
+    assert ends[-1][1] == len(grid.cuts["tp"])
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(ends))
+
+
+def test_pins_are_kept() -> None:
+    space = Space(tp=(1, 2), pp=(2,), recompute=("full",), schedule=("gpipe",), zero_stage=(1,), is_sequence_parallel=(False,))
+    found = layouts_of(Grid(small_job(), space))
+    assert {layout.tp for layout in found} == {1, 2}
+    told = {(each.recompute, each.schedule, each.zero_stage, each.is_sequence_parallel, each.pp) for each in found}
+    assert told == {("full", "gpipe", 1, False, 2)}
+
+
+def test_tensor_ranks_leave_a_node_and_devices_idle_only_when_asked() -> None:
+    job = small_job(replace(DENSE, kv_heads=8))
+    assert max(each.tp for each in layouts_of(Grid(job, Space()))) == 4
+    assert max(each.tp for each in layouts_of(Grid(job, Space(spans_nodes=True)))) == 8
+    assert {each.num_devices for each in layouts_of(Grid(job, Space()))} == {8}
+    # Three stages of two layers: 6 of 8 devices.
+    idle = layouts_of(Grid(job, Space(leaves_idle=True)))
+    assert {each.num_devices for each in idle} >= {6, 8}
+    assert max(each.num_devices for each in idle) == 8
+
+
+def test_uneven_stages_are_the_frameworks_choice() -> None:
+    model = replace(DENSE, layers=61)
+    assert {each.pp for each in layouts_of(Grid(small_job(model), Space()))} == {1}
+    balanced = layouts_of(Grid(small_job(model), Space(has_uneven_stages=True)))
+    assert {each.pp for each in balanced} == {1, 2, 4, 8}
+    assert {each.vpp for each in balanced} == {1}
+
+
+def test_selective_recompute_with_one_kernel_is_for_frameworks_that_mean_more_by_it() -> None:
+    megatron, titan = (layouts_of(Grid(small_job(framework=each), Space())) for each in (MEGATRON, TORCHTITAN))
+    assert "selective" not in {each.recompute for each in megatron}
+    assert "selective" in {each.recompute for each in titan}
+
+
+def test_the_open_space_of_175b_is_larger_than_calculons() -> None:
+    job = Job(model=find_model("gpt3-175b"), cluster=parse_cluster("128x8xA100"), seq_len=2048, global_batch=1536)
+    assert len(Grid(job, replace(open_space(job), leaves_idle=True))) > 11_700_000
+
+
+def test_divisors_are_all_of_them() -> None:
+    for whole in (1, 2, 36, 97, 96, 1536):
+        assert divisors(whole) == [each for each in range(1, whole + 1) if whole % each == 0]
+
+
+# The search.
+
+
+@pytest.fixture(scope="module", params=[DENSE, MIXTURE], ids=lambda model: model.name)
+def tried(request: pytest.FixtureRequest) -> tuple[Job, list[tuple[Layout, float, float]]]:
+    """A job that some layouts fit, and each layout's step and memory, of one call for all and of one for some."""
+    job = small_job(request.param, global_batch=4)
+    layouts = layouts_of(Grid(job, Space(offload=OFFLOAD)))
+    made = estimate(job, Layouts.of(layouts))
+    rows = list(zip(layouts, made.step_s.tolist(), made.memory_bytes.tolist(), strict=True))
+    for layout, step, memory in rows[::97]:
+        one = estimate_one(job, layout)
+        assert (step, memory) == (pytest.approx(float(one.step_s[0])), pytest.approx(float(one.memory_bytes[0])))
+    middle = sorted(memory for _, _, memory in rows)[len(rows) // 2]
+    return replace(job, cluster=replace(job.cluster, memory_bytes=middle)), rows
+
+
+def test_the_best_is_the_fastest_that_fits(tried: tuple[Job, list[tuple[Layout, float, float]]]) -> None:
+    job, rows = tried
+    found = search(job, Space(offload=OFFLOAD))
+    fit = [(layout, step) for layout, step, memory in rows if memory <= job.cluster.memory_bytes]
+    assert 0 < len(fit) < len(rows)
+    assert found.num_layouts == len(rows)
+    assert found.num_fit == len(fit)
+    assert sum(found.too_large.values()) == len(rows) - len(fit)
+    fastest = min(step for _, step in fit)
+    assert fastest <= found.best[0].step_s <= fastest * (1 + search_module.SAME)
+    steps = dict(fit)
+    assert all(each.step_s == pytest.approx(steps[each.layout], rel=1e-9) for each in found.best)
+    assert [each.step_s for each in found.best] == sorted(each.step_s for each in found.best)
+
+
+def test_what_fits_is_not_beaten_in_memory_and_time_by_more_than_the_front(
+    tried: tuple[Job, list[tuple[Layout, float, float]]],
+) -> None:
+    job, rows = tried
+    front = search(job, Space(offload=OFFLOAD)).front
+    assert [each.step_s for each in front] == sorted(each.step_s for each in front)
+    assert [each.memory_bytes for each in front] == sorted((each.memory_bytes for each in front), reverse=True)
+    slow = search_module.SLOWEST * front[0].step_s
+    for layout, step, memory in rows:
+        if memory <= job.cluster.memory_bytes and step <= slow:
+            near = 1 + 2 * search_module.SAME
+            beats_or_ties = any(
+                each.step_s <= step * near and each.memory_bytes * search_module.SAVED <= memory for each in front
+            )
+            assert beats_or_ties, layout
+
+
+def test_a_rival_is_placed_among_all(tried: tuple[Job, list[tuple[Layout, float, float]]]) -> None:
+    job, rows = tried
+    fit = sorted((step, str(layout), layout) for layout, step, memory in rows if memory <= job.cluster.memory_bytes)
+    step, _, layout = fit[len(fit) // 2]
+    rival = search(job, Space(offload=OFFLOAD), rivals=[layout]).rivals[0]
+    assert rival.choice.layout == layout
+    assert rival.fits
+    assert rival.num_faster == sum(other < step * (1 - 1e-9) for other, _, _ in fit)
+    cuts: dict[tuple[int, ...], float] = {}
+    for other, _, each in fit:
+        cut = (each.tp, each.pp, each.cp, each.ep, each.dp, each.micro_batch)
+        cuts[cut] = min(other, cuts.get(cut, other))
+    assert rival.num_cuts_faster == sum(other < step * (1 - 1e-9) for other in cuts.values())
+
+
+def test_the_least_memory_is_the_least(tried: tuple[Job, list[tuple[Layout, float, float]]]) -> None:
+    job, rows = tried
+    least = least_memory(job, Space(offload=OFFLOAD))
+    assert least is not None
+    smallest = search(job, Space(offload=OFFLOAD)).smallest
+    assert smallest is not None
+    assert least.memory_bytes == pytest.approx(min(memory for _, _, memory in rows))
+    assert smallest.memory_bytes == pytest.approx(least.memory_bytes)
+
+
+def told(found: Found) -> list[tuple[str, float, str]]:
+    return [(str(each.layout), each.step_s, each.why) for each in (*found.best, *found.front)]
+
+
+def test_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = small_job()
+    alone = search(job, OPEN)
+    original = Grid.pieces
+    monkeypatch.setattr(Grid, "pieces", lambda self: original(self, 500))
+    in_pieces = search(job, OPEN)
+    together = search(job, OPEN, num_workers=2)
+    assert len(Grid(job, OPEN).pieces()) > 4
+    assert told(alone) == told(in_pieces) == told(together)
+    assert alone.too_large == together.too_large
+    assert alone.num_fit == together.num_fit
+
+
+def test_variants_collapse_into_the_plainest() -> None:
+    base = Layout(tp=2, dp=4, micro_batch=1, num_micro=2, zero_stage=3)
+    timed = {
+        base: 1.0,
+        replace(base, zero_stage=1): 1.0005,
+        replace(base, zero_stage=1, cp=2, dp=2, micro_batch=2): 1.0003,
+        replace(base, zero_stage=1, recompute="full"): 1.3,
+        replace(base, zero_stage=0, recompute="full"): 1.4,
+        replace(base, zero_stage=2, recompute="full"): 1.5,
+        replace(base, tp=4, dp=2): 1.2,
+    }
+    rows = search_module._Rows(layouts=Layouts.of(timed), step_s=np.array([*timed.values()]), memory_bytes=np.ones(len(timed)))
+    shown = [rows.layouts.one(place) for place in search_module._shown(rows, 10)]
+    assert shown == [list(timed)[place] for place in (1, 6, 3, 4)]
+    assert len(search_module._shown(rows, 2)) == 2
+
+
+def test_a_host_that_cannot_hold_what_is_offloaded_is_a_reason() -> None:
+    job = small_job()
+    poor = replace(job, cluster=replace(job.cluster, host_memory_bytes=1e6))
+    space = Space(offload=("optimizer",))
+    assert search(job, space).num_fit > 0
+    found = search(poor, space)
+    assert found.num_fit == 0
+    assert found.too_large[search_module.HOST] > 0
+    assert found.smallest is None
+    assert least_memory(poor, space) is None
+
+
+def test_nothing_to_choose_from_is_not_an_error() -> None:
+    found = search(small_job(), Space(tp=(3,)))
+    assert found.num_layouts == 0
+    assert found.best == ()
+    assert found.smallest is None
+    huge = search(small_job(find_model("gpt3-175b")))
+    assert huge.num_fit == 0
+    assert huge.best == ()
+    assert huge.smallest is not None
+
+
+# Why.
+
+
+def choice(layout: Layout, **times: float) -> Choice:
+    return Choice(
+        layout=layout, step_s=sum(times.values()), memory_bytes=1.0, tokens_per_s_per_device=1.0, mfu=0.5, times=times, memory={}
+    )
+
+
+def test_why_names_what_grows_most() -> None:
+    best = choice(Layout(tp=8), gemm=10.0, bubble=0.2, tensor_comms=1.0, data_comms=0.5)
+    slower = choice(Layout(tp=4), gemm=9.9, bubble=1.0, tensor_comms=1.4, data_comms=0.55)
+    assert why(slower, best) == "bubble +0.80 s, tensor collectives +0.40 s"
+    assert why(best, best) == "the fastest"
+    assert why(choice(Layout(tp=2), gemm=10.0, bubble=0.2, tensor_comms=1.01, data_comms=0.5), best) == "as fast as the best"
+    assert why(choice(Layout(tp=2), gemm=9.0, bubble=0.2, tensor_comms=1.0, data_comms=0.5), best).startswith("faster")
+
+
+def test_every_choice_says_why_it_loses() -> None:
+    found = search(small_job(), OPEN)
+    assert found.best[0].why == "the fastest"
+    assert all(each.why and each.why != "the fastest" for each in found.best[1:])
+    worst = found.best[-1]
+    part = max(worst.times, key=lambda name: worst.times[name] - found.best[0].times[name])
+    assert worst.why.startswith((search_module.PART_WORDS[part], "as fast"))
