@@ -23,7 +23,7 @@ from stepscope.planner.space import CHUNK_ROWS, Grid, Space, divisors, open_spac
 
 DENSE = custom_model(layers=6, hidden=512, heads=8, kv_heads=2, vocab=32000, name="dense")
 MIXTURE = custom_model(layers=4, hidden=512, heads=8, kv_heads=4, vocab=32000, experts=4, expert_ffn_hidden=512, name="mixture")
-OPEN = Space(offload=OFFLOAD, is_flash=(True, False))
+OPEN = Space(schedule=SCHEDULES, offload=OFFLOAD, is_flash=(True, False))
 
 
 def small_cluster(memory_gib: float = 2.0, num: int = 8, per_node: int = 4) -> Cluster:

@@ -290,7 +290,8 @@ def check_space(space: Space) -> None:
             raise UsageError(f"{name} must be 1 or more, not {', '.join(map(str, values)) or 'nothing'}")
     words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD, "zero_stage": (0, 1, 2, 3)}
     for name, known in words.items():
-        for value in getattr(space, name) or ("nothing",):
+        given = getattr(space, name)
+        for value in known if given is None else given or ("nothing",):
             if value not in known:
                 listed = ", ".join(map(str, known))
                 raise UsageError(f"{name.replace('_', ' ')} is one of {listed}, not {str(value)[:40]!a}")

@@ -68,12 +68,12 @@ class Constants:
     host_layer_s: float = 1300 * MICRO
     """To launch one layer's forward; its backward takes as long again."""
     host_backward: float = 1.3
-    host_unfused: float = 1.45
-    """Where norms, activations and residuals are many small kernels, so many times that."""
     host_mixture: float = 2.0
     """A layer with experts has so many times the launches: router, sorting, exchange, grouped products."""
     host_collective_s: float = 90 * MICRO
     """To launch one collective between layers' parts."""
+    host_unfused: float = 4.0
+    """Times that where a framework hands tensors to and fro around each collective."""
     host_send_s: float = 500 * MICRO
     """To hand a micro-batch on to the next stage and get one, each way."""
     jitter: float = 0.0

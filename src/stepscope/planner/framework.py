@@ -28,6 +28,8 @@ class Framework:
     overlaps_pipeline: bool = False
     fuses: bool = True
     """Whether norms, activations, dropout and residuals run as few kernels (by hand or by a compiler)."""
+    has_fused_update: bool = False
+    """Whether the optimizer is one kernel; PyTorch's own, left as it is, moves 2.7 times as many bytes."""
     is_compiled: bool = False
     """Whether graphs or a compiler take the host's launches off it."""
     has_new_attention: bool = False
@@ -49,19 +51,22 @@ class Framework:
     """The same where tensor ranks share the vocabulary: the softmax is kept in fp32 too."""
     kept_gathered: float = 0.0
     """Of a layer's gathered inputs that stay whole until backward under sequence parallelism; else they are gathered again."""
+    schedules: tuple[str, ...] = ("1f1b", "gpipe")
+    """Of the pipeline that it has; 1f1b interleaved too."""
     scatters_sends: bool = True
     """Whether tensor ranks each send their part of an activation to the next stage."""
     extra_activation: float = 0.0
-    """Copies kept per token and channel in bytes, beyond what backward needs."""
+    """Kept per token and channel of each layer, in bytes, beyond what half precision needs."""
 
 
-MEGATRON = Framework(name="megatron", has_dropout=True)
+MEGATRON = Framework(name="megatron", has_dropout=True, has_fused_update=True)
 MEGATRON_CORE = Framework(
     name="megatron-core", overlaps_data=True, overlaps_tensor=True, comm_grad_bytes=4.0, balances_stages=True
 )
 MEGATRON_DEEPSPEED = Framework(
     extra_grad_bytes=2.0,
     name="megatron-deepspeed",
+    has_fused_update=True,
     has_dropout=True,
     accumulates_fused=False,
     comm_grad_bytes=2.0,
@@ -79,11 +84,28 @@ NANOTRON = Framework(
     kept_gathered=1.0,
 )
 TORCHTITAN = Framework(
-    name="torchtitan", overlaps_data=True, overlaps_pipeline=True, fuses=False, comm_grad_bytes=4.0, selective_is_ops=True
+    name="torchtitan",
+    has_fused_update=True,
+    schedules=("1f1b", "gpipe", "zb1p", "zbv"),
+    overlaps_data=True,
+    overlaps_pipeline=True,
+    fuses=False,
+    comm_grad_bytes=4.0,
+    selective_is_ops=True,
 )
 FSDP = Framework(name="fsdp", overlaps_data=True, fuses=False, comm_grad_bytes=2.0, logit_bytes=8.0)
 INTERNEVO = Framework(name="internevo", overlaps_data=True, comm_grad_bytes=2.0, grad_bytes=2.0, fuses=False)
-DDP = Framework(name="ddp", overlaps_data=True, fuses=False, weight_bytes=4.0, grad_bytes=4.0, state_bytes=8.0)
+DDP = Framework(
+    name="ddp",
+    overlaps_data=True,
+    fuses=False,
+    has_new_attention=True,
+    weight_bytes=6.0,
+    grad_bytes=4.0,
+    state_bytes=8.0,
+    extra_activation=4.0,
+)
+"""Plain PyTorch: fp32 weights under autocast, which keeps a copy of each in half precision and the residuals in fp32."""
 
 FRAMEWORKS = (MEGATRON, MEGATRON_CORE, MEGATRON_DEEPSPEED, NANOTRON, TORCHTITAN, FSDP, INTERNEVO, DDP)
 

@@ -120,19 +120,16 @@ def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is
         spread = 4 * tokens * model.experts.top_k * model.hidden
     # Two norms, two residual sums; rotations; the activation.
     passes = outer * model.hidden * (10 + 2 * DROPPED_PASSES * framework.has_dropout)
+    # Residuals in fp32 are read and written at twice the width.
+    passes = passes * (1 + framework.extra_activation / 4)
     passes = passes + tokens / tp * (2 * (q + kv) + (3 if model.is_gated else 2) * middle) + spread
     passes = passes * bytes_each * (1.0 if framework.fuses else constants.unfused_passes)
     stream = rates.stream_s(passes)
     comms = _tensor_comms(job, layouts, network, tokens)
     experts_s = _expert_comms(job, layouts, network, tokens) if is_mixture else np.zeros(len(layouts))
     context = _context_comms(job, layouts, rates, network, tokens)
-    host = (
-        constants.host_layer_s
-        * (constants.host_mixture if is_mixture else 1.0)
-        * (1.0 if framework.fuses else constants.host_unfused)
-        * (0.15 if framework.is_compiled else 1.0)
-    )
-    launches = 2 * (tp > 1) * constants.host_collective_s
+    host = constants.host_layer_s * (constants.host_mixture if is_mixture else 1.0) * (0.15 if framework.is_compiled else 1.0)
+    launches = 2 * (tp > 1) * constants.host_collective_s * (1.0 if framework.fuses else constants.host_unfused)
     forward = Pass(
         gemm=forward_gemm,
         attention=core_forward,

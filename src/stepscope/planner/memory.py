@@ -130,7 +130,7 @@ def layer_bytes(job: Job, layouts: Layouts) -> Floats:
     scores = layouts.micro_batch * model.heads * job.seq_len * (job.seq_len / layouts.cp) / layouts.tp
     plain = scores * (5.0 if framework.has_dropout else 4.0)
     kept = kept + np.where((layouts.is_flash == 1) | (layouts.recompute >= 1), 0.0, plain)
-    return np.asarray(kept + framework.extra_activation * tokens)
+    return np.asarray(kept + framework.extra_activation * outer * model.hidden)
 
 
 def _activations(job: Job, layouts: Layouts) -> tuple[Floats, Floats, Floats]:

@@ -40,7 +40,8 @@ class Space:
     """0 is all data ranks. None is all of them or, under ZeRO-3, those of a node."""
     is_sequence_parallel: tuple[bool, ...] = (False, True)
     recompute: tuple[str, ...] = RECOMPUTE
-    schedule: tuple[str, ...] = SCHEDULES
+    schedule: tuple[str, ...] | None = None
+    """None: those that the framework has."""
     offload: tuple[str, ...] = ("none",)
     is_flash: tuple[bool, ...] = (True,)
     spans_nodes: bool = False
@@ -53,7 +54,8 @@ class Space:
 
 def open_space(job: Job) -> Space:
     """With nothing held back: offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes."""
-    return Space(shard=(0, *divisors(job.cluster.num_devices)[1:-1]), offload=OFFLOAD, is_flash=(True, False), spans_nodes=True)
+    shards = (0, *divisors(job.cluster.num_devices)[1:-1])
+    return Space(shard=shards, schedule=SCHEDULES, offload=OFFLOAD, is_flash=(True, False), spans_nodes=True)
 
 
 def divisors(whole: int) -> list[int]:
@@ -73,7 +75,12 @@ class Grid:
         self.dropped: dict[str, int] = {}
         """Cuts that fill the devices and divide the batch but are left out, by reason."""
         self.cuts = self._cuts()
-        self._pipes = _crossed({"schedule": _codes(space.schedule, SCHEDULES), "vpp": space.vpp or divisors(job.model.layers)})
+        self._pipes = _crossed(
+            {
+                "schedule": _codes(job.framework.schedules if space.schedule is None else space.schedule, SCHEDULES),
+                "vpp": space.vpp or divisors(job.model.layers),
+            }
+        )
         self._shards = _crossed({"zero_stage": space.zero_stage, "shard": space.shard or (0, A_NODE)})
         self._habits = _crossed(
             {

@@ -244,7 +244,7 @@ def _optimizer(job: Job, layouts: Layouts, rates: Rates, parameters: Parameters)
     framework = job.framework
     local = parameters.dense + parameters.routed
     own = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
-    update = rates.stream_s(own * UPDATE_BYTES * (1.0 if framework.fuses else UNFUSED_UPDATE))
+    update = rates.stream_s(own * UPDATE_BYTES * (1.0 if framework.has_fused_update else UNFUSED_UPDATE))
     norm = rates.stream_s(local * framework.grad_bytes) if not framework.fuses else rates.stream_s(own * framework.grad_bytes)
     each = 0.0 if framework.accumulates_fused else 2 * framework.grad_bytes + framework.weight_bytes
     is_spread = layouts.zero_stage == 3
