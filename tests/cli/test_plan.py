@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_told_with_what_would_help(capsys: pytest.CaptureFi
         (("--model", "llama3-8b", "--cluster", "8xH100"), "--seq and --global-batch must be given"),
         (("--rows", "nothing.jsonl"), "--format json"),
         (("--from", str(DEMO)), "--nodes"),
-        (("--from", str(DEMO), "--nodes", "2", "--model", "llama3-8b"), "leave out one of the two"),
+        (("--from", str(DEMO), "--nodes", "2", "--model", "llama3-8b"), "--cluster and --seq and --global-batch must be given"),
         (("--from", str(DEMO), "--nodes", "2", "--format", "html"), "no page"),
     ],
 )
@@ -311,3 +311,20 @@ def test_strong_scaling_shrinks_compute_and_not_gradients(capsys: pytest.Capture
 def test_a_run_without_collectives_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(printed(capsys, "--from", str(DEMO), "--no-cache", "--nodes", "2").split())
     assert "no collective over data ranks was recorded" in text
+
+
+def test_a_runs_own_rates_stand_in_for_the_datasheet(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ("--model", "llama3-8b", "--cluster", "1x8xH200", "--seq", "8192", "--global-batch", "64")
+    plain = planned(capsys, *wanted)
+    told = planned(capsys, *wanted, "--from", str(DEMO), "--no-cache")
+    assert told["judged_by"]["kind"] == "calibrated"
+    [line] = [line for line in told["assumptions"] if "products at" in line]
+    # The demo's kernels, by hand: what each did over how long it took.
+    from stepscope.cli.diagnose import measure_paths
+
+    rows = measure_paths([str(DEMO)], step_ms=None, use_cache=False, jobs=1, cluster=None).facts.median_rank.kernels
+    flops, ns = (
+        sum(values) for values in zip(*((r.flops, r.total_ns) for r in rows if r.category == "gemm" and r.flops), strict=True)
+    )
+    assert f"bf16 products at {flops / ns / 1e3:.0f} TFLOP/s" in line
+    assert told["best"]["step_s"] != plain["best"]["step_s"]

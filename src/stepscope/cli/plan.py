@@ -90,7 +90,7 @@ def _add_questions(group: argparse._ArgumentGroup) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.rows is not None:
         return _run_rows(arguments)
-    if arguments.from_run is not None:
+    if arguments.from_run is not None and arguments.model is None:
         from stepscope.cli.plan_run import run_from
 
         return run_from(arguments)

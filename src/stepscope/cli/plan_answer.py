@@ -32,11 +32,12 @@ def answer(arguments: argparse.Namespace) -> Plan:
         job = replace(job, model=largest.model)
     check(arguments, job, space)
     start = time.perf_counter()
-    found = search(job, space, top=arguments.layouts)
+    found = search(job, space, top=arguments.layouts, num_workers=None)
     took = time.perf_counter() - start
     accounts = tuple(account_of(job, choice) for choice in found.best)
     explained = None if arguments.explain is None else explained_of(job, arguments.explain, found)
     best = found.best[0] if found.best else None
+    measured_by = arguments.from_run[0] if arguments.from_run else str(arguments.hardware or "")
     return Plan(
         job=job,
         best=accounts[0] if accounts else None,
@@ -51,8 +52,8 @@ def answer(arguments: argparse.Namespace) -> Plan:
         largest=None if largest is None else largest_of(job, largest),
         smallest=smallest_of(job, space) if arguments.smallest else None,
         is_pinned=space != Space(offload=space.offload),
-        is_calibrated=arguments.hardware is not None,
-        hardware="" if arguments.hardware is None else str(arguments.hardware),
+        is_calibrated=measured_by != "",
+        hardware=measured_by,
         assumptions=(
             *notes,
             *assumed(arguments, job),

@@ -32,6 +32,11 @@ def job_of(arguments: argparse.Namespace) -> tuple[Job, tuple[str, ...]]:
         example = "stepscope plan --model llama3-8b --cluster 1x8xH100 --seq 8192 --global-batch 64"
         raise UsageError(f"{' and '.join(missing)} must be given, as in: {example}")
     cluster, notes = cluster_of(arguments.cluster, arguments.hardware)
+    if arguments.from_run is not None:
+        from stepscope.cli.plan_rates import as_in_run
+
+        cluster, taken = as_in_run(cluster, arguments.from_run, use_cache=not arguments.no_cache)
+        notes += taken
     if arguments.host_memory is not None:
         cluster = replace(cluster, host_memory_bytes=arguments.host_memory * 2**30)
     if arguments.price is not None:

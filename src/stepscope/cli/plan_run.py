@@ -23,10 +23,8 @@ def run_from(arguments: argparse.Namespace) -> int:
     from stepscope.planner.from_run import extrapolate
     from stepscope.report.plan_run import RunPlan, run_plan_json, run_plan_text, show_run_plan
 
-    if arguments.model is not None:
-        raise UsageError("--from starts from a recorded run and --model from a shape: leave out one of the two")
     if arguments.nodes is None:
-        raise UsageError("--from needs the widths to predict for: --nodes 2,4,8")
+        raise UsageError("--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with the run's own rates")
     if arguments.format == "html":
         raise UsageError("--from has no page: take --format terminal or json")
     job, run = read_run(arguments)
