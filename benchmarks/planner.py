@@ -9,8 +9,8 @@ Told for each source:
   Where a row has TFLOP/s alone, the step time is what its own convention makes of them.
 - **memory**: the same for the peak. Sources mean different things by it (allocated, reserved, what the driver shows; GB or GiB):
   the prediction is put in the same kind before it is compared.
-- **order**: Spearman's correlation of predicted and measured throughput over the layouts of one job (same model, batch, length and
-  number of devices), where there are at least five; the median over jobs.
+- **order**: Spearman's correlation of predicted and measured throughput over the layouts of one job (same model, batch, length
+  and number of devices), where there are at least five; the median over jobs.
 - **regret**: how much slower the layout that we would choose is than the best that was measured, median and worst over jobs.
 - **fits**: of the layouts that ran, how many we say would; of those that did not run, how many we say would not.
 """

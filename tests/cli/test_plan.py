@@ -227,10 +227,35 @@ def test_a_hardware_file_stands_in_for_the_datasheet(tmp_path: Path, capsys: pyt
     tier = slow["job"]["cluster"]["tiers"][0]
     assert tier["bytes_per_s"] * DEFAULT.link_share == pytest.approx(350e9)
     assert tier["latency_s"] == 1e-6
-    other = planned(capsys, *SMALL, "--hardware", str(path), "--precision", "fp8")
-    assert any("was measured on NVIDIA H200" in note for note in other["assumptions"])
+    assert "was measured on NVIDIA H200" in failed(capsys, *SMALL, "--hardware", str(path))
+    other = planned(capsys, *asked, *pins, "--hardware", str(path), "--precision", "fp8")
     assert any("fp8 products were not measured" in note for note in other["assumptions"])
     assert "calibrate" in failed(capsys, *SMALL, "--hardware", str(DEMO))
+
+
+def test_the_environments_hardware_file_is_used_for_its_own_device_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(hardware_told()))
+    monkeypatch.setenv("STEPSCOPE_HARDWARE", str(path))
+    asked = ("--model", "llama3-8b", "--seq", "8192", "--global-batch", "16", "--cluster")
+    own, other = (planned(capsys, *asked, word) for word in ("1x8xH200", "1x8xH100"))
+    assert own["job"]["cluster"]["tiers"][0]["bytes_per_s"] * DEFAULT.link_share == pytest.approx(350e9)
+    assert other["job"]["cluster"]["tiers"][0]["bytes_per_s"] == 450e9
+    assert any("was measured on NVIDIA H200" in note and "not used" in note for note in other["assumptions"])
+
+
+def test_the_published_layout_is_among_the_best_under_the_constraints_of_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ("--model", "gpt3-175b", "--cluster", "128x8xA100", "--seq", "2048", "--global-batch", "1536", "--precision", "fp16")
+    then = planned(capsys, *job, "--framework", "megatron", "--recompute", "full", "--no-flash", "--layouts", "15")
+    now = planned(capsys, *job)
+    # Narayanan et al. 2021: tensor ranks fill a node, stages go over nodes.
+    cuts = [(each["layout"]["tp"], each["layout"]["pp"], each["layout"]["dp"]) for each in then["layouts"]]
+    published = then["layouts"][cuts.index((8, 8, 16))]
+    assert published["step_s"] < 1.12 * then["best"]["step_s"]
+    assert {each["layout"]["zero_stage"] for each in then["layouts"]} == {0}, "nobody sharded states then"
+    assert now["best"]["step_s"] < 0.75 * then["best"]["step_s"]
 
 
 # Rows.

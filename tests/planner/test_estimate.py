@@ -162,3 +162,27 @@ def test_a_layout_says_itself_in_one_word() -> None:
     layout = Layout(tp=8, pp=12, vpp=2, dp=16, ep=4, micro_batch=2, zero_stage=1, is_sequence_parallel=True, recompute="full")
     assert str(layout) == "tp8-pp12v2-dp16-ep4-mb2-z1-sp-full"
     assert Layouts.of([layout]).one(0) == layout
+
+
+def test_a_window_is_less_to_look_at() -> None:
+    model = find_model("gemma3-27b")
+    known = job(parse_cluster("8xA100"), model=model, seq_len=32768, framework=MEGATRON_CORE, precision="bf16")
+    seen = estimate_one(known, Layout(dp=8, zero_stage=3)).times.attention[0]
+    whole = estimate_one(replace(known, model=replace(model, num_window_layers=0)), Layout(dp=8, zero_stage=3)).times.attention[0]
+    share = model.window / 32768
+    assert seen / whole == pytest.approx(1 - model.num_window_layers / model.layers * (1 - share * (2 - share)))
+
+
+def test_shards_of_gradients_are_filled_after_every_micro_batch() -> None:
+    slow = replace(A100S, tiers=tuple(replace(tier, bytes_per_s=1e9) for tier in A100S.tiers))
+    once, often = (estimate_one(job(slow), Layout(dp=1024, num_micro=8, zero_stage=zero)) for zero in (1, 2))
+    back = once.times.data_comms[0] - once.times.data_comms[0] * 4 / 6
+    assert often.times.data_comms[0] == pytest.approx(8 * (once.times.data_comms[0] - back) + back, rel=0.05)
+    assert often.memory.gradients[0] == pytest.approx(once.memory.gradients[0] / 1024)
+
+
+def test_without_half_precision_there_is_no_second_copy() -> None:
+    made = estimate_one(job(precision="fp32"), Layout(tp=8, pp=8, dp=16, num_micro=96))
+    held = parameters(job(), made.layouts)
+    states = made.memory.weights + made.memory.gradients + made.memory.optimizer
+    assert states == pytest.approx(16 * float(held.dense[0]))

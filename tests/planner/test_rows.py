@@ -56,6 +56,13 @@ def test_a_row_is_predicted_without_what_was_measured() -> None:
         ({"model": {"name": "nemotron-3-nano"}}, "nemotron-3-nano is not supported"),
         ({"cluster": {"gpu": "Abacus", "num_gpus": 8}}, "Abacus"),
         ({"model": {"layers": "many", "hidden": 1, "name": "z"}}, "not what it should be"),
+        ({"model": "x"}, "not what it should be"),
+        ({"layout": [1]}, "not what it should be"),
+        ({"cluster": "here"}, "not what it should be"),
+        ({"seq_len": float("inf")}, "not what it should be"),
+        ({"seq_len": -5}, "seq_len is -5"),
+        ({"layout": {"tp": -1}}, "tp is -1"),
+        ({"layout": {"zero_stage": 9}}, "there are 0 to 3"),
         ({"layout": {"precision": "fp8"}, "cluster": {"gpu": "A100", "num_gpus": 8}}, "no unit for fp8"),
     ],
 )
@@ -82,10 +89,11 @@ def test_what_was_not_published_is_chosen_as_a_user_would() -> None:
 
 
 @pytest.mark.skipif(not ROWS.exists(), reason="the published results are not in this checkout")
-def test_step_times_of_sources_that_nothing_was_fitted_on() -> None:
+def test_step_times_stay_within_their_bars() -> None:
     wanted = {
         "korthikanti-t5": 0.05, "megatron-sc21-t1": 0.10, "megatron-readme-2021-01": 0.10, "megatron-2020": 0.10,
         "mosaic-mpt": 0.10, "vtrain-multi": 0.10, "megascale-t2": 0.10,
+        "torchtitan-h100-2024-12": 0.10, "megatron-h100-weak": 0.10,
     }  # fmt: skip
     told = score([row for row in read_rows(ROWS) if row["source"] in wanted])
     assert {source: told[source]["step"]["median_error"] < bar for source, bar in wanted.items()} == dict.fromkeys(wanted, True)
@@ -93,7 +101,13 @@ def test_step_times_of_sources_that_nothing_was_fitted_on() -> None:
 
 
 @pytest.mark.skipif(not ROWS.exists(), reason="the published results are not in this checkout")
-def test_memory_of_sources_that_nothing_was_fitted_on() -> None:
+def test_memory_stays_within_its_bar() -> None:
     wanted = ("korthikanti-fig1", "bloom-176b-sweep", "torchtitan-h100-2024-12")
     told = score([row for row in read_rows(ROWS) if row["source"] in wanted])
     assert {source: told[source]["memory"]["median_error"] < 0.10 for source in wanted} == dict.fromkeys(wanted, True)
+
+
+def test_precisions_are_known_by_their_long_names() -> None:
+    rows = [ROW | {"layout": {**ROW["layout"], "precision": word}} for word in ("bf16", "bfloat16", "fp8", "float8")]
+    steps = [predict(row)["step_s"] for row in rows]
+    assert steps[0] == steps[1] > steps[2] == steps[3]

@@ -23,7 +23,10 @@ from stepscope.planner.space import CHUNK_ROWS, Grid, Space, divisors, open_spac
 
 DENSE = custom_model(layers=6, hidden=512, heads=8, kv_heads=2, vocab=32000, name="dense")
 MIXTURE = custom_model(layers=4, hidden=512, heads=8, kv_heads=4, vocab=32000, experts=4, expert_ffn_hidden=512, name="mixture")
-OPEN = Space(schedule=SCHEDULES, offload=OFFLOAD, is_flash=(True, False))
+OPEN = Space(
+    schedule=SCHEDULES, zero_stage=(0, 1, 2, 3), is_sequence_parallel=(False, True), offload=OFFLOAD, is_flash=(True, False)
+)
+ABLE = replace(MEGATRON, has_context=True, has_sequence=True, zero_stages=(0, 1, 2, 3), offloads=True)
 
 
 def small_cluster(memory_gib: float = 2.0, num: int = 8, per_node: int = 4) -> Cluster:
@@ -31,7 +34,7 @@ def small_cluster(memory_gib: float = 2.0, num: int = 8, per_node: int = 4) -> C
 
 
 def small_job(model: Model = DENSE, **changes: object) -> Job:
-    job = Job(model=model, cluster=small_cluster(), seq_len=1024, global_batch=8, framework=MEGATRON)
+    job = Job(model=model, cluster=small_cluster(), seq_len=1024, global_batch=8, framework=ABLE)
     return replace(job, **changes)  # type: ignore[arg-type]
 
 
@@ -85,6 +88,8 @@ def habits_make_sense(job: Job, layout: Layout) -> bool:
     if layout.zero_stage and copies == 1:
         return False
     if layout.zero_stage == 2 and layout.pp > 1:
+        return False
+    if layout.offload == "all" and layout.zero_stage < 3 and copies > 1:
         return False
     if layout.shard and (layout.zero_stage != 3 or not 1 < layout.shard < copies or copies % layout.shard):
         return False

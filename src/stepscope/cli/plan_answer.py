@@ -35,7 +35,7 @@ def answer(arguments: argparse.Namespace) -> Plan:
     found = search(job, space, top=arguments.layouts, num_workers=None)
     took = time.perf_counter() - start
     accounts = tuple(account_of(job, choice) for choice in found.best)
-    explained = None if arguments.explain is None else explained_of(job, arguments.explain, found)
+    explained = None if arguments.explain is None else explained_of(job, arguments.explain, found, space)
     best = found.best[0] if found.best else None
     measured_by = arguments.from_run[0] if arguments.from_run else str(arguments.hardware or "")
     return Plan(
@@ -84,9 +84,13 @@ def space_of(arguments: argparse.Namespace) -> Space:
     return Space(**pins)
 
 
-def explained_of(job: Job, word: str, found: Found) -> Account:
-    """The layout of a name, whether the search showed it or not."""
-    layout = checks.parse_layout(word, job)
+def explained_of(job: Job, word: str, found: Found, space: Space) -> Account:
+    """The layout of a name, whether the search showed it or not. What the name leaves open is as pinned."""
+    layout, plain = checks.parse_layout(word, job), Layout()
+    for name in ("recompute", "schedule", "offload", "zero_stage", "is_sequence_parallel", "is_flash"):
+        pinned = getattr(space, name)
+        if pinned is not None and len(pinned) == 1 and getattr(layout, name) == getattr(plain, name):
+            layout = replace(layout, **{name: pinned[0]})
     checks.check_layout(job, layout)
     choice = choices_of(job, [layout])[0]
     return account_of(job, replace(choice, why=why(choice, found.best[0]) if found.best else ""))

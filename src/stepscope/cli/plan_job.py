@@ -60,10 +60,20 @@ def job_of(arguments: argparse.Namespace) -> tuple[Job, tuple[str, ...]]:
 
 def cluster_of(word: str, hardware: Path | None) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster with what was measured put in place of datasheets, and what of it was not measured."""
+    from stepscope.cli.diagnose import hardware_file
     from stepscope.planner.cluster_words import parse_cluster
 
     cluster = parse_cluster(word)
-    return (cluster, ()) if hardware is None else measured(cluster, hardware)
+    if hardware is not None:
+        return measured(cluster, hardware)
+    usual = hardware_file(None)
+    if usual is None:
+        return cluster, ()
+    try:
+        return measured(cluster, usual)
+    except UsageError as problem:
+        # Nobody asked for it here: a plan for another machine goes by that machine's datasheet.
+        return cluster, (f"{problem}: not used",)
 
 
 def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
@@ -76,6 +86,11 @@ def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
     from stepscope.readers.hardware_file import read_hardware
 
     found, source = read_hardware(path), str(path)
+    if not _is_same(found.machine.device, cluster.device.name):
+        raise UsageError(
+            f"{path} was measured on {found.machine.device[:80]}, and the cluster has {cluster.device.name}; "
+            "calibrate there, or plan by the datasheet"
+        )
     fits = [fit for precision in cluster.peak_flops if (fit := found.gemm(precision)) is not None]
     gemms = {
         fit.precision: Gemm(peak=fit.peak_flops, efficiency=fit.efficiency, half_k=fit.half_k, source=source) for fit in fits
@@ -84,8 +99,6 @@ def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
     notes = [] if attention else ["attention was not measured in half precision: its rate is what is usual on such devices"]
     if not gemms:
         notes.append(f"{path} has no fitted matrix products: their rates are the datasheet's")
-    if not _is_same(found.machine.device, cluster.device.name):
-        notes.append(f"{path} was measured on {found.machine.device[:80]}, and the cluster has {cluster.device.name}")
     copied, pinned = found.copy_bytes_per_s(), found.copy_bytes_per_s("to_device_pinned")
     tiers, missing = _tiers(cluster, found, source)
     return replace(
@@ -120,17 +133,22 @@ def _is_same(measured_on: str, named: str) -> bool:
 
 
 def _tiers(cluster: Cluster, found: Calibrated, source: str) -> tuple[tuple[Tier, ...], list[str]]:
-    """All-reduces of the largest group of each tier; a tier that was not measured stays the datasheet's."""
+    """All-reduces of the largest group of each tier; a tier that was not measured stays the datasheet's.
+
+    Between nodes that is a group with one rank in each. One of all ranks uses every card of a node at once: each has its part.
+    """
     from stepscope.planner.constants import DEFAULT
 
     tiers, missing = [], []
     for place, tier in enumerate(cluster.tiers):
         wanted, share = (("node",), DEFAULT.link_share) if place == 0 else (("across", "world"), DEFAULT.network_share)
         fits = [fit for fit in found.collective_fits if fit.tier in wanted and fit.kind == "all_reduce"]
-        fit = max(fits, key=lambda each: each.group_size, default=None)
+        fit = min(fits, key=lambda each: (wanted.index(each.tier), -each.group_size), default=None)
         beta = None if fit is None else fit.regions[-1].beta_bytes_per_s
         if fit is not None and beta is not None:
-            tiers.append(replace(tier, bytes_per_s=beta / share, latency_s=fit.regions[0].alpha_s, source=source))
+            cards = cluster.devices_per_node if fit.tier == "world" else 1
+            rate, latency_s = beta / share / cards, fit.regions[0].alpha_s
+            tiers.append(replace(tier, bytes_per_s=rate, latency_s=latency_s, source=source, is_measured=True))
             continue
         tiers.append(tier)
         if tier.size > 1 and (place == 0 or cluster.num_nodes > 1):

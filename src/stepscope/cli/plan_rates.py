@@ -68,8 +68,10 @@ def links(cluster: Cluster, comms: CommsFacts | None, source: str) -> tuple[Tier
     for place, tier in enumerate(cluster.tiers):
         share = DEFAULT.link_share if place == 0 else DEFAULT.network_share
         rows = () if comms is None else comms.rows
+        # Over nodes a group may use all cards of a node at once: each has its part of what was reached.
+        cards = 1 if place == 0 else cluster.devices_per_node
         reached = [
-            row.busbw_bytes_per_s
+            row.busbw_bytes_per_s / min(cards, max(1, (row.num_ranks or 1) // max(1, cluster.num_nodes)))
             for row in rows
             if row.on_device
             and row.busbw_bytes_per_s
@@ -77,5 +79,5 @@ def links(cluster: Cluster, comms: CommsFacts | None, source: str) -> tuple[Tier
             and row.crosses_nodes is (place > 0)
             and not row.includes_waits
         ]
-        made.append(replace(tier, bytes_per_s=max(reached) / share, source=source) if reached else tier)
+        made.append(replace(tier, bytes_per_s=max(reached) / share, source=source, is_measured=True) if reached else tier)
     return tuple(made)

@@ -50,6 +50,10 @@ _FLAGS: dict[str, tuple[str, object]] = {
 }
 
 
+TIGHT = 0.95
+"""Of a device's memory."""
+
+
 def parse_layout(word: str, job: Job | None = None) -> Layout:
     """A layout as it is printed, "tp8-pp16-dp8-mb1-z1-sp-full", in any order.
 
@@ -201,6 +205,14 @@ def warnings(job: Job, layout: Layout) -> list[str]:
         )
     if layout.zero_stage == 2 and layout.pp > 1:
         found.append("ZeRO-2 under a pipeline reduces gradients after each micro-batch; ZeRO-1 does it once")
+    share = choices_of(job, [layout])[0].memory_bytes / job.cluster.memory_bytes
+    if TIGHT < share <= 1:
+        found.append(f"{share:.0%} of the memory is taken and such estimates are off by some 10 %: try it before you count on it")
+    if layout.offload != "none":
+        host = job.cluster.host_memory_bytes / 2**30
+        found.append(f"a node's own memory is taken to be {host:.0f} GiB; --host-memory says otherwise")
+        if not job.framework.offloads:
+            found.append(f"{job.framework.name} does not offload: this is what a framework that does would give")
     return found
 
 
@@ -362,7 +374,7 @@ def shortfall(job: Job, space: Space | None = None) -> Shortfall | None:
 def _helps(job: Job, space: Space) -> Iterator[str]:
     if "full" not in space.recompute and _fits(job, replace(space, recompute=RECOMPUTE)):
         yield "recompute activations (full)"
-    if space.zero_stage != (0, 1, 2, 3) and _fits(job, replace(space, zero_stage=(0, 1, 2, 3))):
+    if space.zero_stage is not None and _fits(job, replace(space, zero_stage=None)):
         yield "shard weights too (ZeRO-3)"
     if not space.spans_nodes and _fits(job, replace(space, spans_nodes=True)):
         yield "tensor ranks over more than a node"

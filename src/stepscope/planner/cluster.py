@@ -23,6 +23,7 @@ class Tier:
     latency_s: float
     """Of one hop of a collective."""
     source: str = ""
+    is_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,7 @@ class FoundDevice:
 
     spec: DeviceSpec
     memory_bytes: float | None = None
+    bandwidth_bytes_per_s: float | None = None
     power_w: float | None = None
     across: Figure | None = None
     """The network of the site that the name tells."""
@@ -114,7 +115,7 @@ def joined(found: FoundDevice, num_devices: int, devices_per_node: int | None = 
         devices_per_node=per_node,
         tiers=sized(_tiers(spec, links, per_node), per_node, num_devices),
         memory_bytes=found.memory_bytes or spec.memory_bytes.value,
-        bandwidth_bytes_per_s=spec.bandwidth_bytes_per_s.value,
+        bandwidth_bytes_per_s=found.bandwidth_bytes_per_s or spec.bandwidth_bytes_per_s.value,
         peak_flops={precision: figure.value for precision, figure in spec.peak_flops.items()},
         host_memory_bytes=links.host_memory_bytes.value,
         host_bytes_per_s=_host_rate(spec, links),
@@ -176,7 +177,8 @@ def find_device(word: str) -> FoundDevice:
     key = _keys().get(rest)
     if key is None:
         raise UsageError(f"no device is named {_shown(word)}; {_nearest(rest)}, or describe it in a .toml file")
-    return replace(_refitted(_spec(key), memory, power), across=across)
+    found = replace(_refitted(_spec(key), memory, power), across=across)
+    return _older_memory(found) if "hbm2e" in bare.casefold() else found
 
 
 def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[str] | None) -> FoundDevice:
@@ -190,6 +192,16 @@ def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[st
     return FoundDevice(spec=spec, memory_bytes=memory_bytes, power_w=None if power is None else float(power[1]), notes=notes)
 
 
+def _older_memory(found: FoundDevice) -> FoundDevice:
+    """A device refitted with HBM2e, which has 0.41 TB/s for each stack of 16 GB, as on the A100 of 80 GB."""
+    rate = (found.memory_bytes or found.spec.memory_bytes.value) / 2**34 * _HBM2E_BYTES_PER_S
+    if rate >= found.spec.bandwidth_bytes_per_s.value:
+        return found
+    note = f"{rate / 1e12:.2g} TB/s, as stacks of HBM2e of that size have"
+    return replace(found, bandwidth_bytes_per_s=rate, notes=(*found.notes, note))
+
+
+_HBM2E_BYTES_PER_S = 0.408e12
 _BRACKETS = re.compile(r"\(([^()]{0,80})\)")
 _MEMORY = re.compile(r"(?<![0-9.])(\d{1,4})\s?gi?b(?![a-z])", re.IGNORECASE)
 _POWER = re.compile(r"(?<![0-9.])(\d{2,4})\s?w(?![a-z])", re.IGNORECASE)

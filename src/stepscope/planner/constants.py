@@ -23,10 +23,12 @@ class Constants:
     on an H200, come to 650-685 of 989."""
     gemm_share_fp8: float = 0.62
     """1,160 to 1,240 of 1,979, there too."""
+    gemm_share_fp8_blackwell: float = 0.55
+    """*Fitted* on Megatron-Bridge's dense models: four times the arithmetic for less than twice the power."""
     gemm_share_fp4: float = 0.30
     """*Fitted*: with the layers that stay in 8 or 16 bits and the scaling of blocks."""
-    grouped_share: float = 0.70
-    """Of a plain product's rate that experts' products reach, which run together but are each small."""
+    grouped_share: float = 0.60
+    """*Fitted* likewise. Of a plain product's rate that experts' products reach, which run together but are each small."""
     half_k: float = 150.0
     """Inner size at which a product reaches half of that: its tiles need filling and draining (H200: 525 TFLOP/s at 512,
     590 at 1,024, 645 at 2,048)."""

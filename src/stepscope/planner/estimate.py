@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,6 +61,9 @@ class Estimates:
 
 def estimate(job: Job, layouts: Layouts) -> Estimates:
     """Every layout's memory and time. They must divide what they cut: see `search` for those that do."""
+    if job.model.extra_layer_params:
+        # One more layer after the last, which predicts a further token.
+        job = replace(job, model=replace(job.model, layers=job.model.layers + 1, extra_layer_params=0))
     rates = rates_of(
         job.cluster,
         job.precision,

@@ -5,11 +5,20 @@ from __future__ import annotations
 from stepscope.planner.model import Model
 
 
+def windowed_share(model: Model, seq_len: int) -> float:
+    """Of all pairs of tokens that attention looks at, where some layers see only a window before each token."""
+    if not model.num_window_layers or not model.window or model.window >= seq_len:
+        return 1.0
+    share = model.window / seq_len
+    seen = share * (2 - share) if model.is_causal else share
+    return 1 - model.num_window_layers / model.layers * (1 - seen)
+
+
 def attention_flops_per_token(model: Model, seq_len: int) -> float:
-    """Of scores and their use, forward, every pair of tokens counted."""
+    """Of scores and their use, forward, every pair of tokens in sight counted."""
     latent = model.latent
     width = 2 * model.head_dim if latent is None else latent.nope_dim + latent.rope_dim + latent.v_dim
-    return 2.0 * seq_len * model.heads * width * model.layers
+    return 2.0 * seq_len * model.heads * width * model.layers * windowed_share(model, seq_len)
 
 
 def product_flops_per_token(model: Model) -> float:

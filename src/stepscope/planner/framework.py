@@ -55,26 +55,55 @@ class Framework:
     """Of the pipeline that it has; 1f1b interleaved too."""
     scatters_sends: bool = True
     """Whether tensor ranks each send their part of an activation to the next stage."""
+    pads_vocab: bool = False
+    """Whether the vocabulary is filled up so that tensor ranks have equal, even parts."""
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    """What data ranks can share; FSDP is 3."""
+    has_context: bool = True
+    has_sequence: bool = True
+    has_stages: bool = True
+    offloads: bool = False
+    """Whether it can keep states on the host. Any job may be asked what that would give."""
     extra_activation: float = 0.0
     """Kept per token and channel of each layer, in bytes, beyond what half precision needs."""
 
 
-MEGATRON = Framework(name="megatron", has_dropout=True, has_fused_update=True)
+MEGATRON = Framework(
+    name="megatron",
+    has_fused_update=True,
+    has_dropout=True,
+    pads_vocab=True,
+    zero_stages=(0,),
+    has_context=False,
+    has_sequence=False,
+)
+"""Megatron-LM as of 2021."""
 MEGATRON_CORE = Framework(
-    name="megatron-core", overlaps_data=True, overlaps_tensor=True, comm_grad_bytes=4.0, balances_stages=True
+    name="megatron-core",
+    has_fused_update=True,
+    has_new_attention=True,
+    logit_passes=24.0,
+    selective_is_cheap=True,
+    overlaps_data=True,
+    overlaps_tensor=True,
+    balances_stages=True,
+    pads_vocab=True,
+    zero_stages=(0, 1, 3),
 )
 MEGATRON_DEEPSPEED = Framework(
-    extra_grad_bytes=2.0,
     name="megatron-deepspeed",
     has_fused_update=True,
     has_dropout=True,
-    accumulates_fused=False,
-    comm_grad_bytes=2.0,
     grad_bytes=2.0,
+    extra_grad_bytes=2.0,
+    comm_grad_bytes=2.0,
+    accumulates_fused=False,
+    pads_vocab=True,
+    has_context=False,
+    offloads=True,
 )
 NANOTRON = Framework(
     name="nanotron",
-    grad_bytes=4.0,
     extra_grad_bytes=2.0,
     fuses=False,
     accumulates_fused=False,
@@ -82,19 +111,34 @@ NANOTRON = Framework(
     scatters_sends=False,
     parallel_logit_bytes=15.0,
     kept_gathered=1.0,
+    pads_vocab=True,
+    zero_stages=(0, 1),
 )
 TORCHTITAN = Framework(
     name="torchtitan",
     has_fused_update=True,
-    schedules=("1f1b", "gpipe", "zb1p", "zbv"),
     overlaps_data=True,
     overlaps_pipeline=True,
     fuses=False,
-    comm_grad_bytes=4.0,
     selective_is_ops=True,
+    schedules=("1f1b", "gpipe", "zb1p", "zbv"),
+    zero_stages=(0, 3),
 )
-FSDP = Framework(name="fsdp", overlaps_data=True, fuses=False, comm_grad_bytes=2.0, logit_bytes=8.0)
-INTERNEVO = Framework(name="internevo", overlaps_data=True, comm_grad_bytes=2.0, grad_bytes=2.0, fuses=False)
+FSDP = Framework(
+    name="fsdp",
+    overlaps_data=True,
+    fuses=False,
+    comm_grad_bytes=2.0,
+    logit_bytes=8.0,
+    zero_stages=(0, 3),
+    has_context=False,
+    has_sequence=False,
+    has_stages=False,
+    offloads=True,
+)
+INTERNEVO = Framework(
+    name="internevo", overlaps_data=True, comm_grad_bytes=2.0, grad_bytes=2.0, fuses=False, zero_stages=(0, 1, 3)
+)
 DDP = Framework(
     name="ddp",
     overlaps_data=True,
@@ -104,6 +148,10 @@ DDP = Framework(
     grad_bytes=4.0,
     state_bytes=8.0,
     extra_activation=4.0,
+    zero_stages=(0, 1),
+    has_context=False,
+    has_sequence=False,
+    has_stages=False,
 )
 """Plain PyTorch: fp32 weights under autocast, which keeps a copy of each in half precision and the residuals in fp32."""
 

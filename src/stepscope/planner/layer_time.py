@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.planner.flops import windowed_share
 from stepscope.planner.job import Job
 from stepscope.planner.layout import Layouts
 from stepscope.planner.network import Group, Network
@@ -92,7 +93,7 @@ def attention_flops(job: Job, layouts: Layouts) -> Floats:
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     latent = model.latent
     width = model.heads * (2 * model.head_dim if latent is None else latent.nope_dim + latent.rope_dim + latent.v_dim)
-    return 2.0 * tokens * job.seq_len * width / layouts.tp
+    return 2.0 * tokens * job.seq_len * width / layouts.tp * windowed_share(model, job.seq_len)
 
 
 def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is_mixture: bool) -> LayerTime:
@@ -233,4 +234,5 @@ def _sharding(job: Job, layouts: Layouts, network: Network, *, is_mixture: bool)
     is_sharded = layouts.zero_stage == 3
     gather = sum(network.gather_s(group, held * job.value_bytes) for held, group in parts)
     scatter = sum(network.gather_s(group, held * job.framework.comm_grad_bytes) for held, group in parts)
-    return {"gather_s": np.where(is_sharded, gather, 0.0), "scatter_s": np.where(is_sharded, scatter, 0.0)}
+    is_trained = is_sharded & (not job.is_adapter)
+    return {"gather_s": np.where(is_sharded, gather, 0.0), "scatter_s": np.where(is_trained, scatter, 0.0)}

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.planner.job import Job
 from stepscope.planner.layout import Layouts
-from stepscope.planner.parameters import Parameters, fullest_stage, shared_out
+from stepscope.planner.parameters import Parameters, fullest_stage, padded_vocab, shared_out
 from stepscope.planner.rates import Floats
 
 
@@ -53,21 +53,21 @@ class Memory:
 
 def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
     framework, constants = job.framework, job.constants
+    weight_bytes, grad_bytes, state_bytes = state_widths(job)
     local = parameters.dense + parameters.routed
     width = layouts.shard_width
     own = shared_out(parameters, layouts, width)
     stage = layouts.zero_stage
     is_whole = stage == 3
-    weights = np.where(is_whole, own * (framework.sharded_bytes - 12.0), local * framework.weight_bytes)
-    grads = local * (framework.grad_bytes + framework.extra_grad_bytes)
-    each = framework.grad_bytes + framework.extra_grad_bytes
-    grads = np.where(is_whole, own * 4.0, np.where(stage == 2, local * framework.weight_bytes + own * each, grads))
-    states = np.where(stage >= 1, own, local) * np.where(is_whole, 8.0, framework.state_bytes)
+    frozen = job.value_bytes if job.is_adapter else framework.sharded_bytes - 12.0
+    weights = np.where(is_whole, own * frozen, local * weight_bytes)
+    grads = np.where(is_whole, own * 4.0, np.where(stage == 2, own, local) * grad_bytes)
+    states = np.where(stage >= 1, own, local) * np.where(is_whole, 8.0, state_bytes)
     if job.is_adapter:
         grads, states = np.zeros(len(layouts)), np.zeros(len(layouts))
     is_out = layouts.offload >= 1
     states = np.where(is_out, 0.0, states)
-    grads = grads if job.is_adapter else np.where(is_out, np.where(stage >= 2, own, local) * framework.weight_bytes, grads)
+    grads = grads if job.is_adapter else np.where(is_out, np.where(stage >= 2, own, local) * min(weight_bytes, grad_bytes), grads)
     weights = np.where(layouts.offload == 2, 0.0, weights)
     first, last, logits = _activations(job, layouts)
     is_last = last + logits > first
@@ -77,7 +77,9 @@ def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
         (parameters.largest_layer + parameters.outer) * (framework.weight_bytes + framework.comm_grad_bytes),
         0.0,
     )
-    gathered = gathered + np.where(layouts.offload == 2, 2 * parameters.largest_layer * framework.weight_bytes, 0.0)
+    gathered = np.where(
+        layouts.offload == 2, np.maximum(gathered, 2 * parameters.largest_layer * framework.weight_bytes), gathered
+    )
     buffers = _buffers(job, layouts)
     held = weights + grads + states + np.where(is_last, last, first) + np.where(is_last, logits, 0.0) + gathered + buffers
     return Memory(
@@ -91,6 +93,14 @@ def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
         slack=held * (constants.fragmentation - 1),
         context=_context(job, layouts),
     )
+
+
+def state_widths(job: Job) -> tuple[float, float, float]:
+    """Bytes of a weight, its gradient and its optimizer's states below ZeRO-3. In fp32 there is no second copy."""
+    framework = job.framework
+    if job.value_bytes == 4:
+        return 4.0, 4.0, 8.0
+    return framework.weight_bytes, framework.grad_bytes + framework.extra_grad_bytes, framework.state_bytes
 
 
 def _context(job: Job, layouts: Layouts) -> Floats:
@@ -156,7 +166,7 @@ def _activations(job: Job, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
     first = kept * in_stage * flight + working
     last = kept * in_stage * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0)) + working
     each = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
-    logits = tokens * model.vocab / layouts.tp * each
+    logits = tokens * padded_vocab(job, layouts) / layouts.tp * each
     return first, last, logits
 
 

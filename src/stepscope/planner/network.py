@@ -37,7 +37,9 @@ class Network:
 
     def __init__(self, cluster: Cluster, constants: Constants) -> None:
         near, *far = merged(cluster.tiers)
-        slower = (replace(tier, latency_s=tier.latency_s * constants.network_latency) for tier in far)
+        slower = (
+            tier if tier.is_measured else replace(tier, latency_s=tier.latency_s * constants.network_latency) for tier in far
+        )
         self._tiers = (near, *slower)
         self._constants = constants
 
@@ -100,13 +102,13 @@ class Network:
         across = nodes * one_bytes / (far.bytes_per_s * self._constants.network_share) + far.latency_s
         return np.where(size > 1, np.where(units > 1, np.maximum(within, across), within), 0.0)
 
-    def send_s(self, stride: Any, sent_bytes: Any) -> Floats:
-        """From one rank to the one `stride` further."""
+    def send_s(self, stride: Any, num: Any, sent_bytes: Any) -> Floats:
+        """From a rank to the one `stride` further; of so many in a row, the farthest apart."""
         stride = np.asarray(stride)
         rate: Any = np.full(stride.shape, self._tiers[0].bytes_per_s * self._constants.link_share)
         latency: Any = np.full(stride.shape, self._tiers[0].latency_s)
         for nearer, tier in itertools.pairwise(self._tiers):
-            is_out = stride >= nearer.size
+            is_out = stride * num > nearer.size
             rate = np.where(is_out, tier.bytes_per_s * self._constants.network_share, rate)
             latency = np.where(is_out, tier.latency_s, latency)
         return np.asarray(sent_bytes / rate + latency)

@@ -26,6 +26,14 @@ class Parameters:
     """Of embedding or head, in `dense` too."""
 
 
+def padded_vocab(job: Job, layouts: Layouts) -> Floats:
+    """Rows of the head: filled up to a multiple of 128 for each tensor rank where the framework does so."""
+    each = 128 * layouts.tp
+    return np.asarray(
+        np.ceil(job.model.vocab / each) * each if job.framework.pads_vocab else np.full(len(layouts), job.model.vocab)
+    )
+
+
 def shared_out(held: Parameters, layouts: Layouts, num_ranks: Floats) -> Floats:
     """Parameters of one device when so many ranks share them: an expert's copies are fewer by the expert width."""
     experts = np.maximum(num_ranks // layouts.ep, 1)

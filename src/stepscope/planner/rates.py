@@ -21,6 +21,7 @@ USUAL_SMS = 108
 FLOOR_S = 4e-6
 """Of any kernel."""
 NARROW = 64
+BLACKWELL_FLOPS = 2000e12
 HOPPER_FLOPS = 500e12
 """Devices with more than this in 16 bits run into their power limit before their peak."""
 
@@ -81,7 +82,7 @@ def rates_of(
     measured = cluster.gemms.get(precision)
     share = constants.gemm_share_hopper if is_hopper else constants.gemm_share
     if precision == "fp8":
-        share = constants.gemm_share_fp8
+        share = constants.gemm_share_fp8_blackwell if half > BLACKWELL_FLOPS else constants.gemm_share_fp8
     if precision == "fp4":
         share = constants.gemm_share_fp4
     flash = constants.flash_share

@@ -35,6 +35,7 @@ USUAL_VOCAB = 51200
 USUAL_SEQ = 1024
 GIB = 2**30
 BARELY = 1.08
+MOST = 10**7
 
 
 class UnsupportedError(StepscopeError):
@@ -93,6 +94,9 @@ def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
         # Its bf16 optimizer adds gradients up in fp32; the one for fp16 keeps them as they are.
         is_wide = "bf16" in str((row.get("layout") or {}).get("precision", ""))
         return (replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED), False
+    if "core r0." in name:
+        # Before 2025 attention was FlashAttention 2.
+        return replace(MEGATRON_CORE, has_new_attention=False), True
     if "bridge" in name or "core" in name or "nemo" in name or "megascale" in name:
         return MEGATRON_CORE, True
     if "megatron" in name:
@@ -169,7 +173,7 @@ def _recompute(word: Any) -> str | None:
 
 
 def _precision(word: Any, peaks: Any) -> str:
-    text = str(word or "").casefold()
+    text = str(word or "").casefold().replace("bfloat", "bf").replace("float", "fp")
     for name in ("fp8", "fp4", "bf16", "fp16", "tf32", "fp32"):
         if name in text:
             if name == "fp4":
@@ -187,6 +191,7 @@ def row_of(row: dict[str, Any]) -> Row:
     num = cluster.num_devices
     tp, pp, cp, ep = (int(told.get(name) or 1) for name in ("tp", "pp", "cp", "ep"))
     dp = int(told.get("dp") or max(1, num // (tp * pp * cp)))
+    _check_widths(row, {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp})
     if "tp" not in told and "pp" not in told:
         # The product alone is known: tensor ranks fill a node before stages come.
         tp = min(max(1, num // (dp * cp)), cluster.devices_per_node)
@@ -229,6 +234,18 @@ def row_of(row: dict[str, Any]) -> Row:
             found += [Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=each) for each in kinds]
     is_told = framework is MEGATRON or _recompute(told.get("recompute")) is not None
     return Row(id=str(row.get("id", "?")), job=job, layouts=Layouts.of(found), is_recompute_told=is_told)
+
+
+def _check_widths(row: dict[str, Any], widths: dict[str, int]) -> None:
+    told, cluster = row.get("layout") or {}, row.get("cluster") or {}
+    numbers = {**widths, "seq_len": row.get("seq_len", 1), "global_batch": row.get("global_batch", 1)}
+    numbers |= {name: told[name] for name in ("micro_batch", "grad_accum", "vpp") if told.get(name) is not None}
+    numbers |= {name: cluster[name] for name in ("num_gpus", "gpus_per_node") if cluster.get(name) is not None}
+    for name, value in numbers.items():
+        if not 1 <= float(value) <= MOST:
+            raise UnsupportedError(f"{name} is {value!r}, and must be from 1 to {MOST}")
+    if told.get("zero_stage") not in (None, 0, 1, 2, 3):
+        raise UnsupportedError(f"zero_stage is {told['zero_stage']!r}, and there are 0 to 3")
 
 
 def _micro_batches(told: dict[str, Any], batch: int, dp: int) -> list[int]:
@@ -286,8 +303,8 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
         made, place = best_of(read)
     except StepscopeError as problem:
         return {"id": row.get("id"), "unsupported": str(problem)}
-    except (TypeError, ValueError, ZeroDivisionError) as problem:
-        return {"id": row.get("id"), "unsupported": f"a field is not what it should be: {problem}"}
+    except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError) as problem:
+        return {"id": row.get("id"), "unsupported": f"a field is not what it should be: {str(problem)[:200]}"}
     job = read.job
     layout = made.layouts.one(place)
     share = partly(read, made, place)

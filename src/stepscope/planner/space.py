@@ -35,10 +35,11 @@ class Space:
     cp: tuple[int, ...] | None = None
     ep: tuple[int, ...] | None = None
     micro_batch: tuple[int, ...] | None = None
-    zero_stage: tuple[int, ...] = (0, 1, 2, 3)
+    zero_stage: tuple[int, ...] | None = None
+    """None: those that the framework has; so for the sequence, context ranks and stages."""
     shard: tuple[int, ...] | None = None
     """0 is all data ranks. None is all of them or, under ZeRO-3, those of a node."""
-    is_sequence_parallel: tuple[bool, ...] = (False, True)
+    is_sequence_parallel: tuple[bool, ...] | None = None
     recompute: tuple[str, ...] = RECOMPUTE
     schedule: tuple[str, ...] | None = None
     """None: those that the framework has."""
@@ -55,7 +56,8 @@ class Space:
 def open_space(job: Job) -> Space:
     """With nothing held back: offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes."""
     shards = (0, *divisors(job.cluster.num_devices)[1:-1])
-    return Space(shard=shards, schedule=SCHEDULES, offload=OFFLOAD, is_flash=(True, False), spans_nodes=True)
+    every: dict[str, Any] = {"zero_stage": (0, 1, 2, 3), "is_sequence_parallel": (False, True), "schedule": SCHEDULES}
+    return Space(shard=shards, **every, offload=OFFLOAD, is_flash=(True, False), spans_nodes=True)
 
 
 def divisors(whole: int) -> list[int]:
@@ -75,19 +77,32 @@ class Grid:
         self.dropped: dict[str, int] = {}
         """Cuts that fill the devices and divide the batch but are left out, by reason."""
         self.cuts = self._cuts()
+        habit = job.framework
+        # There is no such kernel for what came before Ampere, which has no bf16 either.
+        has_flash = "bf16" in job.cluster.peak_flops
+        sequence = (
+            ((False, True) if habit.has_sequence else (False,))
+            if space.is_sequence_parallel is None
+            else space.is_sequence_parallel
+        )
         self._pipes = _crossed(
             {
                 "schedule": _codes(job.framework.schedules if space.schedule is None else space.schedule, SCHEDULES),
                 "vpp": space.vpp or divisors(job.model.layers),
             }
         )
-        self._shards = _crossed({"zero_stage": space.zero_stage, "shard": space.shard or (0, A_NODE)})
+        self._shards = _crossed(
+            {
+                "zero_stage": habit.zero_stages if space.zero_stage is None else space.zero_stage,
+                "shard": space.shard or (0, A_NODE),
+            }
+        )
         self._habits = _crossed(
             {
-                "is_sequence_parallel": [int(each) for each in space.is_sequence_parallel],
+                "is_sequence_parallel": [int(each) for each in sequence],
                 "recompute": _codes(space.recompute, RECOMPUTE),
                 "offload": _codes(space.offload, OFFLOAD),
-                "is_flash": [int(each) for each in space.is_flash],
+                "is_flash": [int(each) for each in space.is_flash if not each or has_flash] or [0],
             }
         )
 
@@ -96,14 +111,22 @@ class Grid:
         return int(self._sizes.sum())
 
     @cached_property
-    def _masks(self) -> tuple[Mask, Mask, Mask]:
+    def _masks(self) -> tuple[Mask, Mask]:
+        """Of each cut: which pipelines it may have, and which shards with which habits."""
         cuts = {name: column[:, None] for name, column in self.cuts.items()}
-        return self._piped(cuts), self._sharded(cuts), self._accustomed(cuts)
+        kept = self._sharded(cuts)[:, :, None] & self._accustomed(cuts)[:, None, :] & self._lent(cuts)
+        return self._piped(cuts), kept
+
+    def _lent(self, cuts: Mapping[str, Any]) -> Mask:
+        """Weights live on the host only where ranks share them (ZeRO-3), or where there is one rank."""
+        stage, offload = self._shards["zero_stage"][None, :, None], self._habits["offload"][None, None, :]
+        alone = (cuts["dp"] * cuts["cp"] == 1)[:, :, None]
+        return np.asarray((offload < OFFLOAD.index("all")) | (stage == 3) | alone, dtype=bool)
 
     @cached_property
     def _sizes(self) -> npt.NDArray[np.int64]:
-        pipes, shards, habits = self._masks
-        return np.asarray(pipes.sum(axis=1) * shards.sum(axis=1) * habits.sum(axis=1), dtype=np.int64)
+        pipes, kept = self._masks
+        return np.asarray(pipes.sum(axis=1) * kept.sum(axis=(1, 2)), dtype=np.int64)
 
     def pieces(self, most_rows: int = CHUNK_ROWS) -> list[tuple[int, int]]:
         """Runs of cuts, each of at most so many layouts, or of one cut."""
@@ -121,8 +144,8 @@ class Grid:
 
     def piece(self, start: int, stop: int) -> Layouts:
         """The layouts of a run of cuts."""
-        pipes, shards, habits = (mask[start:stop] for mask in self._masks)
-        valid = pipes[:, :, None, None] & shards[:, None, :, None] & habits[:, None, None, :]
+        pipes, kept = (mask[start:stop] for mask in self._masks)
+        valid = pipes[:, :, None, None] & kept[:, None, :, :]
         # Taken apart by hand: asked for four places at once, numpy takes three times as long.
         rest, habit = np.divmod(np.flatnonzero(valid).astype(np.int32), np.int32(valid.shape[3]))
         rest, shard = np.divmod(rest, np.int32(valid.shape[2]))
@@ -146,10 +169,10 @@ class Grid:
         table = _crossed(
             {
                 "tp": space.tp or [each for each in self._widths(model.heads, most_tp) if self._fills_nodes(each)],
-                "cp": space.cp or self._widths(job.seq_len, num),
+                "cp": space.cp or (self._widths(job.seq_len, num) if job.framework.has_context else [1]),
                 "ep": space.ep or (divisors(model.experts.num) if model.experts is not None else [1]),
                 "dp": space.dp or [each for each in divisors(batch) if each <= num],
-                "pp": space.pp or self._widths(model.layers, min(num, model.layers)),
+                "pp": space.pp or (self._widths(model.layers, min(num, model.layers)) if job.framework.has_stages else [1]),
             }
         )
         used = table["tp"] * table["cp"] * table["dp"] * table["pp"]

@@ -11,7 +11,7 @@ from stepscope.planner.job import Job
 from stepscope.planner.layer_time import LayerTime, layer_time
 from stepscope.planner.layout import SCHEDULES, Layouts
 from stepscope.planner.network import Group, Network
-from stepscope.planner.parameters import Parameters, shared_out
+from stepscope.planner.parameters import Parameters, padded_vocab, shared_out
 from stepscope.planner.rates import Floats, Rates
 
 FEW = 64
@@ -188,9 +188,10 @@ def _head(job: Job, layouts: Layouts, rates: Rates) -> Floats:
     """The output head, the loss and the embedding, both ways."""
     model = job.model
     tokens = layouts.micro_batch * job.seq_len // layouts.cp
-    vocab = model.vocab / layouts.tp
+    vocab = padded_vocab(job, layouts) / layouts.tp
     products = rates.gemm_s(tokens, vocab, model.hidden) + rates.gemm_s(tokens, model.hidden, vocab)
-    products = products + rates.gemm_s(model.hidden, vocab, tokens)
+    if not job.is_adapter:
+        products = products + rates.gemm_s(model.hidden, vocab, tokens)
     return products + rates.stream_s(tokens * vocab * job.framework.logit_passes + tokens * model.hidden * job.value_bytes * 8.0)
 
 
@@ -201,7 +202,7 @@ def _sends(job: Job, layouts: Layouts, network: Network) -> Floats:
     if job.framework.scatters_sends:
         size = size / layouts.tp
     stride = layouts.tp * layouts.cp * layouts.dp
-    wire = 2 * network.send_s(stride, size)
+    wire = 2 * network.send_s(stride, layouts.pp, size)
     host = 2 * job.constants.host_send_s
     if job.framework.overlaps_pipeline:
         wire = 0.3 * wire
@@ -225,16 +226,22 @@ def _data_comms(job: Job, layouts: Layouts, network: Network, parameters: Parame
         grads, weights = params * framework.comm_grad_bytes, params * framework.weight_bytes
         whole = network.reduce_s(group, grads, np.ceil(grads / BUCKET_BYTES))
         split = network.gather_s(group, grads, np.ceil(grads / BUCKET_BYTES))
+        # Shards of gradients (ZeRO-2) are filled after every micro-batch, not only the last.
+        split = split * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
         out = out + np.where(layouts.zero_stage == 0, whole, split)
         back = back + np.where(layouts.zero_stage == 0, 0.0, network.gather_s(group, weights, np.ceil(weights / BUCKET_BYTES)))
     # Copies of sharded weights (HSDP) reduce what each holds.
     width = layouts.shard_width
     replicas = Group(np.maximum(copies // width, 1), layouts.tp * width)
-    between = network.reduce_s(replicas, shared_out(parameters, layouts, width) * framework.comm_grad_bytes)
+    between = network.reduce_s(replicas, parameters.dense / width * framework.comm_grad_bytes)
+    spread = np.maximum(width // layouts.ep, 1)
+    copied = Group(np.maximum(copies // layouts.ep // spread, 1), layouts.tp * layouts.ep * spread)
+    between = between + network.reduce_s(copied, parameters.routed / spread * framework.comm_grad_bytes)
     out, back = np.where(layouts.zero_stage == 3, between, out), np.where(layouts.zero_stage == 3, 0.0, back)
     if framework.overlaps_data:
         buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
         forward_s, backward_s = (job.constants.overlap * each for each in hides)
+        backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
         out, back = np.maximum(out - backward_s, out / buckets), np.maximum(back - forward_s, back / buckets)
     return np.asarray(out + back)
 
@@ -257,9 +264,12 @@ def _offload(job: Job, layouts: Layouts, parameters: Parameters, compute_s: Floa
     cluster = job.cluster
     local = parameters.dense + parameters.routed
     own = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
+    if job.is_adapter:
+        own = np.zeros(len(layouts))
     there_and_back = own * (job.framework.grad_bytes / 2 + job.framework.weight_bytes) / cluster.host_bytes_per_s
     update = own * cluster.devices_per_node * UPDATE_BYTES / HOST_ADAM_BYTES_PER_S
-    weights = np.where(layouts.offload == 2, 2 * own * job.value_bytes / cluster.host_bytes_per_s * layouts.num_micro, 0.0)
+    needed = np.where(layouts.zero_stage == 3, shared_out(parameters, layouts, layouts.shard_width), local)
+    weights = np.where(layouts.offload == 2, 2 * needed * job.value_bytes / cluster.host_bytes_per_s * layouts.num_micro, 0.0)
     weights = np.maximum(weights - job.constants.overlap * compute_s, 0.0)
     return np.where(layouts.offload >= 1, there_and_back + update + weights, 0.0)
 
