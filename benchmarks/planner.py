@@ -11,6 +11,7 @@ Told for each source:
   the prediction is put in the same kind before it is compared.
 - **order**: Spearman's correlation of predicted and measured throughput over the layouts of one job (same model, batch, length
   and number of devices), where there are at least five; the median over jobs.
+  Rows whose batch is not data ranks x micro-batch x accumulation are left out of this and the next.
 - **regret**: how much slower the layout that we would choose is than the best that was measured, median and worst over jobs.
 - **fits**: of the layouts that ran, how many we say would; of those that did not run, how many we say would not.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from collections import defaultdict
@@ -64,6 +66,13 @@ def measured_memory_gib(row: dict[str, Any]) -> tuple[float, str] | None:
     return float(peak) * (1e9 / GIB if is_gb else 1.0), ours
 
 
+def contradicts_itself(row: dict[str, Any]) -> bool:
+    """Whether the batch is not what its layout makes of it: such a row says nothing about which layout is best for that batch."""
+    layout = row["layout"]
+    parts = [layout.get(name) for name in ("dp", "micro_batch", "grad_accum")]
+    return all(parts) and bool(row.get("global_batch")) and math.prod(parts) != row["global_batch"]
+
+
 def spearman(first: list[float], second: list[float]) -> float:
     ranks = [np.argsort(np.argsort(values)) for values in (first, second)]
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
@@ -85,7 +94,8 @@ def score(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
             mine["step"].append(told["step_s"] / step)
             cluster, model = row["cluster"], row["model"]
             job = (model.get("name"), cluster.get("gpu"), cluster.get("num_gpus"), row.get("seq_len"), row.get("global_batch"))
-            mine["jobs"].append((job, 1 / told["step_s"], 1 / step, told["fits"]))
+            if not contradicts_itself(row):
+                mine["jobs"].append((job, 1 / told["step_s"], 1 / step, told["fits"]))
         memory = measured_memory_gib(row)
         if memory is not None and not failed:
             mine["memory"].append(memory_kinds(blind)[memory[1]] / GIB / memory[0])
