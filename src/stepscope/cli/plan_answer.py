@@ -9,6 +9,8 @@ from typing import Any
 
 from stepscope.errors import UsageError
 from stepscope.planner import checks, recipes
+from stepscope.planner.cluster import Cluster
+from stepscope.planner.cluster_words import links_of, make_cluster
 from stepscope.planner.job import Job
 from stepscope.planner.layout import OFFLOAD, Layout
 from stepscope.planner.search import Choice, Found, choices_of, search, why
@@ -123,12 +125,21 @@ def largest_of(job: Job, largest: recipes.Largest) -> Variant:
 
 def smallest_of(job: Job, space: Space) -> Variant:
     free = replace(space, dp=None)
-    found = recipes.smallest_cluster(job, free)
+    found = recipes.smallest_cluster(replace(job, cluster=whole_node(job.cluster)), free)
     if found is None:
         return Variant(name=f"none of up to {recipes.MOST_NODES} nodes", num_devices=0, best=None)
     nodes = found.job.cluster.num_nodes
     name = f"{found.num_devices} x {job.cluster.device.name}, in {nodes} node{'' if nodes == 1 else 's'}"
     return _variant(name, found.job, found.choice, found.num_devices)
+
+
+def whole_node(cluster: Cluster) -> Cluster:
+    """With nodes as large as is usual, where the one named is only a part of one."""
+    usual = links_of(cluster.device).devices_per_node
+    if cluster.num_nodes > 1 or cluster.devices_per_node >= usual:
+        return cluster
+    node = make_cluster(cluster.device.key, usual, usual, memory_bytes=cluster.memory_bytes)
+    return replace(cluster, num_devices=usual, devices_per_node=usual, tiers=node.tiers, host_memory_bytes=node.host_memory_bytes)
 
 
 def _variant(name: str, job: Job, choice: Choice | None, num_devices: int | None = None) -> Variant:

@@ -60,7 +60,8 @@ class _Made:
         self.job, self.account, self.layout = job, account, account.layout
         columns = Layouts.of([account.layout])
         held = parameters(job, columns)
-        self.local = float(held.dense[0] + held.routed[0])
+        self.dense, self.routed = float(held.dense[0]), float(held.routed[0])
+        self.local = self.dense + self.routed
         self.largest = float(held.largest_layer[0])
         self.layers = float(fullest_stage(job, columns)[0])
         self.width = int(columns.shard_width[0])
@@ -92,7 +93,7 @@ class _Made:
             kept = {
                 "none": "all that backward needs",
                 "selective": "attention's inside is made again",
-                "full": "each layer's input",
+                "full": "each layer's input, and all of the layer at work",
             }
             flight = f"{fixed(self.tokens, 0)} tokens of a micro-batch here, with those in flight"
             return f"{self.layers:g} layers x {flight}: {fixed(each, 0)} bytes a token and layer ({kept[layout.recompute]})"
@@ -109,15 +110,23 @@ class _Made:
 
     def _state_words(self, name: str, value: float) -> str:
         is_split = self.layout.zero_stage >= {"weights": 3, "gradients": 2, "optimizer": 1}[name] and self.width > 1
-        width = self.width if is_split else 1
-        share = f" / {width} ranks that shard them" if is_split else ""
-        return f"{short_count(self.local)} parameters{share} x {value * width / self.local:.3g} bytes"
+        if not is_split:
+            return f"{short_count(self.local)} parameters x {value / self.local:.3g} bytes"
+        words = f"{short_count(self.dense)} parameters / {self.width} ranks that shard them"
+        here = self.dense / self.width
+        if self.routed:
+            # Ranks that hold other experts cannot share these.
+            others = max(1, self.width // self.layout.ep)
+            words += f" + {short_count(self.routed)} of experts / {others}"
+            here += self.routed / others
+        return f"{words} x {value / here:.3g} bytes"
 
     # Time.
 
     def time_words(self, name: str, value: float) -> str:
         layout, job = self.layout, self.job
-        per_rank = job.tokens / (layout.dp * layout.cp) / layout.tp * self.layers / job.model.layers
+        # An even share of the layers: the fullest stage may have one more.
+        per_rank = job.tokens / (layout.dp * layout.cp) / layout.tp / layout.pp
         if name == "gemm":
             head = 2.0 * job.model.vocab * job.model.hidden
             times = 2.0 if job.is_adapter else 3.0
@@ -143,7 +152,7 @@ class _Made:
         layout, job = self.layout, self.job
         size = self.tokens * job.model.hidden * job.value_bytes
         if name == "tensor_comms":
-            calls = 4 * self.layers * layout.num_micro
+            calls = 4 * job.model.layers / layout.pp * layout.num_micro
             return (
                 f"{fixed(calls, 0)} collectives of {number(size / 1e6)}{NBSP}MB over {layout.tp} ranks, {self._bus(layout.tp, 1)}"
             )
@@ -159,8 +168,9 @@ class _Made:
             return f"{layout.num_micro} micro-batches between {layout.pp} stages, {number(size / 1e6)}{NBSP}MB each way"
         if name == "data_comms":
             copies = layout.dp * layout.cp
-            grads = f"{number(self.local * job.framework.comm_grad_bytes / 1e9)}{NBSP}GB"
-            return f"gradients, {grads}, over {copies} ranks, {self._bus(copies, layout.tp)}, less what backward hides"
+            grads = f"{number(self.dense * job.framework.comm_grad_bytes / 1e9)}{NBSP}GB"
+            experts = f" (experts' over {max(1, copies // layout.ep)})" if self.routed else ""
+            return f"gradients, {grads}, over {copies} ranks{experts}, {self._bus(copies, layout.tp)}, less what backward hides"
         return ""
 
     def _bus(self, size: int, stride: int) -> str:
