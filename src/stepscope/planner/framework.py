@@ -137,8 +137,16 @@ FSDP = Framework(
     offloads=True,
 )
 INTERNEVO = Framework(
-    name="internevo", overlaps_data=True, comm_grad_bytes=2.0, grad_bytes=2.0, fuses=False, zero_stages=(0, 1, 3)
+    name="internevo",
+    overlaps_data=True,
+    grad_bytes=2.0,
+    comm_grad_bytes=2.0,
+    state_bytes=18.0,
+    fuses=False,
+    accumulates_fused=False,
+    zero_stages=(0, 1, 3),
 )
+"""At the update its own part of the gradients is there twice more: flat in half precision, and in fp32 (hybrid_zero_optim.py)."""
 DDP = Framework(
     name="ddp",
     overlaps_data=True,
