@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -353,3 +354,16 @@ def test_a_runs_own_rates_stand_in_for_the_datasheet(capsys: pytest.CaptureFixtu
     )
     assert f"bf16 products at {flops / ns / 1e3:.0f} TFLOP/s" in line
     assert told["best"]["step_s"] != plain["best"]["step_s"]
+
+
+def test_a_recorded_run_at_other_widths_is_a_page_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.html"
+    assert main(["plan", "--from", str(DEMO), "--no-cache", "--nodes", "1,2,4", "--format", "html", "--out", str(path)]) == 0
+    capsys.readouterr()
+    text = path.read_text(encoding="utf-8")
+    assert "default-src &#39;none&#39;" in text
+    assert main(["plan", "--from", str(DEMO), "--no-cache", "--nodes", "1,2,4", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rows = re.findall(r'<tr><td class="n">(\d+)</td>', text)
+    assert rows == [str(each["width"]) for each in told["widths"]]
+    assert "derived" in text

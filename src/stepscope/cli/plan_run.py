@@ -25,8 +25,6 @@ def run_from(arguments: argparse.Namespace) -> int:
 
     if arguments.nodes is None:
         raise UsageError("--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with the run's own rates")
-    if arguments.format == "html":
-        raise UsageError("--from has no page: take --format terminal or json")
     job, run = read_run(arguments)
     cluster, notes = (None, ()) if arguments.cluster is None else cluster_of(arguments.cluster, arguments.hardware)
     per_node = arguments.ranks_per_node or (cluster.devices_per_node if cluster is not None else None)
@@ -44,6 +42,10 @@ def run_from(arguments: argparse.Namespace) -> int:
 
     if arguments.format == "json":
         put(run_plan_json(plan) + "\n", arguments.out)
+    elif arguments.format == "html":
+        from stepscope.report.plan_run_html import run_plan_html
+
+        put(run_plan_html(plan), arguments.out)
     elif arguments.out is not None:
         put(run_plan_text(plan), arguments.out)
     else:

@@ -41,6 +41,11 @@ NEGLIGIBLE = 0.001
 
 def plan_html(plan: Plan) -> str:
     """The whole file."""
+    return drawn(page_of(plan))
+
+
+def drawn(page: dict[str, Any]) -> str:
+    """A page of plain values as a file."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -62,7 +67,7 @@ def plan_html(plan: Plan) -> str:
         )
     )
     return environment.get_template("plan.html").render(
-        page=page_of(plan),
+        page=page,
         policy=policy,
         scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files
         styles=[Markup(text) for text in styles],  # noqa: S704 - our own files
@@ -85,6 +90,9 @@ def page_of(plan: Plan) -> dict[str, Any]:
         "layouts": _rows(plan.layouts, plan.best) if len(plan.layouts) > 1 else [],
         "pareto": _rows(plan.pareto, plan.best) if len(plan.pareto) > 1 else [],
         "front_curve": _front_curve(plan.pareto) if len(plan.pareto) > 1 else None,
+        "scaling_words": "The same global batch at each width, the best layout of each. Dashed: as much more as are devices.",
+        "scaling_rate": "tokens/s",
+        "scaling_what": "layout",
         "scaling": _scaling_rows(plan.scaling),
         "scaling_curve": _scaling_curve(plan.scaling),
         "what_ifs": _variant_rows(plan.what_ifs, plan.best),
@@ -226,8 +234,7 @@ def _explained(plan: Plan) -> list[Any]:
 
 def _front_curve(accounts: Sequence[Account]) -> dict[str, Any]:
     points = [(each.memory_bytes / 2**30, each.step_s, str(each.layout)) for each in accounts]
-    curve = _curve(points, logarithmic=False)
-    return curve | {"x_word": "GiB of a device", "y_word": "seconds a step"}
+    return curve(points, logarithmic=False) | {"x_word": "GiB of a device", "y_word": "seconds a step"}
 
 
 def _scaling_curve(variants: Sequence[Variant]) -> dict[str, Any] | None:
@@ -236,11 +243,11 @@ def _scaling_curve(variants: Sequence[Variant]) -> dict[str, Any] | None:
         return None
     first, last = points[0], points[-1]
     ideal = [(first[0], first[1]), (last[0], first[1] * last[0] / first[0])]
-    curve = _curve([(float(x), y, word) for x, y, word in points], logarithmic=True, ideal=ideal)
-    return curve | {"x_word": "devices", "y_word": "tokens/s"}
+    made = curve([(float(x), y, word) for x, y, word in points], logarithmic=True, ideal=ideal)
+    return made | {"x_word": "devices", "y_word": "tokens/s"}
 
 
-def _curve(
+def curve(
     points: Sequence[tuple[float, float, str]], *, logarithmic: bool, ideal: Sequence[tuple[float, float]] = ()
 ) -> dict[str, Any]:
     """Places of points, lines and ticks. Ticks stand where points do."""

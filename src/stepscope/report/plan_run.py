@@ -56,11 +56,9 @@ def show_run_plan(plan: RunPlan, console: Console) -> None:
     fancy = utf8 and console.is_terminal and console.color_system is not None
     sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
     made = plan.made
-    kind = "the global batch stays" if made.is_strong else "each rank's batch stays"
-    recorded = f"A recorded run of {plural(made.run.width, 'rank')}, {seconds(made.run.step_s)} a step; {kind}."
-    sheet.prose(recorded, style="dim")
+    sheet.prose(recorded_words(plan), style="dim")
     sheet.blank()
-    sheet.prose(_verdict(plan), style="bold")
+    sheet.prose(verdict_words(plan), style="bold")
     sheet.heading("Widths", "comms: what of a step is exposed communication; efficiency: against the recorded run")
     _draw_widths(sheet, plan)
     sheet.heading("How this was judged")
@@ -72,7 +70,15 @@ def show_run_plan(plan: RunPlan, console: Console) -> None:
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
-def _verdict(plan: RunPlan) -> str:
+def recorded_words(plan: RunPlan) -> str:
+    """What was recorded, and what stays."""
+    run = plan.made.run
+    kind = "the global batch stays" if plan.made.is_strong else "each rank's batch stays"
+    return f"A recorded run of {plural(run.width, 'rank')}, {seconds(run.step_s)} a step; {kind}."
+
+
+def verdict_words(plan: RunPlan) -> str:
+    """The answer in a sentence."""
     derived = [step for step in plan.made.steps if not step.is_measured]
     if not derived:
         return "The widths asked for are the recorded one: there is nothing to derive."
