@@ -190,7 +190,6 @@ def test_what_does_not_fit_is_told_with_what_would_help(capsys: pytest.CaptureFi
         (("--rows", "nothing.jsonl"), "--format json"),
         (("--from", str(DEMO)), "--nodes"),
         (("--from", str(DEMO), "--nodes", "2", "--model", "llama3-8b"), "--cluster and --seq and --global-batch must be given"),
-        (("--from", str(DEMO), "--nodes", "2", "--format", "html"), "no page"),
     ],
 )
 def test_bad_input_gets_a_reason_and_a_way_on(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
