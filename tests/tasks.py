@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+from stepscope.core.calibrated import Calibrated
 from stepscope.readers.source import Source
 from stepscope.rules.job import Measured, measure_file
 
@@ -46,11 +47,11 @@ def wait_for(what: tuple[str, float]) -> bool:
     return False
 
 
-def measure_or_die(source: Source, step_ns: int | None, use_cache: bool) -> Measured:
+def measure_or_die(source: Source, step_ns: int | None, use_cache: bool, hardware: Calibrated | None = None) -> Measured:
     """`measure_file`, but one rank's file is too much for any worker."""
     if source.rank == 1:
         _die()
-    return measure_file(source, step_ns, use_cache)
+    return measure_file(source, step_ns, use_cache, hardware=hardware)
 
 
 def _die() -> None:
