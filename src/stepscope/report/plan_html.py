@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepscope import __version__
-from stepscope.report.html import _file as page_file
-from stepscope.report.html import _hash as page_hash
+from stepscope.report.html import render
 from stepscope.report.names import clean
 from stepscope.report.plan_account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
 from stepscope.report.plan_words import (
@@ -46,32 +45,7 @@ def plan_html(plan: Plan) -> str:
 
 def drawn(page: dict[str, Any]) -> str:
     """A page of plain values as a file."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("stepscope.report.html", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    scripts, styles = ([page_file(name) for name in names] for names in (SCRIPTS, STYLES))
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {' '.join(map(page_hash, scripts))}",
-            f"style-src {' '.join(map(page_hash, styles))}",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
-    return environment.get_template("plan.html").render(
-        page=page,
-        policy=policy,
-        scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files
-        styles=[Markup(text) for text in styles],  # noqa: S704 - our own files
-    )
+    return render("plan.html", page, SCRIPTS, STYLES)
 
 
 def page_of(plan: Plan) -> dict[str, Any]:

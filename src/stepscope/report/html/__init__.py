@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -17,7 +18,24 @@ STYLES = ("page.css", "timeline.css")
 
 
 def render_page(page: dict[str, Any]) -> str:
-    """The whole file. `page` is what model.page_of gives."""
+    """The whole report. `page` is what model.page_of gives."""
+    from markupsafe import Markup
+
+    data = Markup(data_block(page["data"]))  # noqa: S704 - it cannot end its element
+    more = {"data": data, "notice": _file("vendor/echarts.NOTICE")}
+    return render("report.html", page, SCRIPTS, STYLES, policy=("img-src data: blob:",), **more)
+
+
+def render(
+    template: str,
+    page: dict[str, Any],
+    script_names: Sequence[str],
+    style_names: Sequence[str],
+    *,
+    policy: Sequence[str] = (),
+    **more: Any,
+) -> str:
+    """One of our pages as a file, under a policy that lets these scripts and styles alone run."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -28,24 +46,21 @@ def render_page(page: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    scripts, styles = ([_file(name) for name in names] for names in (SCRIPTS, STYLES))
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {' '.join(map(_hash, scripts))}",
-            f"style-src {' '.join(map(_hash, styles))}",
-            "img-src data: blob:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
+    scripts, styles = ([_file(name) for name in names] for names in (script_names, style_names))
+    rules = (
+        "default-src 'none'",
+        f"script-src {' '.join(map(_hash, scripts))}",
+        f"style-src {' '.join(map(_hash, styles))}",
+        *policy,
+        "base-uri 'none'",
+        "form-action 'none'",
     )
-    return environment.get_template("report.html").render(
+    return environment.get_template(template).render(
         page=page,
-        policy=policy,
-        data=Markup(data_block(page["data"])),  # noqa: S704 - it cannot end its element
+        policy="; ".join(rules),
         scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files
         styles=[Markup(text) for text in styles],  # noqa: S704 - our own files
-        notice=_file("vendor/echarts.NOTICE"),
+        **more,
     )
 
 
