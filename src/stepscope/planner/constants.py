@@ -31,7 +31,7 @@ class Constants:
     """*Fitted* likewise. Of a plain product's rate that experts' products reach, which run together but are each small."""
     half_k: float = 150.0
     """Inner size at which a product reaches half of that: its tiles need filling and draining (H200: 525 TFLOP/s at 512,
-    590 at 1,024, 645 at 2,048)."""
+    590 at 1,024, 645 at 2,048: 130 there; *fitted* a little higher)."""
     wave_tail: float = 0.5
     """Of the last wave's empty places that time is lost for; the rest is hidden by smaller tiles and split sums."""
 
@@ -45,11 +45,11 @@ class Constants:
     # Attention in one kernel, of the 16-bit peak, causal pairs counted once. By kernel: FlashAttention 2 or older; newer ones for
     # Hopper. H200, heads of 128: 290-317 and 520-580 TFLOP/s forward, 260-318 and 445-525 backward.
     flash_share: float = 0.52
-    """Up to Ampere."""
+    """Up to Ampere; *fitted*."""
     flash_share_hopper: float = 0.325
     fused_share_hopper: float = 0.59
     flash_backward: float = 0.82
-    """Of the forward's rate."""
+    """Of the forward's rate: 0.88 on the H200, *fitted* a little lower."""
     attention_half: float = 400.0
     """Length at which half of that is reached; of the part that is there at a time, where ranks pass keys around."""
     narrow_heads: float = 0.78
@@ -57,19 +57,22 @@ class Constants:
 
     # Links.
     link_share: float = 0.74
-    """Of a node's own links, as bus bandwidth: NCCL reaches 230 of 300 GB/s on an A100, 360 of 450 on an H100."""
+    """Of a node's own links, as bus bandwidth: NCCL reaches 230 of 300 GB/s on an A100, 360 of 450 on an H100;
+    *fitted* a little lower."""
     network_share: float = 0.75
+    """The same of a network card."""
     network_fall: float = 0.08
-    """Bus bandwidth over several nodes falls with their number to this power."""
+    """Bus bandwidth over several nodes falls with their number to this power. *Fitted*."""
     network_latency: float = 2.0
-    """Times the latency between nodes, when all ranks send at once."""
+    """Times the latency between nodes, when all ranks send at once. *Fitted*."""
     overlap: float = 0.85
     """Of the work meanwhile that a transfer can hide behind: both want the device's memory and some of its cores."""
 
     # The host.
     host_layer_s: float = 1300 * MICRO
-    """To launch one layer's forward; its backward takes as long again."""
+    """To launch one layer's forward. *Fitted*, as is all of the host's."""
     host_backward: float = 1.3
+    """Times that for its backward."""
     host_mixture: float = 2.0
     """A layer with experts has so many times the launches: router, sorting, exchange, grouped products."""
     host_collective_s: float = 90 * MICRO
