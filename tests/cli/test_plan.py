@@ -19,6 +19,7 @@ from stepscope.planner.estimate import estimate_one
 from stepscope.planner.framework import FRAMEWORKS
 from stepscope.planner.job import PRECISIONS, Job
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
+from stepscope.planner.optimizers import OPTIMIZERS
 from stepscope.planner.rows import predict
 from tests.readers.test_hardware_file import told as hardware_told
 from tests.shared_data import DEMO, SHARED, needs_shared
@@ -66,6 +67,7 @@ def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_the_options_name_what_the_planner_knows() -> None:
     assert command.PRECISIONS == PRECISIONS
     assert tuple(each.name for each in FRAMEWORKS) == command.FRAMEWORKS
+    assert tuple(OPTIMIZERS) == command.OPTIMIZERS
     assert (command.RECOMPUTE, command.SCHEDULES, command.OFFLOAD) == (RECOMPUTE, SCHEDULES, OFFLOAD)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 FRAMEWORKS = ("megatron", "megatron-core", "megatron-deepspeed", "nanotron", "torchtitan", "fsdp", "internevo", "ddp")
-OPTIMIZERS = ("adam",)
+OPTIMIZERS = ("adam", "adam-bf16", "adam-8bit", "sgd", "momentum", "lion", "adafactor", "muon")
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
 OFFLOAD = ("none", "optimizer", "all")

@@ -21,6 +21,7 @@ def job_of(arguments: argparse.Namespace) -> tuple[Job, tuple[str, ...]]:
     from stepscope.planner.catalog import find_model
     from stepscope.planner.framework import find_framework
     from stepscope.planner.job import Job
+    from stepscope.planner.optimizers import OPTIMIZERS
 
     needed = {"--model": arguments.model, "--cluster": arguments.cluster}
     if not arguments.largest:
@@ -52,7 +53,7 @@ def job_of(arguments: argparse.Namespace) -> tuple[Job, tuple[str, ...]]:
         global_batch=arguments.global_batch or 4 * cluster.num_devices,
         precision=arguments.precision,
         framework=framework,
-        optimizer=arguments.optimizer,
+        optimizer=OPTIMIZERS[arguments.optimizer],
         is_adapter=arguments.adapters,
     )
     return job, notes

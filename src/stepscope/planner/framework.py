@@ -16,8 +16,8 @@ class Framework:
     """Of a gradient kept between micro-batches."""
     extra_grad_bytes: float = 0.0
     """Of a second one beside it, in the weights' own precision."""
-    state_bytes: float = 12.0
-    """Of the optimizer's, its own copy of the weights included: Adam has 4 + 4 + 4."""
+    copy_bytes: float = 4.0
+    """Of the optimizer's own copy of a weight and what else it keeps beside moments."""
     sharded_bytes: float = 16.0
     """Under ZeRO-3, all of a parameter together: FSDP keeps weights, gradients and two moments in fp32."""
     comm_grad_bytes: float = 4.0
@@ -141,7 +141,7 @@ INTERNEVO = Framework(
     overlaps_data=True,
     grad_bytes=2.0,
     comm_grad_bytes=2.0,
-    state_bytes=18.0,
+    copy_bytes=10.0,
     fuses=False,
     accumulates_fused=False,
     zero_stages=(0, 1, 3),
@@ -154,7 +154,7 @@ DDP = Framework(
     has_new_attention=True,
     weight_bytes=6.0,
     grad_bytes=4.0,
-    state_bytes=8.0,
+    copy_bytes=0.0,
     extra_activation=4.0,
     zero_stages=(0, 1),
     has_context=False,

@@ -8,6 +8,7 @@ from stepscope.planner.cluster import Cluster
 from stepscope.planner.constants import DEFAULT, Constants
 from stepscope.planner.framework import MEGATRON_CORE, Framework
 from stepscope.planner.model import Model
+from stepscope.planner.optimizers import ADAM, Optimizer
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 VALUE_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2, "fp4": 2}
@@ -24,7 +25,7 @@ class Job:
     global_batch: int
     precision: str = "bf16"
     framework: Framework = MEGATRON_CORE
-    optimizer: str = "adam"
+    optimizer: Optimizer = ADAM
     is_adapter: bool = False
     """Whether the model's own weights are frozen and only small adapters beside them are trained (LoRA)."""
     constants: Constants = DEFAULT

@@ -62,7 +62,7 @@ def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
     frozen = job.value_bytes if job.is_adapter else framework.sharded_bytes - 12.0
     weights = np.where(is_whole, own * frozen, local * weight_bytes)
     grads = np.where(is_whole, own * 4.0, np.where(stage == 2, own, local) * grad_bytes)
-    states = np.where(stage >= 1, own, local) * np.where(is_whole, 8.0, state_bytes)
+    states = np.where(stage >= 1, own, local) * np.where(is_whole, job.optimizer.moment_bytes, state_bytes)
     if job.is_adapter:
         grads, states = np.zeros(len(layouts)), np.zeros(len(layouts))
     is_out = layouts.offload >= 1
@@ -97,10 +97,10 @@ def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
 
 def state_widths(job: Job) -> tuple[float, float, float]:
     """Bytes of a weight, its gradient and its optimizer's states below ZeRO-3. In fp32 there is no second copy."""
-    framework = job.framework
+    framework, moments = job.framework, job.optimizer.moment_bytes
     if job.value_bytes == 4:
-        return 4.0, 4.0, 8.0
-    return framework.weight_bytes, framework.grad_bytes + framework.extra_grad_bytes, framework.state_bytes
+        return 4.0, 4.0, moments
+    return framework.weight_bytes, framework.grad_bytes + framework.extra_grad_bytes, framework.copy_bytes + moments
 
 
 def _context(job: Job, layouts: Layouts) -> Floats:

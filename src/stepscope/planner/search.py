@@ -268,7 +268,7 @@ def host_bytes(job: Job, layouts: Layouts, held: Parameters) -> Floats:
     width = layouts.shard_width
     shared = held.dense / width + held.routed / np.maximum(width // layouts.ep, 1)
     whole = held.dense + held.routed
-    trained = 0.0 if job.is_adapter else job.framework.state_bytes + job.framework.grad_bytes
+    trained = 0.0 if job.is_adapter else job.framework.copy_bytes + job.optimizer.moment_bytes + job.framework.grad_bytes
     states = np.where(layouts.zero_stage >= 1, shared, whole) * trained
     weights = np.where(layouts.zero_stage == 3, shared, whole) * job.framework.weight_bytes
     each = np.where(layouts.offload >= 1, states, 0.0) + np.where(layouts.offload == 2, weights, 0.0)

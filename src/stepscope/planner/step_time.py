@@ -19,8 +19,6 @@ HOST_ADAM_BYTES_PER_S = 60e9
 """That a node's processor reads and writes while it updates weights."""
 BUCKET_BYTES = 200e6
 """Gradients that are reduced at a time: Megatron's are 40 million parameters, FSDP's a layer."""
-UPDATE_BYTES = 34.0
-"""Read and written for one parameter by a fused Adam: gradient, master weight, two moments, each way, and the weight itself."""
 UNFUSED_UPDATE = 2.7
 
 
@@ -251,7 +249,10 @@ def _optimizer(job: Job, layouts: Layouts, rates: Rates, parameters: Parameters)
     framework = job.framework
     local = parameters.dense + parameters.routed
     own = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
-    update = rates.stream_s(own * UPDATE_BYTES * (1.0 if framework.has_fused_update else UNFUSED_UPDATE))
+    update = rates.stream_s(own * job.optimizer.update_bytes * (1.0 if framework.has_fused_update else UNFUSED_UPDATE))
+    if job.optimizer.products:
+        hidden = job.model.hidden
+        update = update + job.optimizer.products * own / hidden**2 * rates.gemm_s(hidden, hidden, hidden)
     norm = rates.stream_s(local * framework.grad_bytes) if not framework.fuses else rates.stream_s(own * framework.grad_bytes)
     each = 0.0 if framework.accumulates_fused else 2 * framework.grad_bytes + framework.weight_bytes
     is_spread = layouts.zero_stage == 3
@@ -267,7 +268,7 @@ def _offload(job: Job, layouts: Layouts, parameters: Parameters, compute_s: Floa
     if job.is_adapter:
         own = np.zeros(len(layouts))
     there_and_back = own * (job.framework.grad_bytes / 2 + job.framework.weight_bytes) / cluster.host_bytes_per_s
-    update = own * cluster.devices_per_node * UPDATE_BYTES / HOST_ADAM_BYTES_PER_S
+    update = own * cluster.devices_per_node * job.optimizer.update_bytes / HOST_ADAM_BYTES_PER_S
     needed = np.where(layouts.zero_stage == 3, shared_out(parameters, layouts, layouts.shard_width), local)
     weights = np.where(layouts.offload == 2, 2 * needed * job.value_bytes / cluster.host_bytes_per_s * layouts.num_micro, 0.0)
     weights = np.maximum(weights - job.constants.overlap * compute_s, 0.0)

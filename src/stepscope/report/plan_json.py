@@ -68,7 +68,7 @@ def _job(job: Job) -> dict[str, Any]:
         "global_batch": job.global_batch,
         "precision": job.precision,
         "framework": job.framework.name,
-        "optimizer": job.optimizer,
+        "optimizer": job.optimizer.name,
         "adapters": job.is_adapter,
     }
 
