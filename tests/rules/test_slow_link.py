@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from stepscope.analyses.ledger import ledger_of
+from stepscope.analyses.roofs import Roofs
+from stepscope.core.calibrated import SCHEMA, Calibrated, CollectivePoint, Machine, Timing
+from stepscope.hardware.lookup import load_specs
+from stepscope.rules.crew import Crew
 from stepscope.rules.slow_link import propose_team
 from tests.rules.crews import Fleet, gain
 
@@ -34,3 +41,57 @@ def test_fast_or_small_messages_are_no_slow_link(size: int, us: float) -> None:
 
 def test_waiting_for_a_late_rank_is_no_slow_link() -> None:
     assert propose_team(exchanging(10_000_000, 600, host_us=(10, 20_000)).crew()) is None
+
+
+def machine(bus_bytes_per_s: float, **told: object) -> Calibrated:
+    """Four devices whose all-reduces of 1 GB reach this; a small one, and one over nodes, must not count."""
+
+    def point(tier: str, size: int, rate: float) -> CollectivePoint:
+        seconds = size * 1.5 / rate
+        time = Timing(seconds=seconds, low_s=seconds, high_s=seconds, repeats=9)
+        return CollectivePoint(kind="all_reduce", backend="nccl", tier=tier, group_size=4, size_bytes=size, time=time)
+
+    points = (point("node", 10**9, bus_bytes_per_s), point("node", 10**3, 1e6), point("across", 10**9, 3e9))
+    return Calibrated(
+        schema=SCHEMA,
+        made_by="test",
+        date="2026-11-16",
+        how="",
+        machine=Machine(kind="cuda", device="H200", **{"num_devices": 4, **told}),  # type: ignore[arg-type]
+        collectives=points,
+    )
+
+
+def knowing(crew: Crew, measured: Calibrated) -> Crew:
+    spec = next(each for each in load_specs() if "H200" in each.name)
+    cases = [replace(case, survey=replace(case.survey, roofs=Roofs(spec=spec, measured=measured))) for case in crew.cases]
+    return replace(crew, cases=tuple(cases))
+
+
+def test_a_calibrated_machine_expects_what_its_own_collectives_reached() -> None:
+    # 10 MB in 200 us over two ranks: 50 GB/s, fast for a port and slow for links that were seen to reach 350.
+    crew = exchanging(10_000_000, 200).crew()
+    assert propose_team(crew) is None
+    said = propose_team(knowing(crew, machine(350e9)))
+    assert said is not None
+    assert "50.00 GB/s; calibrated, they reached 350 here" in said.summary
+    assert propose_team(knowing(crew, machine(100e9))) is None
+
+
+def test_ranks_on_more_devices_than_a_node_has_are_held_against_the_network() -> None:
+    crew = exchanging(10_000_000, 10_000).crew()
+    assert propose_team(knowing(crew, machine(350e9, num_devices=1))) is not None
+    assert machine(350e9, num_devices=1).bus_bytes_per_s(2) == pytest.approx(3e9)
+    # Measured on one device that all ranks shared, it says nothing of links.
+    assert machine(350e9, ranks_share_a_device=True).bus_bytes_per_s(2) is None
+
+
+def test_the_ledger_names_the_measured_link() -> None:
+    crew = knowing(exchanging(10_000_000, 200).crew(), machine(350e9))
+    found = crew.cases[0].survey
+    assert ledger_of(found, 0).link == ("nvlink", 450e9, ledger_of(found, 0).link[2])  # type: ignore[index]
+    known = replace(found, trace=replace(found.trace, meta=replace(found.trace.meta, world_size=2)))
+    name, rate, source = ledger_of(known, 0).link or ("", 0.0, "")
+    assert name == "collectives"
+    assert rate == pytest.approx(350e9)
+    assert source == "measured on this machine, 2026-11-16"

@@ -129,6 +129,12 @@ def _said(description: object) -> str:
 
 
 def _link(found: Survey) -> tuple[str, float, str] | None:
+    """The link that ranks should talk over, with its bus bandwidth: as it was measured here, else the device's fastest."""
+    ranks = found.trace.meta.world_size
+    measured = None if found.roofs is None or found.roofs.measured is None else found.roofs.measured
+    rate = None if measured is None or ranks is None else measured.bus_bytes_per_s(ranks)
+    if measured is not None and rate is not None:
+        return "collectives", rate, f"measured on this machine, {measured.date}"
     links = {} if found.roofs is None else found.roofs.spec.link_bytes_per_s
     name = max(links, key=lambda key: links[key].value, default=None)
     return None if name is None else (name, links[name].value, links[name].source)

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 
 from stepscope.core.hardware import Roofs
 
 SCHEMA = "stepscope.hardware/1"
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast", "reduce", "gather", "scatter")
+WHOLE_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
+"""Those that fill a ring: their bus bandwidths are one figure, the link's."""
 TIERS = ("node", "across", "world")
 """Ranks of one node; one rank of each node; all ranks where they lie on several nodes."""
 COPIES = ("device", "to_device_pinned", "to_device_pageable", "to_host_pinned", "to_host_pageable")
@@ -284,6 +286,19 @@ class Calibrated:
         """The fit of exactly this group; `CollectiveFit.resized` carries one to another size."""
         key = (kind, group_size, tier)
         return next((fit for fit in self.collective_fits if (fit.kind, fit.group_size, fit.tier) == key), None)
+
+    def bus_bytes_per_s(self, num_ranks: int) -> float | None:
+        """What the largest collectives of so many ranks move over the bus, the median over kinds; None where no group like theirs
+        was measured: one node's for as many as it has devices, else one of several nodes."""
+        if self.machine.ranks_share_a_device or num_ranks < 2:
+            return None
+        inside = self.machine.num_devices is None or num_ranks <= self.machine.num_devices
+        kinds: dict[str, list[CollectivePoint]] = {}
+        for point in self.collectives:
+            if point.kind in WHOLE_KINDS and (point.tier == "node") is inside:
+                kinds.setdefault(point.kind, []).append(point)
+        rates = [max(points, key=lambda point: point.size_bytes).bus_bytes_per_s for points in kinds.values()]
+        return median(rates) if rates else None
 
     def copy_bytes_per_s(self, kind: str = "device") -> float | None:
         """At the largest size measured: smaller ones may never leave a cache."""

@@ -1,7 +1,8 @@
 """Bytes cross between ranks far more slowly than the links a training machine has.
 
-What it sees: the bus bandwidth of large collectives, timed from the moment the last rank has arrived, against the slowest link
-such machines are built with; with an NCCL log, the transport that was chosen.
+What it sees: the bus bandwidth of large collectives, timed from the moment the last rank has arrived, against what collectives
+reached on this machine where it was calibrated (`stepscope calibrate` under torchrun, `--hardware FILE`), else against the
+slowest link such machines are built with; with an NCCL log, the transport that was chosen.
 
 Why it costs: NCCL falls back to TCP sockets, or to one slow card, without an error: a wrong interface, InfiniBand disabled, peer
 access off. Every byte then takes ten to a hundred times as long.
@@ -56,9 +57,10 @@ def propose_team(crew: Crew) -> TeamProposal | None:
     if len(every) == 0:
         return None
     rate = float(np.median(every))
-    if rate > POLICY.slow * POLICY.expected_bytes_per_s:
+    expected, words = _expected(crew)
+    if rate > POLICY.slow * expected:
         return None
-    factor = rate / POLICY.expected_bytes_per_s
+    factor = rate / expected
     named = (
         ()
         if crew.nccl is None
@@ -67,7 +69,7 @@ def propose_team(crew: Crew) -> TeamProposal | None:
     return TeamProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Large collectives move {rate / 1e9:.2f} GB/s; one 100 Gb/s port moves 12.5.",
+        summary=f"Large collectives move {rate / 1e9:.2f} GB/s; {words}.",
         action="NCCL_DEBUG=INFO shows the transport: where it says NET/Socket set NCCL_SOCKET_IFNAME or NCCL_IB_HCA to the fast"
         " cards, remove NCCL_IB_DISABLE and NCCL_P2P_DISABLE",
         evidence=(f"{len(every)} collectives of 1 MB and more, bus bandwidth {rate / 1e9:.2f} GB/s in the middle", *named),
@@ -75,6 +77,15 @@ def propose_team(crew: Crew) -> TeamProposal | None:
         change=lambda team: with_moving_ns(team, masks, lambda ns: ns * factor),
         cautious=lambda team: with_moving_ns(team, masks, lambda ns: ns * min(1.0, 2 * factor)),
     )
+
+
+def _expected(crew: Crew) -> tuple[float, str]:
+    """Bytes a second over the bus, and where they are from."""
+    roofs = crew.cases[0].survey.roofs
+    reached = None if roofs is None or roofs.measured is None else roofs.measured.bus_bytes_per_s(crew.num_ranks)
+    if reached is None:
+        return POLICY.expected_bytes_per_s, "one 100 Gb/s port moves 12.5"
+    return reached, f"calibrated, they reached {reached / 1e9:.3g} here"
 
 
 def _rates(crew: Crew, place: int) -> tuple[Float64, Bool]:
