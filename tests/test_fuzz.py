@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from stepscope.rules.job import measure_job
 from stepscope.rules.verdict import diagnose
 from tests.shared_data import DEMO, SHARED
 
-ROUNDS = 120
+ROUNDS = 50 * int(os.environ.get("STEPSCOPE_FUZZ", "1"))
+"""STEPSCOPE_FUZZ says how many times as long as in CI."""
 KEPT_EVENTS = 700
 """Of each trace: enough for steps, launches and kernels, few enough for hundreds of rounds."""
 NAMES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -24,7 +25,9 @@ SHARED_NAMES = (
     "public/hta/amd_trace.mi250_minitoy_train_ROCm6_2_kineto.json.gz",
     "lab/formats/nccl_w1_rank0.pt.trace.json.gz",
 )
-MOST_ROUNDS, MOST_BYTES = 700, 12_000_000
+TIMES = int(os.environ.get("STEPSCOPE_FUZZ", "1"))
+"""So many times as long as in CI."""
+MOST_ROUNDS, MOST_BYTES = 300 * TIMES, 5_000_000 * TIMES
 """What each trace is mutated and read for: a minute in all."""
 HANG_S = 120
 TOKENS = [
