@@ -12,6 +12,11 @@
     RUN/rank-3/events.jsonl             a line per save, compilation, collection of garbage, epoch, recording
     RUN/rank-3/window-20.pt.trace.json  what the profiler saw from step 20 on
     RUN/rank-3/problem.txt              why the capture switched itself off, where it did
+    RUN/rank-3/ended.json               that the rank ended itself after the steps that were asked for
+    RUN/rank-3/applied.json             of a trial: each setting laid over the job's, on how many objects, and why not
+    RUN/rank-3/equal.json               of a trial: the seed, and a digest of the first batches
+    RUN/rank-3/numerics.jsonl           of a trial: what each step computed (NUMERIC_COLUMNS)
+    RUN/stdout.txt, RUN/stderr.txt      of a trial: what the job printed
     RUN/diagnosis.json, RUN/report.html what stepscope says of the run
 
 Times are integer nanoseconds: `_ns` of time.perf_counter_ns unless a name says `wall`. The standard library alone is imported
@@ -38,6 +43,12 @@ CONTROL_FILE = "control.json"
 ALERTS_FILE = "alerts.jsonl"
 DIAGNOSIS_FILE = "diagnosis.json"
 REPORT_FILE = "report.html"
+ENDED_FILE = "ended.json"
+APPLIED_FILE = "applied.json"
+EQUAL_FILE = "equal.json"
+NUMERICS_FILE = "numerics.jsonl"
+STDOUT_FILE = "stdout.txt"
+STDERR_FILE = "stderr.txt"
 SITE_FOLDER = "site"
 ENTERED_FILE = "entered"
 """In the site folder, from when the capture first got into a process that imports torch."""
@@ -68,16 +79,26 @@ STATES = ("timed", "first", "profiled", "after")
 """timed: nothing but our hooks; first: too early to count; profiled: a profiler was attached; after: the profiler has just left,
 or wrote its file in this step."""
 PACE_COLUMNS = ("first_step", "num_steps", "from_ns", "to_ns", "min_ns", "max_ns", "wait_ns")
+NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
 
 
 def read_options(run: Path) -> dict[str, Any]:
     """What was asked of the capture; empty where nothing can be read."""
+    return _told(run, "options")
+
+
+def read_settings(run: Path) -> dict[str, Any]:
+    """What a trial lays over the job's own settings, by the names of capture.settings.SETTINGS."""
+    return _told(run, "settings")
+
+
+def _told(run: Path, name: str) -> dict[str, Any]:
     try:
         told = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    options = told.get("options") if isinstance(told, dict) else None
-    return options if isinstance(options, dict) else {}
+    held = told.get(name) if isinstance(told, dict) else None
+    return held if isinstance(held, dict) else {}
 
 
 def write_json(path: Path, value: object) -> None:

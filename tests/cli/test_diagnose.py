@@ -203,6 +203,23 @@ def test_the_options_are_pinned() -> None:
         "query": ["--format", "--help", "--no-cache", "--output", "--rows", "--step-ms", "--to", "-h", "-o"],
         "export": ["--all", "--help", "--jobs", "--no-cache", "--output", "--step-ms", "-h", "-o"],
         "explain": ["--help", "--list", "-h"],
+        "compare": [
+            *("--budget", "--fail-if", "--format", "--hardware", "--help", "--jobs", "--no-cache", "--out", "--scaling"),
+            *("--scaling-kind", "--step-ms", "-h", "-o"),
+        ],
+        "verify": [
+            *("--allow", "--apply", "--baseline", "--baseline-env", "--budget", "--candidate", "--candidate-env", "--check"),
+            *("--format", "--from", "--help", "--max-rounds", "--out", "--precision", "--predicted", "--steps", "--threshold"),
+            *("--timeout", "--tolerance", "--warm-up", "-h"),
+        ],
+        "tune": [
+            *("--as", "--budget", "--cache", "--effective-batch", "--format", "--free", "--from", "--help", "--knob"),
+            *("--no-prune", "--no-verify", "--out", "--seed", "--steps", "--storage", "--timeout", "--trials", "--warm-up", "-h"),
+        ],
+        "fix": [
+            *("--allow-numerics", "--budget", "--command", "--format", "--hardware", "--help", "--max-rounds", "--most"),
+            *("--no-check", "--out", "--precision", "--steps", "--threshold", "--timeout", "--verify", "--warm-up", "-h"),
+        ],
         "demo": ["--format", "--help", "-h"],
         "watch": ["--help", "--once", "--prometheus", "--prometheus-host", "-h"],
         "health": ["--help", "--out", "--timeout", "-h"],

@@ -27,8 +27,8 @@ Row = Mapping[str, int | None]
 
 def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
     """From rows of RUN/rank-N/steps.jsonl, in order; None when there are too few of the usual kind."""
-    timed = _before_recording(rows)
-    usual = _usual(timed)[-MOST:]
+    timed = before_recording(rows)
+    usual = usual_rows(timed)[-MOST:]
     if len(usual) < LEAST:
         return None
     on_device = [row["device_ns"] for row in usual]
@@ -38,7 +38,7 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
     mean, error = _trimmed(lengths)
     return UnprofiledSteps(
         num=len(usual),
-        num_left_out=len(timed) - len(_usual(timed)),
+        num_left_out=len(timed) - len(usual_rows(timed)),
         step_ns=round(mean),
         low_ns=round(mean - Z * error),
         high_ns=round(mean + Z * error),
@@ -53,17 +53,17 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
     )
 
 
-def _before_recording(rows: Sequence[Row]) -> list[Row]:
+def before_recording(rows: Sequence[Row]) -> list[Row]:
     """Timed steps before the first recording, if there are enough; all of them otherwise. Once a profiler has been attached,
     parts of it may stay and slow the host."""
     timed = [row for row in rows if row["state"] == 0]
     recorded = [row["step"] or 0 for row in rows if row["state"] == 2]
     first = recorded[0] if recorded else None
     before = [row for row in timed if first is None or (row["step"] or 0) < first]
-    return before if len(_usual(before)) >= ENOUGH else timed
+    return before if len(usual_rows(before)) >= ENOUGH else timed
 
 
-def _usual(rows: Sequence[Row]) -> list[Row]:
+def usual_rows(rows: Sequence[Row]) -> list[Row]:
     """Steps with the commonest number of batches and backward passes, and no save: an evaluation is another thing.
 
     Where most steps are of another kind than the commonest (a closure called as often as it takes), all kinds are usual.

@@ -31,7 +31,7 @@ def current() -> Session | None:
 def begin(run: Path, options: Options) -> Session:
     """Hooks this process up. torch is imported already."""
     guard = Guard()
-    session = Session(run, options, guard)
+    session = _session_kind(options)(run, options, guard)
     _current[:] = [session]
     try:
         _hook_all(guard, sys.modules["torch"], session)
@@ -45,6 +45,14 @@ def begin(run: Path, options: Options) -> Session:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_in_child)
     return session
+
+
+def _session_kind(options: Options) -> type[Session]:
+    if not options.is_trial:
+        return Session
+    from stepscope.capture.trial_session import TrialSession
+
+    return TrialSession
 
 
 def _hook_all(guard: Guard, torch: Any, session: Session) -> None:

@@ -54,8 +54,10 @@ _next(_start())
 """
 
 
-def prepare(run: Path, command: Sequence[str], options: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """Makes the run folder; returns what RUN/run.json has by now."""
+def prepare(
+    run: Path, command: Sequence[str], options: Mapping[str, Any], version: str, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Makes the run folder; returns what RUN/run.json has by now. `settings` are laid over the job's own."""
     import stepscope
 
     site = run / SITE_FOLDER
@@ -68,6 +70,7 @@ def prepare(run: Path, command: Sequence[str], options: Mapping[str, Any], versi
         "command": masked_words(command),
         "options": dict(options),
         "started_wall_ns": time.time_ns(),
+        **({"settings": dict(settings)} if settings else {}),
     }
     write_json(run / RUN_FILE, told)
     return told

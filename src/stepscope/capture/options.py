@@ -30,7 +30,15 @@ class Options:
     sample_s: float = 1.0
     """Between two samples of the counters."""
     max_steps: int | None = None
-    """The job is to stop after as many steps: for a health check."""
+    """The number of the last step, after which every rank ends itself; the step that made the rank's folder is number 0."""
+    trial: bool = False
+    """Whether this is a trial: settings are laid over the job's, and its seed and first batches are noted."""
+    numerics: bool = False
+    """Whether what each step computed is written down: losses, norms of gradients, digests of parameters."""
+
+    @property
+    def is_trial(self) -> bool:
+        return self.trial or self.numerics or self.max_steps is not None
 
 
 def options_of(told: Mapping[str, Any]) -> Options:

@@ -82,7 +82,12 @@ def _hook_up(run: str) -> None:
         folder = Path(run)
         with suppress(OSError):
             (folder / SITE_FOLDER / ENTERED_FILE).touch()
-        begin(folder, options_of(read_options(folder)))
+        options = options_of(read_options(folder))
+        session = begin(folder, options)
+        if options.is_trial:
+            from stepscope.capture.trial_parts import begin_parts
+
+            begin_parts(session)
     except Exception:  # noqa: BLE001 - before there is a guard, this is it
         _tell(run)
 

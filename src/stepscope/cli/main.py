@@ -8,10 +8,44 @@ import sys
 from collections.abc import Sequence
 
 from stepscope import __version__
-from stepscope.cli import attach, calibrate, demo, diagnose, explain, export, health, plan, query, report, run, watch
+from stepscope.cli import (
+    attach,
+    calibrate,
+    compare,
+    demo,
+    diagnose,
+    explain,
+    export,
+    fix,
+    health,
+    plan,
+    query,
+    report,
+    run,
+    tune,
+    verify,
+    watch,
+)
 from stepscope.errors import StepscopeError
 
-COMMANDS = (run, diagnose, report, explain, demo, query, export, watch, health, attach, calibrate, plan)
+COMMANDS = (
+    run,
+    diagnose,
+    report,
+    explain,
+    demo,
+    query,
+    export,
+    compare,
+    verify,
+    tune,
+    fix,
+    watch,
+    health,
+    attach,
+    calibrate,
+    plan,
+)
 """One module per subcommand: its docstring is its help, `add_arguments` its options, `run` its work."""
 
 

@@ -1,0 +1,74 @@
+"""On how many objects each setting took hold, and why it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stepscope.runfolder import APPLIED_FILE, write_json
+
+ALREADY = "the job has it so already"
+MOST_CHARS = 300
+
+
+class Applied:
+    """The settings that are wanted, and what became of each."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = dict(settings)
+        self.counts: dict[str, int] = dict.fromkeys(settings, 0)
+        self.reasons: dict[str, str] = {}
+        self._num_changed: dict[str, int] = dict.fromkeys(settings, 0)
+        self._folder: Path | None = None
+
+    def wanted(self, *names: str) -> dict[str, Any]:
+        """Those of these settings that are asked for."""
+        return {name: self.settings[name] for name in names if name in self.settings}
+
+    def took(self, name: str, *, was: Any = None) -> None:
+        """It holds for one more object, which had `was` before."""
+        is_news = not self._num_changed[name]
+        self.counts[name] += 1
+        self._num_changed[name] += was != self.settings[name]
+        if self._num_changed[name]:
+            self.reasons.pop(name, None)
+        else:
+            self.reasons[name] = ALREADY
+        if is_news:
+            self._tell()
+
+    def holds(self, name: str, *, was: Any) -> None:
+        """A switch of the whole process: there is but one of it."""
+        if not self.counts[name]:
+            self.took(name, was=was)
+
+    def failed(self, name: str, why: str) -> None:
+        """It could not be laid over an object."""
+        if name in self.counts and not self._num_changed[name]:
+            self.reasons[name] = why[:MOST_CHARS]
+            self._tell()
+
+    def lost(self, name: str, why: str) -> None:
+        """What it had taken hold of did not keep it."""
+        self.counts[name] = self._num_changed[name] = 0
+        self.failed(name, why)
+
+    def failed_all(self, problem: Exception) -> None:
+        for name, count in self.counts.items():
+            if not count:
+                self.failed(name, words_of(problem))
+
+    def write(self, folder: Path) -> None:
+        """Writes it down, and from now on whenever there is news: a count alone is none."""
+        self._folder = folder
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._folder is not None:
+            write_json(self._folder / APPLIED_FILE, {"counts": self.counts, "reasons": self.reasons})
+
+
+def words_of(problem: BaseException) -> str:
+    text = str(problem).strip()
+    return f"{type(problem).__name__}: {text.splitlines()[0]}" if text else type(problem).__name__

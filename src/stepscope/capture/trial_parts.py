@@ -1,0 +1,24 @@
+"""What a trial has beside a recording: settings laid over the job's, what makes two trials alike, and what the steps computed."""
+
+from __future__ import annotations
+
+import sys
+
+from stepscope.capture.apply import apply
+from stepscope.capture.equal import Equal
+from stepscope.capture.numerics import Numerics
+from stepscope.capture.session import Session
+from stepscope.capture.trial_session import TrialSession
+from stepscope.runfolder import read_settings
+
+
+def begin_parts(session: Session) -> None:
+    """Adds them to a session that has just begun."""
+    assert isinstance(session, TrialSession)
+    torch = sys.modules["torch"]
+    settings = read_settings(session.run)
+    if settings:
+        apply(session, settings)
+    session.listen(Equal(session.guard, torch))
+    if session.options.numerics:
+        session.listen(Numerics(session.guard, torch), every_step=True)

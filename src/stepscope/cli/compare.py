@@ -1,0 +1,251 @@
+"""What changed between two runs: how much faster the second is, how sure that is, and where the difference lies.
+
+A and B are what `diagnose` takes: a run that `stepscope run` recorded, traces (a file, a folder with one file per rank, a tar),
+or a diagnosis that was kept as JSON. Each further run is compared with the first. A speedup is before / after.
+
+With --scaling each is a run of one training job at another width, as with `diagnose --scaling`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli import gate as gating
+from stepscope.cli.diagnose import add_hardware, diagnose_paths, measure_paths, num_processes, step_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.core.comparison import Comparison
+    from stepscope.core.gate import Check, Gate, Quantities
+    from stepscope.experiments.compare_side import CompareSide
+    from stepscope.rules.job import Job
+
+FORMATS = ("text", "json", "markdown", "html")
+OWN_NAMES = ("speedup", "speedup_low", "speedup_high")
+"""What --fail-if may name beside the quantities of a diagnosis: the run against A, before / after."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="RUN", help="run folder, traces, or a diagnosis as JSON; two or more")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="how to print it (default: text)")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write it to a file")
+    parser.add_argument(
+        "--step-ms",
+        type=step_time,
+        metavar="MS",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="the step times without a profiler attached, one for each run in their order: --step-ms 65.5 31.5",
+    )
+    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
+    parser.add_argument(
+        "--jobs", type=num_processes, metavar="N", help="processes to use for several files (default: one per core)"
+    )
+    add_hardware(parser)
+    parser.add_argument("--scaling", action="store_true", help="each RUN is of another width: how the job scales")
+    parser.add_argument(
+        "--scaling-kind", choices=("weak", "strong"), help="whether ranks keep their work as the job widens, or share it"
+    )
+    gate = parser.add_argument_group(
+        "gate", "exit code 1, with the reasons on stderr, when a run does not keep a limit against A"
+    )
+    gate.add_argument(
+        "--fail-if",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help='a condition that must not hold; `baseline` is A: "step_ms > baseline*1.05", "speedup_high < 1"',
+    )
+    gate.add_argument("--budget", type=Path, metavar="FILE", help="limits in a TOML file")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    _refuse_contradictions(arguments)
+    if arguments.scaling:
+        return _run_scaling(arguments)
+    asked = _asked(arguments)
+    from stepscope.experiments.compare import compare
+
+    sides = [_side(path, place, arguments) for place, path in enumerate(arguments.paths)]
+    comparisons = [compare(sides[0][0], side) for side, _ in sides[1:]]
+    gate = None if asked is None else _judge(asked, comparisons, [text for _, text in sides], arguments.paths[0])
+    _give(comparisons, arguments, gate)
+    if gate is None:
+        return 0
+    from stepscope.report.gate import gate_lines
+
+    sys.stdout.flush()
+    for line in gate_lines(gate):
+        print(f"stepscope: {line}", file=sys.stderr)
+    return 0 if gate.is_passed else gating.FAILED
+
+
+def _refuse_contradictions(arguments: argparse.Namespace) -> None:
+    from stepscope.errors import UsageError
+
+    num = len(arguments.paths)
+    if num < 2:
+        raise UsageError("compare needs two runs or more: stepscope compare BEFORE AFTER")
+    if arguments.step_ms and len(arguments.step_ms) != num:
+        told = f"{len(arguments.step_ms)} step times for {num} runs"
+        raise UsageError(f"{told}: give --step-ms one for each, in their order (--step-ms 65.5 31.5), or leave it out")
+    if arguments.scaling and (arguments.fail_if or arguments.budget is not None):
+        raise UsageError("--fail-if and --budget are about runs that do the same, and --scaling compares widths: leave out one")
+    if arguments.scaling and (arguments.format not in ("text", "json") or arguments.out is not None):
+        raise UsageError("--scaling has text and JSON on standard output alone: take --format text or json, and no -o")
+    if not arguments.scaling and arguments.scaling_kind is not None:
+        raise UsageError("--scaling-kind says how several runs scale: give it together with --scaling")
+    if arguments.format == "html" and arguments.out is None and sys.stdout.isatty():
+        raise UsageError("a page is no reading for a terminal: name its file with -o compare.html")
+
+
+def _run_scaling(arguments: argparse.Namespace) -> int:
+    from stepscope.cli.scaling import print_scaling, scale_paths
+
+    def measure(path: str, step_ms: float | None) -> Job:
+        use_cache = not arguments.no_cache
+        return measure_paths(
+            [path], step_ms=step_ms, use_cache=use_cache, jobs=arguments.jobs, cluster=None, hardware=arguments.hardware
+        )
+
+    print_scaling(scale_paths(arguments.paths, arguments.step_ms, arguments.scaling_kind, measure), arguments.format)
+    return 0
+
+
+def _side(path: str, place: int, arguments: argparse.Namespace) -> tuple[CompareSide, str]:
+    """One run, and its diagnosis as JSON, which is what a gate reads."""
+    from stepscope.core.saved import load
+    from stepscope.experiments.compare_read import read_side
+    from stepscope.experiments.compare_saved import side_of_json
+    from stepscope.experiments.compare_side import side_of
+    from stepscope.readers.remote import as_path, shown
+    from stepscope.report.json import to_json
+
+    label = shown(path)
+    step_ms = arguments.step_ms[place] if arguments.step_ms else None
+    kept = _kept_bytes(path)
+    if kept is not None:
+        _refuse_step(step_ms, label)
+        if gating.IS_SAVED.search(kept):
+            diagnosis = load(Path(as_path(path)))
+            return side_of(label, diagnosis), to_json(diagnosis)
+        return side_of_json(kept, label), kept.decode("utf-8", "replace")
+    use_cache = not arguments.no_cache
+    diagnosis = diagnose_paths(
+        [path], step_ms=step_ms, use_cache=use_cache, jobs=arguments.jobs, every=False, hardware=arguments.hardware
+    )
+    return read_side([path], label, diagnosis, use_cache=use_cache), to_json(diagnosis)
+
+
+def _refuse_step(step_ms: float | None, label: str) -> None:
+    from stepscope.errors import UsageError
+
+    if step_ms is not None:
+        raise UsageError(f"{label} is a kept diagnosis and has its step time: --step-ms is for traces")
+
+
+def _kept_bytes(text: str) -> bytes | None:
+    """The bytes of a diagnosis that was kept, as JSON or whole; None when the path is something else."""
+    from stepscope.readers.remote import as_path
+
+    path = as_path(text)
+    if isinstance(path, str) or not path.is_file():
+        return None
+    try:
+        data = path.read_bytes() if path.stat().st_size <= gating.MAX_JSON_BYTES else b""
+    except OSError:
+        return None
+    return data if gating.IS_SAVED.search(data) or gating.IS_DIAGNOSIS.search(data) else None
+
+
+def _asked(arguments: argparse.Namespace) -> gating.Asked | None:
+    """The gate; mistakes in it are told before anything is read."""
+    if not arguments.fail_if and arguments.budget is None:
+        return None
+    from stepscope.core.gate import Check, parse
+    from stepscope.report.gate import known_names
+    from stepscope.rules.explanation import EVERY_RULE
+
+    codes = tuple(rule.CODE for rule in EVERY_RULE)
+    names = known_names(codes) | set(OWN_NAMES)
+    checks = tuple(Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names)) for text in arguments.fail_if)
+    missing = "fail"
+    if arguments.budget is not None:
+        told = argparse.Namespace(fail_if=[], budget=arguments.budget, baseline=arguments.paths[0])
+        budget = gating.read_asked(told)
+        assert budget is not None
+        checks, missing = (*checks, *budget.checks), budget.missing
+    return gating.Asked(checks=checks, codes=codes, missing=missing, baseline=arguments.paths[0])
+
+
+def _judge(asked: gating.Asked, comparisons: Sequence[Comparison], texts: Sequence[str], baseline: str) -> Gate:
+    """Every check's answer for every run but the first, which is the baseline."""
+    from dataclasses import replace
+
+    from stepscope.core.gate import Gate, decide
+    from stepscope.readers.remote import shown
+    from stepscope.report.comparison_words import letter
+    from stepscope.report.gate import comparable, read_quantities
+
+    first, first_source = read_quantities(texts[0], shown(baseline), asked.codes)
+    results = []
+    for place, (comparison, text) in enumerate(zip(comparisons, texts[1:], strict=True), start=1):
+        told, source = read_quantities(text, comparison.after.label, asked.codes)
+        run = _with_speedup(told, comparison)
+        against = comparable(first, first_source, source)
+        for check in asked.checks:
+            named: Check = replace(check, source=f"{check.source}, {letter(place)}") if len(comparisons) > 1 else check
+            results.append(decide(named, run, against))
+    return Gate(results=tuple(results), missing=asked.missing, baseline=shown(baseline))
+
+
+def _with_speedup(told: Quantities, comparison: Comparison) -> Quantities:
+    from dataclasses import replace
+
+    speedup = comparison.speedup
+    values = (speedup.value, speedup.low, speedup.high)
+    why = dict.fromkeys(OWN_NAMES, f"was not measured: {speedup.why}")
+    return replace(told, values={**told.values, **dict(zip(OWN_NAMES, values, strict=True))}, why={**told.why, **why})
+
+
+def _give(comparisons: Sequence[Comparison], arguments: argparse.Namespace, gate: Gate | None) -> None:
+    """The report, to the file or to standard output."""
+    if arguments.format == "text" and arguments.out is None:
+        from stepscope.cli.printing import print_report
+        from stepscope.report.comparison_view import render_comparisons, show_comparisons
+
+        print_report(lambda console: show_comparisons(comparisons, console), lambda: render_comparisons(comparisons))
+        return
+    text = _text(comparisons, arguments.format, gate)
+    if arguments.out is None:
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
+        return
+    from stepscope.cli.report import write
+
+    write(text, arguments.out)
+    print(arguments.out, file=sys.stderr)
+
+
+def _text(comparisons: Sequence[Comparison], style: str, gate: Gate | None) -> str:
+    if style == "json":
+        from stepscope.report.comparison_json import comparisons_json
+        from stepscope.report.gate import gate_contract
+
+        return comparisons_json(comparisons, None if gate is None else gate_contract(gate)) + "\n"
+    if style == "markdown":
+        from stepscope.report.comparison_markdown import comparisons_markdown
+
+        return comparisons_markdown(comparisons, gate)
+    if style == "html":
+        from stepscope.report.comparison_html import comparisons_html
+
+        return comparisons_html(comparisons)
+    from stepscope.report.comparison_view import render_comparisons
+
+    return render_comparisons(comparisons)

@@ -1,0 +1,197 @@
+"""Mend a recorded run: try its findings from the top, prove each, keep it or put it back.
+
+RUN is a folder that `stepscope run` made; its own command is run again, or the one that --command gives. Without --verify nothing
+is run: it says what would be tried. With it, each mend that can be set from outside is laid over the command, proven as
+`stepscope verify` does, held against what was kept before, and put back where no gain is proven or what is computed changes.
+After each one that stays the run is recorded and diagnosed anew. No file of yours is changed: the end says what to write into
+the code. Exit code 0 when the whole is proven to be faster (without --verify: when there is something to try), else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.diagnose import add_hardware
+from stepscope.cli.verify import RUNS, add_measuring
+from stepscope.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.core.diagnosis import Diagnosis, Finding
+    from stepscope.core.experiment import Prediction, Verified
+    from stepscope.core.mended import Mended
+    from stepscope.core.trials import Change
+    from stepscope.experiments.mending import MendPolicy
+
+RESULT_FILE = "fix.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run that `stepscope run` recorded")
+    parser.add_argument("--verify", action="store_true", help="run it for real: try, prove, keep or put back")
+    parser.add_argument("--command", metavar="CMD", help="the command to run, in quotes (default: the run's own)")
+    parser.add_argument("--most", type=int, default=8, metavar="N", help="findings to try (default: 8)")
+    parser.add_argument("--allow-numerics", action="store_true", help="mends may change what is computed: TF32, for one")
+    parser.add_argument(
+        "--no-check", action="store_true", help="do not compare what is computed: three runs less for each finding"
+    )
+    add_measuring(parser)
+    add_hardware(parser)
+    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where the runs are kept (default: a dated folder in {RUNS}/)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.cli.diagnose import diagnose_paths
+    from stepscope.experiments.mending import MendPolicy, mended, propose
+
+    command = command_of(arguments.run_folder, arguments.command)
+    found = diagnose_paths([str(arguments.run_folder)], step_ms=None, use_cache=False, jobs=None, hardware=arguments.hardware)
+    policy = MendPolicy(most=max(arguments.most, 0), allows_numerics=arguments.allow_numerics)
+    if not arguments.verify:
+        plan = mended(command, propose(found.findings, _local_ranks(found), policy), found.step.ms)
+        _print(plan, arguments.format)
+        return 0 if any(one.knobs and one.outcome == "not tried" for one in plan.attempts) else 1
+    result = _Loop(arguments, command, found, policy).mended()
+    _print(result, arguments.format)
+    return 0 if result.is_faster else 1
+
+
+def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
+    """What starts the job: as given, else as the run's folder tells it. Secrets are not written there, and must be given anew."""
+    from stepscope.capture.environment import MASK
+    from stepscope.readers.run_folder import read_run
+
+    if given is not None:
+        try:
+            words = tuple(shlex.split(given))
+        except ValueError as problem:
+            raise UsageError(f"--command {given!r} is not a command line: {problem}") from None
+        if not words:
+            raise UsageError("--command is empty; give the command that starts the job, in quotes")
+        return words
+    told = read_run(folder).told.get("command")
+    if not isinstance(told, list) or not told or not all(isinstance(word, str) for word in told):
+        raise InputError(f"{folder} does not say which command it was. Give it: --command 'python train.py'")
+    if any(MASK in word for word in told):
+        raise UsageError(
+            f"the run's command had a secret in it, which was not kept. Give it whole: --command '{shlex.join(told)}'"
+        )
+    return tuple(told)
+
+
+class _Loop:
+    """What the loop over findings needs to be done for real, each in a folder of its own."""
+
+    def __init__(self, arguments: argparse.Namespace, command: tuple[str, ...], found: Diagnosis, policy: MendPolicy) -> None:
+        from stepscope.cli.run import dated
+
+        self._arguments, self._command, self._found, self._policy = arguments, command, found, policy
+        self._folder: Path = arguments.out or dated(Path(RUNS))
+        if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
+            raise UsageError(f"{self._folder} is there already and not empty. Give --out another folder, or take that one away")
+        self._count = 0
+        self._notes: list[str] = []
+
+    def mended(self) -> Mended:
+        from stepscope.core.mended import Mended
+        from stepscope.experiments.mending import mend
+        from stepscope.report.fix_json import mended_json
+
+        attempts, kept, whole, left = mend(
+            self._look, self._prove, num_ranks=_local_ranks(self._found), policy=self._policy, told=_say
+        )
+        result = Mended(
+            command=self._command,
+            attempts=attempts,
+            kept=kept,
+            whole=whole,
+            before_ms=self._found.step.ms,
+            left=left,
+            notes=tuple(self._notes),
+            folder=str(self._folder) if self._count else None,
+        )
+        if self._count:
+            try:
+                (self._folder / RESULT_FILE).write_text(mended_json(result) + "\n", encoding="utf-8")
+            except OSError as problem:
+                _say(f"{self._folder / RESULT_FILE} could not be written: {problem.strerror}")
+        return result
+
+    def _next(self, name: str) -> Path:
+        self._count += 1
+        return self._folder / f"{self._count:02d}-{name}"
+
+    def _look(self, change: Change) -> Sequence[Finding]:
+        """The recorded run's findings at first; with something kept, those of a new recording."""
+        if change.is_none:
+            return self._found.findings
+        from stepscope.cli.diagnose import diagnose_paths
+        from stepscope.errors import StepscopeError
+        from stepscope.experiments.trial import run_trial
+
+        folder = self._next("look")
+        _say("recording what is left")
+        trial = run_trial(
+            self._command,
+            folder,
+            change,
+            max_steps=self._arguments.steps,
+            warm_up_steps=self._arguments.warm_up,
+            timeout_s=self._arguments.timeout,
+            profile=True,
+        )
+        try:
+            if trial.is_good:
+                return diagnose_paths(
+                    [str(folder)], step_ms=None, use_cache=False, jobs=None, hardware=self._arguments.hardware
+                ).findings
+            why = f"it ended with exit code {trial.exit_code}"
+        except StepscopeError as problem:
+            why = str(problem)
+        self._notes.append(
+            f"the run with what was kept could not be diagnosed anew ({why}): the first run's findings were gone on with"
+        )
+        return self._found.findings
+
+    def _prove(self, before: Change, after: Change, prediction: Prediction | None) -> Verified:
+        from stepscope.cli.verify import Asked, prove
+
+        asked = Asked(
+            commands={"baseline": self._command, "candidate": self._command},
+            changes={"baseline": before, "candidate": after},
+            codes=(),
+        )
+        told = argparse.Namespace(**vars(self._arguments), allow=[], check=not self._arguments.no_check, tolerance=None)
+        return prove(told, asked, self._next("verify"), prediction)
+
+
+def _local_ranks(found: Diagnosis) -> int:
+    """Ranks of the job on one machine: they share its cores."""
+    run_facts = found.facts.run
+    return next((rank.local_ranks for rank in (() if run_facts is None else run_facts.ranks) if rank.local_ranks), 1)
+
+
+def _print(result: Mended, style: str) -> None:
+    if style == "json":
+        from stepscope.report.fix_json import mended_json
+
+        sys.stdout.write(mended_json(result) + "\n")
+    elif style == "markdown":
+        from stepscope.report.fix_markdown import mended_markdown
+
+        sys.stdout.write(mended_markdown(result))
+    else:
+        from stepscope.cli.printing import print_report
+        from stepscope.report.fix_view import render_mended, show_mended
+
+        print_report(lambda console: show_mended(result, console), lambda: render_mended(result))
+
+
+def _say(words: str) -> None:
+    print(f"stepscope: {words}", file=sys.stderr, flush=True)

@@ -1,0 +1,381 @@
+"""Prove that a change makes training faster: both sides run for real, in turn, until it is settled.
+
+Give two commands, or one command and what to lay over it:
+  stepscope verify --baseline "python train.py" --candidate "python train_new.py"
+  stepscope verify --apply serial-loader -- python train.py
+  stepscope verify --apply num_workers=4 -- python train.py
+The runs take turns (ABBA, then BAAB), no profiler is attached, and each ends after a few steps. The unit of evidence is the run.
+Exit code 0 when a gain is proven, 1 when it is not, 2 when the two cannot be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.core.experiment import Interval, Measured, NumericsCheck, Prediction, Side, Verified
+    from stepscope.core.trials import Change, Trial, Value
+    from stepscope.experiments.schedule import VerifyPolicy
+
+RUNS = "stepscope-runs"
+RESULT_FILE = "verification.json"
+PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
+ALLOWABLE = (
+    "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters", "seed", "versions", "world-size",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    sides = parser.add_argument_group("the two sides")
+    sides.add_argument("--baseline", metavar="CMD", help="the command as it is, in quotes")
+    sides.add_argument("--candidate", metavar="CMD", help="the command that may be faster, in quotes (default: the baseline's)")
+    sides.add_argument(
+        "--apply",
+        metavar="CODE|KNOB=VALUE",
+        action="append",
+        default=[],
+        help="laid over the candidate from outside: a finding's code, or a setting and its value; may be given several times",
+    )
+    for side in ("baseline", "candidate"):
+        what = f"an environment variable of the {side}; may be given several times"
+        sides.add_argument(f"--{side}-env", metavar="NAME=VALUE", action="append", default=[], help=what)
+    sides.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command of both sides")
+    add_measuring(parser)
+    judged = parser.add_argument_group("what is judged")
+    judged.add_argument(
+        "--allow",
+        metavar="WHAT",
+        action="append",
+        default=[],
+        choices=ALLOWABLE,
+        help=f"what may differ between the sides: {', '.join(ALLOWABLE)}",
+    )
+    judged.add_argument("--check", action="store_true", help="compare what the two compute, too: losses, gradients, parameters")
+    judged.add_argument(
+        "--tolerance", type=_share, metavar="SHARE", help="relative, between two losses that count as equal (default: 0.0001)"
+    )
+    judged.add_argument("--predicted", type=_ratio, metavar="RATIO", help="a predicted speedup to hold against what it gives")
+    judged.add_argument(
+        "--from", dest="predicted_by", type=Path, metavar="PATH", help="a diagnosis in JSON, or a run, that predicted it"
+    )
+    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where the runs are kept (default: a dated folder in {RUNS}/)")
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """Options of how long is measured."""
+    group = parser.add_argument_group("how long")
+    group.add_argument("--steps", type=_count, default=50, metavar="N", help="timed steps of each run (default: 50)")
+    group.add_argument(
+        "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count (default: 10)"
+    )
+    group.add_argument("--budget", type=_seconds, metavar="SECONDS", help="for all runs together (default: none)")
+    group.add_argument("--max-rounds", type=_rounds, default=10, metavar="N", help="rounds of four runs at most (default: 10)")
+    group.add_argument(
+        "--precision",
+        type=_share,
+        default=0.02,
+        metavar="SHARE",
+        help="how tight an interval settles that there is no gain (2%%)",
+    )
+    group.add_argument(
+        "--threshold", type=_share, default=0.01, metavar="SHARE", help="what is below it is no gain in practice (1%%)"
+    )
+    group.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="for each run (default: none)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.cli.run import dated
+
+    asked = read_asked(arguments)
+    folder = arguments.out or dated(Path(RUNS))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
+    prediction = read_prediction(arguments, asked)
+    verified = prove(arguments, asked, folder, prediction)
+    _keep(verified, folder)
+    _print(verified, arguments.format)
+    return exit_code(verified, "numerics" in arguments.allow)
+
+
+def exit_code(verified: Verified, may_change_numerics: bool) -> int:
+    from stepscope.core.experiment import REFUSED
+    from stepscope.experiments.numerics_check import DIFFERS
+
+    if verified.verdict == REFUSED:
+        return REFUSED_CODE
+    differs = verified.check is not None and verified.check.verdict == DIFFERS and not may_change_numerics
+    return PROVEN_CODE if verified.is_gain and not differs else UNPROVEN_CODE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The two sides."""
+
+    commands: dict[Side, tuple[str, ...]]
+    changes: dict[Side, Change]
+    codes: tuple[str, ...]
+    """Of the findings that are to be mended."""
+
+
+def read_asked(arguments: argparse.Namespace) -> Asked:
+    """The sides of these arguments. Mistakes are told before anything runs."""
+    from stepscope.core.trials import Change
+
+    after = list(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
+    if after and arguments.baseline is not None:
+        raise UsageError("the baseline's command was given twice: with --baseline, and after the two dashes. Leave one out")
+    baseline = tuple(after) if after else _words(arguments.baseline, "--baseline")
+    candidate = baseline if arguments.candidate is None else _words(arguments.candidate, "--candidate")
+    knobs, codes = read_applied(arguments.apply)
+    changes: dict[Side, Change] = {
+        "baseline": Change(environment=_environment(arguments.baseline_env, "--baseline-env")),
+        "candidate": Change(environment=_environment(arguments.candidate_env, "--candidate-env"), knobs=knobs),
+    }
+    if baseline == candidate and changes["baseline"] == changes["candidate"]:
+        raise UsageError(
+            "the two sides are the same. Say what the candidate has that the baseline has not: "
+            "--candidate CMD, --apply CODE, --apply KNOB=VALUE or --candidate-env NAME=VALUE"
+        )
+    return Asked(commands={"baseline": baseline, "candidate": candidate}, changes=changes, codes=codes)
+
+
+def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...]]:
+    """The knobs of `--apply`, and the codes among them."""
+    from stepscope.capture.settings import SETTINGS, mends, value_of
+
+    knobs: dict[str, Value] = {}
+    codes: list[str] = []
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if sign:
+            try:
+                new: dict[str, Value] = {name: value_of(name, value)}
+            except ValueError as problem:
+                raise UsageError(f"--apply {text}: {problem}") from None
+        else:
+            found = mends(text)
+            if found is None:
+                can = sorted({code for setting in SETTINGS.values() for code in setting.mends if mends(code)})
+                hint = (
+                    f"a setting is given with its value: --apply {text}=..."
+                    if text in SETTINGS
+                    else f"those are: {', '.join(can)}"
+                )
+                raise UsageError(f"--apply {text}: not a finding whose mend can be set from outside; {hint}")
+            new = dict(found)
+            codes.append(text)
+        twice = next((knob for knob in new if knob in knobs and knobs[knob] != new[knob]), None)
+        if twice is not None:
+            raise UsageError(f"--apply: {twice} would be both {knobs[twice]} and {new[twice]}; apply one of the two")
+        knobs |= new
+    return knobs, tuple(codes)
+
+
+def read_prediction(arguments: argparse.Namespace, asked: Asked) -> Prediction | None:
+    """From --predicted, or the finding in --from."""
+    from stepscope.core.experiment import Prediction
+
+    if arguments.predicted is not None and arguments.predicted_by is not None:
+        raise UsageError("--predicted gives the speedup itself and --from says where it stands; leave one out")
+    if arguments.predicted is not None:
+        return Prediction(value=arguments.predicted, source="you")
+    if arguments.predicted_by is None:
+        return None
+    from stepscope.cli.verify_prediction import mended, predicted_by
+
+    return predicted_by(
+        arguments.predicted_by, asked.codes or mended(tuple(asked.changes["candidate"].knobs), arguments.predicted_by)
+    )
+
+
+def policy_of(arguments: argparse.Namespace) -> VerifyPolicy:
+    from stepscope.experiments.schedule import VerifyPolicy
+
+    return VerifyPolicy(
+        max_rounds=arguments.max_rounds,
+        budget_s=arguments.budget,
+        precision=arguments.precision,
+        threshold=arguments.threshold,
+        allowed=frozenset(arguments.allow),
+        per_sample="batch-size" in arguments.allow,
+    )
+
+
+class Runner:
+    """Runs a side's command in a numbered folder of its own."""
+
+    def __init__(self, asked: Asked, folder: Path, arguments: argparse.Namespace) -> None:
+        self._asked, self._folder, self._arguments = asked, folder, arguments
+        self._count = 0
+
+    def measure(self, side: Side, *, with_numerics: bool = False) -> Trial:
+        from stepscope.experiments.trial import run_trial
+
+        number, self._count = self._count, self._count + 1
+        return run_trial(
+            self._asked.commands[side],
+            self._folder / f"{number:02d}-{side}",
+            self._asked.changes[side],
+            max_steps=self._arguments.steps,
+            warm_up_steps=self._arguments.warm_up,
+            timeout_s=self._arguments.timeout,
+            with_numerics=with_numerics,
+        )
+
+
+def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction: Prediction | None) -> Verified:
+    """Runs both sides in `folder` until it is settled; what they compute too, where that is asked."""
+    from stepscope.experiments.verify import hold, verify
+
+    runner = Runner(asked, folder, arguments)
+    progress = Progress(arguments.max_rounds)
+    before = checked_runs(runner, progress) if arguments.check else []
+    verified = verify(runner.measure, policy_of(arguments), told=progress.told, before=before)
+    return replace(
+        verified,
+        check=check_of(before, arguments.tolerance) if arguments.check and not verified.refusals else None,
+        prediction=None if prediction is None else hold(prediction, verified.speedup),
+        folder=str(folder),
+        commands={side: shlex.join(command) for side, command in asked.commands.items()},
+        changes={side: change for side, change in asked.changes.items()},  # noqa: C416 - keys are wider than a Side
+    )
+
+
+def checked_runs(runner: Runner, progress: Progress) -> list[Measured]:
+    """The baseline twice and the candidate once, with what they compute written down; up to the first that fails."""
+    from stepscope.core.experiment import BASELINE, CANDIDATE, Measured
+    from stepscope.experiments.bootstrap import pace
+
+    runs: list[Measured] = []
+    for side in (BASELINE, BASELINE, CANDIDATE):
+        trial = runner.measure(side, with_numerics=True)
+        run = Measured(side=side, round=None, trial=trial, pace_ns=pace(trial.step_ns) if trial.step_ns else None)
+        runs.append(run)
+        progress.told(run, None)
+        if not trial.is_good:
+            break
+    return runs
+
+
+def check_of(runs: Sequence[Measured], tolerance: float | None) -> NumericsCheck:
+    from stepscope.experiments.numerics_check import TOLERANCE, UNKNOWN, check_numerics
+
+    first, again, candidate = (run.trial for run in runs)
+    check = check_numerics(first.numerics, again.numerics, candidate.numerics, TOLERANCE if tolerance is None else tolerance)
+    if first.setup.samples != candidate.setup.samples:
+        return replace(check, verdict=UNKNOWN, because="a step of the two sides has a different number of samples")
+    return check
+
+
+class Progress:
+    """A line on stderr for each run."""
+
+    def __init__(self, max_rounds: int) -> None:
+        self._max_rounds = max_rounds
+
+    def told(self, run: Measured, interval: Interval | None) -> None:
+        from stepscope.report.units import NBSP, short_time
+
+        steps = run.trial.step_ns
+        when = "before it counts" if run.round is None else f"round {run.round + 1} of at most {self._max_rounds}"
+        time = "no step was timed" if not steps else f"{len(steps)} steps"
+        pace = "" if run.pace_ns is None else f", {short_time(run.pace_ns)} each"
+        seen = "" if interval is None or not interval.is_bounded else f" (so far {interval.low:.2f} to {interval.high:.2f})"
+        print(f"stepscope: {when}: {run.side}, {time}{pace}{seen}".replace(NBSP, " "), file=sys.stderr, flush=True)
+
+
+def _keep(verified: Verified, folder: Path) -> None:
+    """What was measured cannot be measured again: a full disk is told, and the report still printed."""
+    from stepscope.report.verify_json import verified_json
+
+    try:
+        (folder / RESULT_FILE).write_text(verified_json(verified) + "\n", encoding="utf-8")
+    except OSError as problem:
+        print(f"stepscope: {folder / RESULT_FILE} could not be written: {problem.strerror}", file=sys.stderr)
+
+
+def _print(verified: Verified, style: str) -> None:
+    if style == "json":
+        from stepscope.report.verify_json import verified_json
+
+        sys.stdout.write(verified_json(verified) + "\n")
+    elif style == "markdown":
+        from stepscope.report.verify_markdown import verified_markdown
+
+        sys.stdout.write(verified_markdown(verified))
+    else:
+        from stepscope.cli.printing import print_report
+        from stepscope.report.verify_view import render_verified, show_verified
+
+        print_report(lambda console: show_verified(verified, console), lambda: render_verified(verified))
+
+
+def _words(text: str | None, option: str) -> tuple[str, ...]:
+    if text is None:
+        raise UsageError(
+            'no command was given: stepscope verify --baseline "python train.py" --candidate "...", '
+            "or stepscope verify --apply CODE -- python train.py"
+        )
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as problem:
+        raise UsageError(f"{option} {text!r} is not a command line: {problem}") from None
+    if not words:
+        raise UsageError(f"{option} is empty; give the command that starts the job, in quotes")
+    return words
+
+
+def _environment(texts: Sequence[str], option: str) -> dict[str, str]:
+    out = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise UsageError(f"{option} {text!r}: write NAME=VALUE")
+        out[name] = value
+    return out
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps; give 1 or more")
+    return int(text)
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds; give 2 or more: one round proves nothing")
+    return int(text)
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    return _number(text, "a number of seconds above 0")
+
+
+def _ratio(text: str) -> float:
+    return _number(text.removesuffix("x"), "a speedup, such as 1.53")
+
+
+def _share(text: str) -> float:
+    value = _number(text.removesuffix("%"), "a share, such as 0.02 or 2%") / (100 if text.endswith("%") else 1)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1: write 0.02, or 2%")
+    return value

@@ -1,0 +1,69 @@
+"""The speedup that a diagnosis predicted for a mend, to be held against what the mend gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from stepscope.core.experiment import Prediction
+from stepscope.errors import FormatError, InputError, UsageError
+from stepscope.runfolder import DIAGNOSIS_FILE
+
+MAX_BYTES = 256 << 20
+
+
+class _Finding(msgspec.Struct):
+    code: str
+    predicted_speedup: float
+    predicted_low: float | None = None
+    predicted_high: float | None = None
+
+
+class _Diagnosis(msgspec.Struct):
+    schema: str
+    findings: list[_Finding]
+
+
+def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
+    """Of the finding with this code, in a diagnosis as JSON or in a run that keeps one."""
+    file = path / DIAGNOSIS_FILE if path.is_dir() else path
+    findings = {finding.code: finding for finding in _read(file)}
+    if len(codes) != 1:
+        known = ", ".join(findings) or "it has none"
+        raise UsageError(f"--from needs one finding to look for: --apply CODE, one of those in {file}: {known}")
+    finding = findings.get(codes[0])
+    if finding is None:
+        raise UsageError(f"{file} has no finding {codes[0]}; it has {', '.join(findings) or 'none'}")
+    return Prediction(
+        value=finding.predicted_speedup,
+        low=finding.predicted_low,
+        high=finding.predicted_high,
+        source=f"the diagnosis ({finding.code})",
+    )
+
+
+def mended(knobs: Sequence[str], path: Path) -> tuple[str, ...]:
+    """The codes in the diagnosis that one of these settings mends, for --apply KNOB=VALUE."""
+    from stepscope.capture.settings import SETTINGS
+
+    file = path / DIAGNOSIS_FILE if path.is_dir() else path
+    can = {code for knob in knobs for code in SETTINGS[knob].mends}
+    return tuple(finding.code for finding in _read(file) if finding.code in can)
+
+
+def _read(file: Path) -> list[_Finding]:
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise InputError(f"--from {file} is larger than any diagnosis; give the JSON of stepscope diagnose --format json")
+        told = msgspec.json.decode(file.read_bytes(), type=_Diagnosis)
+    except FileNotFoundError:
+        raise InputError(f"--from: there is no {file}. Make one: stepscope diagnose ... --format json > FILE") from None
+    except OSError as problem:
+        raise InputError(f"--from: cannot read {file}: {problem.strerror or problem}") from None
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise FormatError(f"--from {file} is not a diagnosis in JSON: {problem}") from None
+    if not told.schema.startswith("stepscope.diagnosis/"):
+        raise FormatError(f"--from {file} is not a diagnosis: its schema is {told.schema[:80]!r}")
+    return told.findings

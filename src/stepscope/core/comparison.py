@@ -1,0 +1,237 @@
+"""Comparison: two runs of a job, how much faster the second is, and where the difference lies.
+
+A field is None when it was not measured. Times are whole nanoseconds of a step, so that rows sum to their total to the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+OVERLAP = "overlap"
+"""In an account of the device: what ran beside other work is in the sums of durations twice, and in the busy time once."""
+
+HOWS = ("came", "went", "replaced", "launcher", "precision", "shape", "count", "kernels", "time")
+"""How work changed. launcher: the same kernels, with an operator on one side and a graph on the other; count: called more or less
+often; kernels: other kernels for the same operator; time: nothing but its time."""
+PAIRED_BY = ("name", "operator", "kernel", "place", "origin", "module", "optimizer", "none")
+"""What told that work of the two runs belongs together: operator and shapes, operator, kernel, standing between the same
+neighbours, the forward operator it belongs to, the module, or being the optimizer's."""
+VERDICTS = ("faster", "slower", "no difference seen", "not told")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """One of the two, as it is named in the report."""
+
+    label: str
+    kind: str
+    """run, traces or diagnosis."""
+    step_ns: float | None
+    """The median of the steps that are compared, or the one figure that is known."""
+    num_steps: int
+    source: str
+    """unprofiled, given, kept (a diagnosis' figure) or recorded (while profiled)."""
+    bound: str
+    num_ranks: int
+    world_size: int | None
+    device_name: str | None
+    samples: float | None
+    """Samples a step, on all ranks."""
+    flops: float | None
+    """The model's, a step, on all ranks that were read."""
+    peak_bytes: float | None
+    """The most that torch held on one rank's devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speedup:
+    """Before / after: more than 1 is faster."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    level: float
+    smallest: float | None
+    """The smallest ratio above 1 that these samples could have shown; None without an interval."""
+    verdict: str
+    why: str
+    """Why there is no interval, or no ratio; "" where there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of an account. None is "not measured on that side"."""
+
+    name: str
+    before_ns: int | None
+    after_ns: int | None
+
+    @property
+    def change_ns(self) -> int:
+        return (self.after_ns or 0) - (self.before_ns or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One way to split a time: the rows and the rest sum to the totals exactly."""
+
+    by: str
+    """part, phase, category, kernel, module or collective."""
+    before_ns: int
+    after_ns: int
+    rows: tuple[Row, ...]
+    """What changed most first."""
+    rest: Row
+    """All that has no row of its own."""
+    num_left_out: int = 0
+
+    def self_check(self) -> None:
+        rows = (*self.rows, self.rest)
+        assert sum(row.before_ns or 0 for row in rows) == self.before_ns, f"{self.by}: the rows do not sum to the total before"
+        assert sum(row.after_ns or 0 for row in rows) == self.after_ns, f"{self.by}: the rows do not sum to the total after"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one side of a changed row did, a step."""
+
+    ops: tuple[str, ...]
+    """The dearest first."""
+    kernels: tuple[str, ...]
+    shapes: tuple[str, ...]
+    precisions: tuple[str, ...]
+    count: float
+    """Calls of operators; kernels where they were launched by none."""
+    ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """Work of the two runs that belongs together."""
+
+    name: str
+    phase: str | None
+    module: str | None
+    how: tuple[str, ...]
+    """Of HOWS; the first says most."""
+    paired_by: str
+    """One of PAIRED_BY."""
+    before: Work | None
+    after: Work | None
+
+    @property
+    def before_ns(self) -> int:
+        return 0 if self.before is None else self.before.ns
+
+    @property
+    def after_ns(self) -> int:
+        return 0 if self.after is None else self.after.ns
+
+    @property
+    def change_ns(self) -> int:
+        return self.after_ns - self.before_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceChange:
+    """The device's busy time of a step, split over pairs of work; the host's operators where nothing ran on a device."""
+
+    where: str
+    ranks: tuple[int, ...]
+    """Whose mean it is."""
+    before_ns: int
+    after_ns: int
+    changed: tuple[Changed, ...]
+    """What changed most first."""
+    rest: Row
+    """What has no entry of its own."""
+    overlap: Row
+
+    def self_check(self) -> None:
+        for side in ("before_ns", "after_ns"):
+            parts = [getattr(one, side) for one in (*self.changed, self.rest, self.overlap)]
+            assert sum(parts) == getattr(self, side), f"{side}: {sum(parts)} is not {getattr(self, side)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A finding of the first run, held against what the second one gave."""
+
+    code: str
+    status: str
+    """gone, still there, not judged (in the second run) or new."""
+    predicted: float
+    predicted_low: float
+    predicted_high: float
+    measured: float | None
+    """The ratio of all changes together; None where it is not of this finding's mend."""
+    agrees: bool | None
+    """Whether the measured ratio lies within the prediction, or their intervals meet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """A setting that differs. None where that run did not tell it."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankChange:
+    """One rank: its own work a step (all but waiting for the others), and its waiting."""
+
+    rank: int
+    before_ns: float | None
+    after_ns: float | None
+    wait_before_ns: float | None
+    wait_after_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksChange:
+    """The ranks against one another."""
+
+    rows: tuple[RankChange, ...]
+    late_before: tuple[int, ...]
+    late_after: tuple[int, ...]
+    """Ranks that the others wait for."""
+    spread_before_ns: float | None
+    spread_after_ns: float | None
+    """The longest own work less the shortest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One run against the first."""
+
+    before: ComparedRun
+    after: ComparedRun
+    speedup: Speedup
+    throughput: Speedup | None
+    """Of work done in a second; None where both do the same work a step, or that is not known."""
+    throughput_unit: str
+    """samples or FLOPs."""
+    unequal: tuple[str, ...]
+    """Why the two are not the same work."""
+    accounts: tuple[Account, ...]
+    device: DeviceChange | None
+    ranks: RanksChange | None
+    memory: Mapping[int, tuple[float | None, float | None]]
+    """Peak bytes of each rank."""
+    held: tuple[Held, ...]
+    predicted_together: float | None
+    """What all the findings that are gone would give at once; None for one, or where that was not replayed."""
+    knobs: tuple[Knob, ...]
+    notes: tuple[str, ...]
+
+    def account(self, by: str) -> Account | None:
+        return next((one for one in self.accounts if one.by == by), None)
+
+    def self_check(self) -> None:
+        for account in self.accounts:
+            account.self_check()
+        if self.device is not None:
+            self.device.self_check()

@@ -1,0 +1,163 @@
+"""An experiment: the user's command before and after one change, run for real, and what that proved.
+
+A field is None when it was not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stepscope.core.trials import Change, Trial
+
+Side = Literal["baseline", "candidate"]
+BASELINE: Side = "baseline"
+CANDIDATE: Side = "candidate"
+
+PROVEN = "gain proven"
+NO_GAIN = "no gain"
+WORSE = "worse"
+UNSETTLED = "not settled"
+REFUSED = "refused"
+VERDICTS = (PROVEN, NO_GAIN, WORSE, UNSETTLED, REFUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A number and how sure it is. Where nothing is known of that, it goes from 0 to infinity."""
+
+    value: float
+    low: float
+    high: float
+    level: float = 0.95
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.low > 0 and math.isfinite(self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One run of the experiment."""
+
+    side: Side
+    round: int | None
+    """Counted from 0; None for a run that does not count: a rehearsal, or one made to compare what it computed."""
+    trial: Trial
+    pace_ns: float | None
+    """The trimmed mean of its steps; None when it timed none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideSummary:
+    """One side's runs together."""
+
+    num_runs: int
+    step_ns: float | None
+    """The geometric mean of the runs' paces."""
+    run_spread: float | None
+    """The standard deviation of the logarithms of the runs' paces: how much runs of the same command differ."""
+    mean_ns: float | None
+    """Of all steps, with none left out: it sees the rare long ones that the pace leaves out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something that the two sides should have in common and have not."""
+
+    what: str
+    """As in --allow."""
+    words: str
+    baseline: str
+    candidate: str
+    is_allowed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """How far two runs are apart in one quantity, over their common steps."""
+
+    num: int
+    """Steps compared."""
+    largest: float | None
+    """Relative; None where no step could be compared, infinite where one of the two is not a number."""
+    at_step: int | None
+    """Where it is largest."""
+    first_step: int | None
+    """The first step at which it is more than the tolerance; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericsCheck:
+    """What the candidate computed, against the baseline, and the baseline against itself."""
+
+    verdict: str
+    """One of numerics_check's: bit-identical, equal within rounding, within the baseline's own noise, differs, not comparable."""
+    because: str
+    tolerance: float
+    loss: Gap
+    grad_norm: Gap
+    parameter_norm: Gap
+    loss_floor: Gap
+    """The baseline against itself: what is not deterministic."""
+    grad_norm_floor: Gap
+    parameter_norm_floor: Gap
+    is_deterministic: bool | None
+    """Whether two runs of the baseline gave the same bits."""
+    num_parameters_equal: int | None
+    """Steps after which every parameter had the same bits; None where no digest was taken."""
+    num_parameters_compared: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A predicted speedup, held against what the change gave."""
+
+    value: float
+    source: str
+    low: float | None = None
+    high: float | None = None
+    verdict: str = ""
+    """held, too high, too low, or open where nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What an experiment proved."""
+
+    verdict: str
+    because: str
+    speedup: Interval | None
+    """Before / after; None when nothing was measured."""
+    runs: tuple[Measured, ...]
+    baseline: SideSummary
+    candidate: SideSummary
+    num_rounds: int
+    num_looks: int
+    """How often the evidence was looked at; the interval allows for it."""
+    smallest: float | None
+    """The smallest speedup that would have been shown, four times in five; None where nothing was measured."""
+    per_sample: bool = False
+    wall_s: float = 0.0
+    differences: tuple[Difference, ...] = ()
+    """Between the sides, allowed or not."""
+    refusals: tuple[str, ...] = ()
+    tail: str = ""
+    """What a run that failed said last."""
+    check: NumericsCheck | None = None
+    prediction: Prediction | None = None
+    notes: tuple[str, ...] = ()
+    folder: str | None = None
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """By side, as they were given."""
+    changes: Mapping[str, Change] = field(default_factory=dict)
+
+    @property
+    def is_gain(self) -> bool:
+        return self.verdict == PROVEN
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        return tuple(run.trial for run in self.runs)

@@ -1,0 +1,191 @@
+"""What `tune kernel` found: every configuration checked against a reference, the right ones timed, one winner for each case.
+
+A field is None when it was not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import log
+
+from stepscope.core.trials import Value
+
+Shapes = tuple[tuple[int, ...], ...]
+"""One shape for each tensor, or a single one that the inputs are made from."""
+
+RIGHT, WRONG, FAILED, NOT_TRIED = "right", "wrong", "failed", "not tried"
+"""What became of a configuration. Failed: it raised, died or took too long. Not tried: the budget was spent before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One call: shapes and precision of its inputs."""
+
+    shapes: Shapes
+    dtype: str
+    is_timed: bool
+    """An edge case is checked alone."""
+
+    @property
+    def words(self) -> str:
+        return f"{shape_words(self.shapes)} {self.dtype}"
+
+
+def shape_words(shapes: Shapes) -> str:
+    return ";".join("x".join(map(str, shape)) if shape else "scalar" for shape in shapes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Error:
+    """How far something is from the reference, in the worst of its outputs.
+
+    Both are relative: the worst element over its own size and the output's rms together, and the rms of the difference over the
+    rms of the output.
+    """
+
+    worst: float
+    rms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """One comparison with the reference: what was compared, where, and what would have been allowed."""
+
+    case: Case
+    output: str
+    """output 0, gradient of x, ..."""
+    error: float | None
+    """None where there is no number: another shape, a NaN where the reference has none, an integer that differs."""
+    allowed: float | None
+    measure: str
+    """worst element, rms, or what is wrong in words."""
+
+    @property
+    def share(self) -> float:
+        """Of what is allowed; above 1 is wrong."""
+        if self.error is None or not self.allowed:
+            return float("inf")
+        return self.error / self.allowed
+
+    @property
+    def may_be_rounding(self) -> bool:
+        """Wrong, but with half of the digits right: another order of sums may do that, a wrong mask hardly."""
+        half = {"float32": 2.0**-12, "float64": 2.0**-26}.get(self.case.dtype, 0.0)
+        return self.error is not None and self.share > 1 and self.error < half
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trying:
+    """One configuration."""
+
+    settings: Mapping[str, Value]
+    """Empty: as the function runs when nothing is said."""
+    outcome: str
+    why: str | None = None
+    """Of a failure: what was raised, or what ended it."""
+    failed_at: Case | None = None
+    worst: Deviation | None = None
+    """The comparison nearest to, or farthest over, what is allowed."""
+    num_checks: int = 0
+    """Outputs and gradients compared, over all cases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One configuration's time in one case: the median of its samples and where the middle four fifths of them lie."""
+
+    ns: float
+    low_ns: float
+    high_ns: float
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """How much faster, baseline / winner, from samples that were not used to choose the winner."""
+
+    value: float
+    low: float
+    high: float
+    num_pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What no kernel can go below: inputs and outputs moved once, and the products' arithmetic."""
+
+    bytes_moved: int
+    flops: float | None
+    """Of matrix products, convolutions and attention; None where they could not be counted."""
+    ns: float | None
+    """None where the device's roofs are not known."""
+    bound: str | None
+    """memory or arithmetic."""
+    fits_cache: bool
+    """Whether all of it fits the device's last cache: with warm caches the floor is then not one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """One timed case."""
+
+    case: Case
+    floor: Floor
+    times: tuple[Timed | None, ...]
+    """In the order of the configurations; None where it was not timed."""
+    reference: Timed | None
+    """The reference's own time, where it is another function."""
+    baseline: int | None
+    winner: int | None
+    """None where no configuration was right, or none could be timed."""
+    gain: Gain | None = None
+    """Of the winner over the baseline; None where the winner is the baseline, or that was wrong."""
+    ties: tuple[int, ...] = ()
+    """Configurations that these samples do not tell from the winner."""
+
+    @property
+    def share_of_floor(self) -> float | None:
+        """Of the floor's speed, what the winner reaches; above 1 where the data never leave the cache."""
+        told = None if self.winner is None else self.times[self.winner]
+        return None if told is None or not self.floor.ns else self.floor.ns / told.ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTuning:
+    """The whole sweep."""
+
+    what: str
+    reference: str
+    """What it was checked against, in words."""
+    device: str
+    device_kind: str
+    versions: Mapping[str, str]
+    by: str
+    """device: on the device alone; call: one call after another, the host's part with it."""
+    caches: str
+    """warm or cold."""
+    has_gradients: bool
+    """Whether the timed calls run backward as well."""
+    gradients_checked: bool
+    roofs: str | None
+    """Where the floors' rates come from."""
+    tolerance: float
+    allowed: Mapping[str, Error]
+    """By precision: how far an output may be from the reference."""
+    tryings: tuple[Trying, ...]
+    cases: tuple[CaseResult, ...]
+    checked: tuple[Case, ...]
+    """All cases, the edges as well."""
+    wall_s: float
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def overall(self) -> int | None:
+        """One configuration for all timed cases: the least geometric mean of its time over each case's fastest."""
+        sums: dict[int, float] = {}
+        for at, trying in enumerate(self.tryings):
+            times = [result.times[at] for result in self.cases]
+            if trying.outcome == RIGHT and times and all(one is not None for one in times):
+                sums[at] = sum(log(one.ns) for one in times if one is not None)
+        return min(sums, key=lambda at: sums[at]) if sums else None

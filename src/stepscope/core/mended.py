@@ -1,0 +1,57 @@
+"""What became of a run's findings when each was tried: kept, put back, or left to a person.
+
+A field is None when it was not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepscope.core.experiment import Prediction, Verified
+from stepscope.core.trials import Change, Value
+
+KEPT = "kept"
+PUT_BACK = "put back"
+BY_HAND = "by hand"
+NOT_TRIED = "not tried"
+NOT_RUN = "it was not run"
+"""Why, where nothing was asked to run."""
+OUTCOMES = (KEPT, PUT_BACK, BY_HAND, NOT_TRIED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One finding, and what was done about it."""
+
+    code: str
+    summary: str
+    action: str
+    predicted: Prediction
+    outcome: str
+    why: str
+    knobs: Mapping[str, Value] = field(default_factory=dict)
+    """What was set, or would be; empty where nothing can be set from outside."""
+    verified: Verified | None = None
+    """Held against everything kept before it; None where nothing was run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mended:
+    """A run's findings, from the top."""
+
+    command: tuple[str, ...]
+    attempts: tuple[Attempt, ...]
+    kept: Change
+    whole: Verified | None
+    """All that was kept against the command as it was given; None where nothing was kept or run."""
+    before_ms: float | None = None
+    """The step that the findings are about."""
+    left: tuple[str, ...] = ()
+    """Codes of what the last look still found, and nobody has tried."""
+    notes: tuple[str, ...] = ()
+    folder: str | None = None
+
+    @property
+    def is_faster(self) -> bool:
+        return self.whole is not None and self.whole.is_gain

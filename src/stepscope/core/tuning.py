@@ -1,0 +1,109 @@
+"""A search over knobs with real trials: what was tried, what it gave, and what was proven of the best.
+
+A field is None when it was not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepscope.core.experiment import NumericsCheck, Verified
+from stepscope.core.trials import Setup, Value
+
+MEASURED = "measured"
+PRUNED = "pruned"
+"""Ended early: its steps were clearly longer than the best known."""
+OUT_OF_MEMORY = "out of memory"
+FAILED = "failed"
+UNEQUAL = "not comparable"
+"""It ran, but on other terms than the baseline: another number of samples a step."""
+STATES = (MEASURED, PRUNED, OUT_OF_MEMORY, FAILED, UNEQUAL)
+
+BASELINE, DIAGNOSIS, CACHE, SEARCH, AGAIN = "baseline", "diagnosis", "cache", "search", "again"
+"""Where a setting came from; `again` is a second look at one of the best."""
+
+STEP, SAMPLE = "step", "sample"
+"""What the time is told per."""
+
+PROVEN = "proven"
+NOT_PROVEN = "not proven"
+NOTHING_FASTER = "nothing faster"
+NOT_MEASURED = "not measured"
+REFUSED = "changes what is computed"
+VERDICTS = (PROVEN, NOT_PROVEN, NOTHING_FASTER, REFUSED, NOT_MEASURED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One trial of the search."""
+
+    number: int
+    """0 is the command as it was given; from 1 on in the order in which they were begun."""
+    settings: Mapping[str, Value]
+    state: str
+    ns: float | None = None
+    """What is minimised: time a step, or a sample. A pruned trial has what it had come to."""
+    step_ns: float | None = None
+    num_steps: int = 0
+    wall_s: float = 0.0
+    why: str = ""
+    """Why it was pruned or failed, in words."""
+    origin: str = SEARCH
+    host: str = ""
+    not_taken: tuple[str, ...] = ()
+    """Knobs that never took hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobShown:
+    """A knob as it was searched."""
+
+    name: str
+    words: str
+    """Its range."""
+    way: str
+    """How the job was told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winner:
+    """The best setting, and what is known of it."""
+
+    settings: Mapping[str, Value]
+    ns: float
+    speedup: float | None
+    """As the trials had it, before / after; the proof's own number stands in `Tuning.verified`."""
+    words: tuple[str, ...] = ()
+    """What to put in the code, or on the command line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """The whole search."""
+
+    command: tuple[str, ...]
+    per: str
+    knobs: tuple[KnobShown, ...]
+    size: int | None
+    """Different settings in the space; None where a knob is continuous."""
+    baseline: Tried
+    trials: tuple[Tried, ...]
+    verdict: str
+    because: str
+    winner: Winner | None = None
+    """The best that was measured, proven or not; None where nothing beat the baseline."""
+    importance: Mapping[str, float] | None = None
+    """Of each knob, adding up to 1; None where too few trials tell."""
+    check: NumericsCheck | None = None
+    verified: Verified | None = None
+    ended: str = ""
+    """Why the search ended, in words."""
+    wall_s: float = 0.0
+    setup: Setup = field(default_factory=Setup)
+    """Of the baseline."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_proven(self) -> bool:
+        return self.verdict == PROVEN

@@ -1,0 +1,1 @@
+"""Whether a difference between real runs is real: compare, verify, tune."""

@@ -1,0 +1,293 @@
+"""How sure a ratio of step times is: before / after, so that more than 1 is faster.
+
+Steps follow one another and are alike, so blocks of steps are drawn, not steps. Runs of one command differ by more than their
+steps say (placement, clocks, page cache), so where there are several runs a side, the run is the unit, and the interval is
+Student's: a bootstrap over three runs is far too narrow.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from stepscope.core.experiment import Interval
+from stepscope.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+DRAWS = 2000
+POWER = 0.8
+"""How often the smallest change that a sample could have shown would have been shown."""
+TRIMMED = 0.05
+"""At each end of the sorted steps, as where a run's pace is told: one hiccup in twenty is not its pace, every fourth wait is."""
+LEAST_STEPS = 3
+LEAST_BLOCKS = 4
+MAX_CELLS = 4_000_000
+"""Drawn steps held at once."""
+
+__all__ = [
+    "Interval",
+    "pace",
+    "pace_variance",
+    "ratio_of_medians",
+    "ratio_of_paces",
+    "ratio_over_runs",
+    "smallest_change",
+    "smallest_shown",
+    "student",
+    "student_level",
+]
+
+
+def ratio_of_medians(
+    before: Sequence[float], after: Sequence[float], *, level: float = 0.95, seed: int = 0, draws: int = DRAWS
+) -> Interval:
+    """The medians' ratio of two samples of steps. It knows nothing of how runs differ: for that, see `ratio_over_runs`."""
+    import numpy as np
+
+    return _ratio(before, after, lambda rows: np.median(rows, axis=1), level, seed, draws)
+
+
+def ratio_of_paces(
+    before: Sequence[float], after: Sequence[float], *, level: float = 0.95, seed: int = 0, draws: int = DRAWS
+) -> Interval:
+    """The same for trimmed means, which see a wait that comes with every fourth step; a median does not."""
+    return _ratio(before, after, _trimmed_means, level, seed, draws)
+
+
+def ratio_over_runs(
+    before: Sequence[Sequence[float]],
+    after: Sequence[Sequence[float]],
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> Interval:
+    """The ratio of the runs' paces (geometric means over runs of the trimmed means of their steps).
+
+    The runs' own spread is the evidence; it is never taken as smaller than what their steps alone would make it. With one
+    run on a side the other's spread stands for both; with one on each, only the steps are known, as in `ratio_of_paces`.
+    """
+    if not before or not after:
+        raise InputError("a ratio over runs needs a run on each side")
+    if len(before) == 1 and len(after) == 1:
+        return ratio_of_paces(before[0], after[0], level=level, seed=seed, draws=draws)
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    sides = [_Side([_clean(steps) for steps in runs], generator, draws) for runs in (before, after)]
+    variances = [side.variance for side in sides]
+    known = [variance for variance in variances if variance is not None]
+    errors = [
+        max(known[0] if variance is None else variance, side.within) / side.num
+        for variance, side in zip(variances, sides, strict=True)
+    ]
+    freedom = _welch(errors, [side.num for side in sides])
+    half = student(level, freedom) * math.sqrt(sum(errors))
+    middle = sides[0].middle - sides[1].middle
+    return Interval(value=math.exp(middle), low=math.exp(middle - half), high=math.exp(middle + half), level=level)
+
+
+def smallest_change(before: Sequence[float], after: Sequence[float], *, level: float = 0.95, seed: int = 0) -> float:
+    """The smallest ratio above 1 that these two samples of steps could have shown, four times in five; infinite where they
+    could have shown none."""
+    return smallest_shown(ratio_of_medians(before, after, level=level, seed=seed))
+
+
+def smallest_shown(interval: Interval, power: float = POWER) -> float:
+    """The smallest true ratio above 1 that an interval this wide would have told from 1, with this probability."""
+    if interval.low <= 0 or not math.isfinite(interval.high):
+        return math.inf
+    half = (math.log(interval.high) - math.log(interval.low)) / 2
+    normal = statistics.NormalDist()
+    return math.exp(half * (1 + normal.inv_cdf(power) / normal.inv_cdf(0.5 + interval.level / 2)))
+
+
+def pace(steps: Sequence[float]) -> float:
+    """One number for a run: the mean of its steps without the longest and shortest twentieth."""
+    import numpy as np
+
+    return float(_trimmed_means(_clean(steps)[np.newaxis, :])[0])
+
+
+def pace_variance(steps: Sequence[float], *, seed: int = 0, draws: int = 200) -> float:
+    """The variance of the logarithm of a run's pace that its steps alone give."""
+    import numpy as np
+
+    array = _clean(steps)
+    return _spread(array, np.random.default_rng(seed), draws) if len(array) >= LEAST_STEPS else 0.0
+
+
+@lru_cache(maxsize=4096)
+def student(level: float, freedom: float) -> float:
+    """Student's t that a two-sided interval of this level takes."""
+    if not 0 < level < 1 or freedom <= 0:
+        raise ValueError(f"no interval of level {level} with {freedom} degrees of freedom")
+    low, high = 0.0, 2.0
+    while student_level(high, freedom) < level and high < 1e12:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if student_level(middle, freedom) < level else (low, middle)
+    return (low + high) / 2
+
+
+def student_level(t: float, freedom: float) -> float:
+    """The probability that Student's t lies within -t and t."""
+    return 1 - _beta(freedom / (freedom + t * t), freedom / 2, 0.5)
+
+
+class _Side:
+    """One side's runs, as logarithms of their paces."""
+
+    def __init__(self, runs: Sequence[Floats], generator: np.random.Generator, draws: int) -> None:
+        few = max(200, draws // (4 * len(runs)))
+        logs = [math.log(float(_trimmed_means(steps[None, :])[0])) for steps in runs]
+        self.num = len(runs)
+        self.middle = statistics.fmean(logs)
+        self.variance = statistics.variance(logs) if len(logs) > 1 else None
+        told = [_spread(steps, generator, few) for steps in runs if len(steps) >= LEAST_STEPS]
+        self.within = statistics.fmean(told) if told else 0.0
+
+
+def _spread(steps: Floats, generator: np.random.Generator, draws: int) -> float:
+    """The variance of the logarithm of a run's pace that its steps alone give."""
+    import numpy as np
+
+    return float(np.var(np.log(_drawn(steps, _trimmed_means, generator, draws))))
+
+
+def _ratio(
+    before: Sequence[float],
+    after: Sequence[float],
+    middle: Callable[[Floats], Floats],
+    level: float,
+    seed: int,
+    draws: int,
+) -> Interval:
+    import numpy as np
+
+    first, second = _clean(before), _clean(after)
+    value = float(middle(first[None, :])[0] / middle(second[None, :])[0])
+    if min(len(first), len(second)) < LEAST_STEPS:
+        return Interval(value=value, low=0.0, high=math.inf, level=level)
+    generator = np.random.default_rng(seed)
+    drawn = np.log(_drawn(first, middle, generator, draws)) - np.log(_drawn(second, middle, generator, draws))
+    tails = (1 - level) / 2
+    low, high = (float(edge) for edge in np.quantile(drawn, (tails, 1 - tails)))
+    wider, at = _widening(level, min(_num_blocks(first), _num_blocks(second))), math.log(value)
+    return Interval(
+        value=value,
+        low=math.exp(at - wider * max(at - low, 0.0)),
+        high=math.exp(at + wider * max(high - at, 0.0)),
+        level=level,
+    )
+
+
+def _widening(level: float, num: float) -> float:
+    """Percentiles of few draws are too narrow: by the factor of n / (n - 1), and Student's t over the normal's.
+
+    Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 5.3."""
+    normal = statistics.NormalDist().inv_cdf(0.5 + level / 2)
+    return student(level, num - 1) / normal * math.sqrt(num / (num - 1))
+
+
+def _clean(steps: Sequence[float]) -> Floats:
+    import numpy as np
+
+    array = np.asarray(steps, dtype=np.float64)
+    array = array[np.isfinite(array) & (array > 0)]
+    if not len(array):
+        raise InputError("no step was timed on one side: there is nothing to take a ratio of")
+    return array
+
+
+def _trimmed_means(rows: Floats) -> Floats:
+    import numpy as np
+
+    num = rows.shape[1]
+    cut = int(num * TRIMMED)
+    ordered = np.sort(rows, axis=1)
+    means: Floats = ordered[:, cut : num - cut].mean(axis=1)
+    return means
+
+
+def _drawn(steps: Floats, middle: Callable[[Floats], Floats], generator: np.random.Generator, draws: int) -> Floats:
+    """The middle of each of many resamples, made of blocks of the circle of steps (Politis and Romano, 1992)."""
+    import numpy as np
+
+    num, length = len(steps), _block_length(steps)
+    blocks = math.ceil(num / length)
+    offsets = np.arange(length)
+    out, at_once = [], max(1, MAX_CELLS // (blocks * length))
+    for start in range(0, draws, at_once):
+        starts = generator.integers(0, num, size=(min(at_once, draws - start), blocks, 1))
+        chosen = ((starts + offsets) % num).reshape(len(starts), -1)[:, :num]
+        out.append(middle(steps[chosen]))
+    return np.concatenate(out)
+
+
+def _num_blocks(steps: Floats) -> float:
+    return max(2.0, len(steps) / _block_length(steps))
+
+
+def _block_length(steps: Floats) -> int:
+    """Longer the more a step is like the one before it: Carlstein (1986), for a first-order autoregression.
+
+    Ranks are correlated, so that one hiccup does not decide."""
+    import numpy as np
+
+    num = len(steps)
+    if num < 2 * LEAST_BLOCKS or np.ptp(steps) == 0:
+        return 1
+    ranks = np.argsort(np.argsort(steps, kind="stable"), kind="stable") - (num - 1) / 2
+    likeness = float(np.clip((ranks[1:] * ranks[:-1]).sum() / (ranks * ranks).sum(), 0.0, 0.99))
+    length = (math.sqrt(6) * likeness / (1 - likeness**2)) ** (2 / 3) * num ** (1 / 3)
+    return int(min(max(1, round(length)), num // LEAST_BLOCKS))
+
+
+def _welch(errors: Sequence[float], nums: Sequence[int]) -> float:
+    """Welch and Satterthwaite's degrees of freedom; a side of one run brings none."""
+    total = sum(errors)
+    parts = [error**2 / (num - 1) for error, num in zip(errors, nums, strict=True) if num > 1]
+    if total == 0:
+        return float(max(1, sum(nums) - 2))
+    lone = any(num == 1 for num in nums)
+    return float(max(nums) - 1) if lone or not sum(parts) else max(1.0, total**2 / sum(parts))
+
+
+def _beta(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function, by its continued fraction (Numerical Recipes, 6.4)."""
+    if x <= 0 or x >= 1:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _beta(1 - x, b, a)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    return front * _fraction(x, a, b) / a
+
+
+def _fraction(x: float, a: float, b: float) -> float:
+    tiny = 1e-300
+    c, d = 1.0, 1 / max(abs(1 - (a + b) * x / (a + 1)), tiny)
+    out = d
+    for m in range(1, 300):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d, c = 1 + term * d, 1 + term / c
+            d, c = 1 / (d if abs(d) > tiny else tiny), c if abs(c) > tiny else tiny
+            factor = d * c
+            out *= factor
+        if abs(factor - 1) < 1e-15:
+            break
+    return out

@@ -1,0 +1,289 @@
+"""The device's work of a step as pieces that can be paired: which operator launched it, in which phase, on what shapes, where.
+
+Without a device, the operators of the host are the work. Figures are means over the measured steps of the ranks read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.naming import matching
+from stepscope.analyses.nesting import ancestor_with
+from stepscope.analyses.places import origins, stacks_of
+from stepscope.analyses.projection import BACKWARD_RANGE, MODULE_FRAME, OPTIMIZER_RANGE
+from stepscope.analyses.step_parts import step_parts
+from stepscope.analyses.survey import Survey
+from stepscope.core.facts import RankFacts
+from stepscope.core.trace import NONE, Int64, Kind, OpInputs
+
+PHASES = ("forward", "backward", "optimizer", "recompute")
+"""In the order of core.comms' FORWARD, BACKWARD, OPTIMIZER; recompute is of backward: forward operators run again."""
+RECOMPUTE = 3
+_NUMBERED = re.compile(r"^(?:triton_\w*?|(?:CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph).*)$")
+_GIVEN = re.compile(r"(?:_\d+)+$|[: ]+\d+/\d+$| \w{20,}(?= ##$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort:
+    """What calls that are alike have in common."""
+
+    phase: str | None
+    op: str | None
+    """The innermost operator; None where none launched it, and then `kernel` tells sorts apart."""
+    kernel: str | None
+    home: str | None
+    """The forward operator that backward work belongs to."""
+    shapes: str | None
+    module: str | None
+    collective: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.op or self.kernel or "(no name)"
+
+
+@dataclass(slots=True, kw_only=True)
+class Share:
+    """How much there is of a sort, a step."""
+
+    count: float = 0.0
+    ns: float = 0.0
+
+    def add(self, other: Share) -> None:
+        self.count += other.count
+        self.ns += other.ns
+
+
+@dataclass(slots=True, kw_only=True)
+class Detail:
+    """One kernel of a sort."""
+
+    category: str
+    precision: str | None
+    share: Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """The work of one run's step."""
+
+    where: str
+    sorts: tuple[Sort, ...]
+    details: tuple[dict[str, Detail], ...]
+    """For each sort its kernels by name; empty on the host."""
+    calls: tuple[tuple[int, float], ...]
+    """In order: the sort of each call and its time, in a step's nanoseconds. Empty where the order is not known."""
+    each: float
+    """Calls a step that one of `calls` stands for."""
+    shares: tuple[Share, ...]
+    """For each sort all of it."""
+    busy_ns: float
+    ranks: tuple[int, ...]
+
+
+def plain_name(name: str) -> str:
+    """A name without the numbers that a compiler gives anew each time: `triton_poi_fused_add_3` is `triton_poi_fused_add`."""
+    return _GIVEN.sub("", name) if _NUMBERED.match(name) else name
+
+
+def join(parts: Sequence[Pieces]) -> Pieces | None:
+    """The mean over ranks."""
+    if not parts:
+        return None
+    num = len(parts)
+    found: dict[Sort, int] = {}
+    shares: list[Share] = []
+    details: list[dict[str, Detail]] = []
+    calls: list[tuple[int, float]] = []
+    for part in parts:
+        code = []
+        for sort, share, kernels in zip(part.sorts, part.shares, part.details, strict=True):
+            at = found.setdefault(sort, len(found))
+            if at == len(shares):
+                shares.append(Share())
+                details.append({})
+            shares[at].add(Share(count=share.count / num, ns=share.ns / num))
+            for name, one in kernels.items():
+                mine = details[at].setdefault(name, Detail(category=one.category, precision=one.precision, share=Share()))
+                mine.share.add(Share(count=one.share.count / num, ns=one.share.ns / num))
+            code.append(at)
+        calls += [(code[sort], ns / num) for sort, ns in part.calls]
+    return Pieces(
+        where=parts[0].where,
+        sorts=tuple(found),
+        details=tuple(details),
+        calls=tuple(calls),
+        each=parts[0].each / num,
+        shares=tuple(shares),
+        busy_ns=sum(part.busy_ns for part in parts) / num,
+        ranks=tuple(rank for part in parts for rank in part.ranks),
+    )
+
+
+def pieces_of(found: Survey, facts: RankFacts) -> Pieces | None:
+    """One rank's pieces, from its trace; None where no step was measured."""
+    num = len(facts.steps.windows)
+    if num == 0:
+        return None
+    return _on_device(found, facts, num) if facts.steps.where == "device" else _on_host(found, facts, num)
+
+
+def _on_device(found: Survey, facts: RankFacts, num: int) -> Pieces:
+    trace, charges = found.trace, found.charges
+    low, high = found.window
+    inside = (trace.start_ns[charges.work] >= low) & (trace.start_ns[charges.work] < high)
+    work, op, home = charges.work[inside], charges.op[inside], charges.home[inside]
+    launch = found.links.launch[work]
+    moment = np.where(launch == NONE, trace.start_ns[work], trace.start_ns[np.maximum(launch, 0)])
+    order = np.argsort(moment, kind="stable")
+    kernel_at = {event: place for place, event in enumerate(found.kernels.kernels.tolist())}
+    rows = zip(
+        work[order].tolist(),
+        op[order].tolist(),
+        home[order].tolist(),
+        np.where(charges.recomputed[inside], RECOMPUTE, step_parts(found, work))[order].tolist(),
+        _modules(found, work)[order].tolist(),
+        strict=True,
+    )
+    table = _Table(found, num)
+    for event, at, from_op, phase, module in rows:
+        place = kernel_at.get(event)
+        table.add(event, at, from_op, phase, module, place)
+    return table.pieces("device", sum(facts.busy_ns) / num, facts.rank)
+
+
+def _on_host(found: Survey, facts: RankFacts, num: int) -> Pieces:
+    """Every operator's own time, without those that it called."""
+    trace, parent = found.trace, found.links.parent
+    low, high = found.cut.host_window
+    ops = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.start_ns >= low) & (trace.start_ns < high))
+    own = trace.dur_ns.copy()
+    nested = parent[ops] != NONE
+    np.subtract.at(own, parent[ops][nested], trace.dur_ns[ops[nested]])
+    backward = ancestor_with(parent, ops, matching(trace, BACKWARD_RANGE)) != NONE
+    optimizer = ancestor_with(parent, ops, matching(trace, OPTIMIZER_RANGE)) != NONE
+    told = bool(backward.any() or optimizer.any())
+    phase = np.where(optimizer, 2, np.where(backward, 1, 0)) if told else np.full(len(ops), NONE)
+    table = _Table(found, num)
+    for event, step_part, ns in zip(ops.tolist(), phase.tolist(), np.maximum(own[ops], 0).tolist(), strict=True):
+        table.add_op(event, step_part, ns)
+    assert facts.partition is not None
+    busy = sum(facts.partition.parts["compute"]) + sum(facts.partition.parts["comms_transfer"])
+    return table.pieces("host", busy / num, facts.rank)
+
+
+def _modules(found: Survey, work: Int64) -> Int64:
+    stacks = stacks_of(found.trace, found.links)
+    return np.full(len(work), NONE, np.int64) if stacks is None else origins(stacks, work).module
+
+
+class _Table:
+    """Collects work, call by call."""
+
+    def __init__(self, found: Survey, num_steps: int) -> None:
+        self._found, self._num = found, num_steps
+        self._sorts: dict[Sort, int] = {}
+        self._shares: list[Share] = []
+        self._details: list[dict[str, Detail]] = []
+        self._calls: list[tuple[int, float]] = []
+        self._call_of: dict[int, int] = {}
+        self._shapes: dict[int, str | None] = {}
+
+    def add(self, event: int, op: int, home: int, phase: int, module: int, kernel: int | None) -> None:
+        """One piece of device work; `kernel` is its place among the kernels, None for a copy or a set."""
+        trace, work = self._found.trace, self._found.kernels
+        names = trace.names
+        name, ns = names[trace.name[event]], int(trace.dur_ns[event]) / self._num
+        own = None if op == NONE else plain_name(names[trace.name[op]])
+        sort = Sort(
+            phase=None if phase == NONE else PHASES[phase],
+            op=own,
+            kernel=plain_name(name) if own is None else None,
+            home=plain_name(names[trace.name[home]]) if home not in (NONE, op) else None,
+            shapes=None if op == NONE else self._shapes_of(op),
+            module=None if module == NONE else MODULE_FRAME.sub("", names[trace.name[module]]),
+            collective=bool(self._found.collective[event]),
+        )
+        code = self._code(sort)
+        is_first = op == NONE or op not in self._call_of
+        self._shares[code].add(Share(count=is_first / self._num, ns=ns))
+        category = "copy" if kernel is None else work.categories[work.category[kernel]]
+        precision = None if kernel is None or work.precision[kernel] == NONE else work.precisions[work.precision[kernel]]
+        detail = self._details[code].setdefault(name, Detail(category=category, precision=precision, share=Share()))
+        detail.share.add(Share(count=1 / self._num, ns=ns))
+        if is_first:
+            self._call_of[op] = len(self._calls)
+            self._calls.append((code, ns))
+        else:
+            at = self._call_of[op]
+            # An operator's kernels may be of several sorts (a copy beside a collective): each is then a call of its own.
+            if self._calls[at][0] == code:
+                self._calls[at] = (code, self._calls[at][1] + ns)
+            else:
+                self._shares[code].count += 1 / self._num
+                self._calls.append((code, ns))
+
+    def add_op(self, event: int, phase: int, own_ns: int) -> None:
+        """One operator of the host."""
+        trace = self._found.trace
+        sort = Sort(
+            phase=None if phase == NONE else PHASES[phase],
+            op=plain_name(trace.names[trace.name[event]]),
+            kernel=None,
+            home=None,
+            shapes=self._shapes_of(event),
+            module=None,
+        )
+        code = self._code(sort)
+        self._shares[code].add(Share(count=1 / self._num, ns=own_ns / self._num))
+        self._calls.append((code, own_ns / self._num))
+
+    def pieces(self, where: str, busy_ns: float, rank: int) -> Pieces:
+        return Pieces(
+            where=where,
+            sorts=tuple(self._sorts),
+            details=tuple(self._details),
+            calls=tuple(self._calls),
+            each=1 / self._num,
+            shares=tuple(self._shares),
+            busy_ns=busy_ns,
+            ranks=(rank,),
+        )
+
+    def _code(self, sort: Sort) -> int:
+        code = self._sorts.setdefault(sort, len(self._sorts))
+        if code == len(self._shares):
+            self._shares.append(Share())
+            self._details.append({})
+        return code
+
+    def _shapes_of(self, op: int) -> str | None:
+        trace = self._found.trace
+        detail = int(trace.detail[op])
+        if detail not in self._shapes:
+            inputs = None if detail == NONE else trace.details[detail]
+            self._shapes[detail] = shapes_words(inputs.dims) if isinstance(inputs, OpInputs) and inputs.dims else None
+        return self._shapes[detail]
+
+
+def shapes_words(dims: str) -> str | None:
+    """`[[8, 3], [3, 4], []]` as `8x3, 3x4`; None when there is no shape in it."""
+    try:
+        told = json.loads(dims)
+    except (ValueError, RecursionError):
+        return None
+    return ", ".join(_shape_words(told if isinstance(told, list) else [])) or None
+
+
+def _shape_words(dims: Sequence[object]) -> Iterable[str]:
+    for shape in dims:
+        if isinstance(shape, list) and shape:
+            if all(isinstance(size, int) for size in shape):
+                yield "x".join(map(str, shape))
+            else:
+                yield f"[{', '.join(_shape_words(shape))}]"

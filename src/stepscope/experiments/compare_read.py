@@ -1,0 +1,73 @@
+"""Reads again what a diagnosis does not keep: the ranks' work piece by piece, the run's timed steps, settings and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stepscope.analyses.curves import ON_CUDA, peak_memory
+from stepscope.analyses.survey import survey
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.facts import RankFacts
+from stepscope.core.trace import Trace
+from stepscope.experiments.compare_knobs import knobs_of_run
+from stepscope.experiments.compare_pieces import Pieces, join, pieces_of
+from stepscope.experiments.compare_side import CompareSide, side_of
+from stepscope.readers.inputs import Found, find_sources
+from stepscope.readers.sniff import read_trace
+from stepscope.readers.source import Source
+
+MAX_RANKS = 8
+"""Whose traces are read again."""
+
+
+def read_side(paths: Sequence[str], label: str, diagnosis: Diagnosis, *, use_cache: bool) -> CompareSide:
+    """The side that these paths, just diagnosed, hold."""
+    with find_sources(paths) as found:
+        pieces, memory = _pieces(found, diagnosis.facts.ranks, use_cache=use_cache)
+        run = found.run
+        steps = () if run is None or diagnosis.step.source == "given" else _steps(Path(run.path))
+        peaks = memory if run is None else (peak_memory(run) or memory)
+        knobs = None if run is None else knobs_of_run(run)
+    return side_of(label, diagnosis, steps=steps, pieces=pieces, knobs=knobs, peaks=peaks)
+
+
+def _steps(folder: Path) -> tuple[int, ...]:
+    from stepscope.experiments.trial import steps_of
+
+    return steps_of(folder)
+
+
+def _pieces(found: Found, ranks: Sequence[RankFacts], *, use_cache: bool) -> tuple[Pieces | None, Mapping[int, float]]:
+    """The mean over the ranks read, and the peaks of memory that their traces tell."""
+    by_path = {rank.path: rank for rank in ranks}
+    pairs = [(source, by_path[source.label]) for source in found.sources if source.label in by_path]
+    if len(found.sources) == 1 and len(ranks) == 1:
+        pairs = [(found.sources[0], ranks[0])]
+    parts, peaks = [], {}
+    for source, rank in _spread(pairs):
+        trace = read_trace(source, use_cache=use_cache)
+        part = pieces_of(survey(trace, None), rank)
+        if part is not None:
+            parts.append(part)
+        peak = _peak_bytes(trace, rank)
+        if peak is not None:
+            peaks[rank.rank] = peak
+    return join(parts), peaks
+
+
+def _spread(rows: Sequence[tuple[Source, RankFacts]]) -> Sequence[tuple[Source, RankFacts]]:
+    """At most MAX_RANKS of them, evenly over all, the first and the last among them."""
+    if len(rows) <= MAX_RANKS:
+        return rows
+    return [rows[round(i * (len(rows) - 1) / (MAX_RANKS - 1))] for i in range(MAX_RANKS)]
+
+
+def _peak_bytes(trace: Trace, rank: RankFacts) -> float | None:
+    """The most that the allocator held on the devices over the measured steps; None when it was not recorded."""
+    memory, windows = trace.memory, rank.steps.windows
+    if memory is None or not windows:
+        return None
+    inside = (memory.time_ns >= windows[0][0]) & (memory.time_ns < windows[-1][1])
+    inside &= (memory.device_type == ON_CUDA) & (memory.allocated_bytes >= 0)
+    return float(memory.allocated_bytes[inside].max()) if inside.any() else None

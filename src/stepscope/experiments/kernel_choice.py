@@ -1,0 +1,48 @@
+"""Which of several timed configurations is the fastest, and how sure that is, from samples taken in turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from stepscope.core.kernel_tuning import Gain, Timed
+
+LEVEL = 0.95
+
+
+def timed(samples: Sequence[float]) -> Timed | None:
+    if not samples:
+        return None
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return Timed(
+        ns=median(ordered), low_ns=ordered[round(0.1 * last)], high_ns=ordered[round(0.9 * last)], num_samples=len(ordered)
+    )
+
+
+def gain(before: Sequence[float], after: Sequence[float]) -> Gain:
+    """before / after of samples that were taken next to each other: the median of their ratios, with an interval of it.
+
+    The interval is two order statistics of the ratios; it needs six pairs to be one, and nothing about how times are spread.
+    """
+    ratios = sorted(one / other for one, other in zip(before, after, strict=True))
+    num = len(ratios)
+    at = _rank(num)
+    low, high = (0.0, math.inf) if at is None else (ratios[at], ratios[num - 1 - at])
+    return Gain(value=median(ratios), low=low, high=high, num_pairs=num)
+
+
+def is_told_apart(found: Gain) -> bool:
+    return found.low > 1 or found.high < 1
+
+
+def _rank(num: int) -> int | None:
+    """The largest rank that keeps the level: the median lies between the ratio of that rank and its mirror image."""
+    tail, best = 0.0, None
+    for rank in range((num + 1) // 2):
+        tail += math.comb(num, rank) / 2**num
+        if 2 * tail > 1 - LEVEL:
+            break
+        best = rank
+    return best

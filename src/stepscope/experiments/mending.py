@@ -1,0 +1,147 @@
+"""The loop that a performance engineer does by hand: take the first finding, set its mend from outside, prove it against what was
+kept so far, keep it or put it back, look again.
+
+What looks and what proves are functions: the command line diagnoses and runs real trainings, tests make both up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from stepscope.capture.settings import SETTINGS, mends, value_of
+from stepscope.core.diagnosis import Finding
+from stepscope.core.experiment import Prediction, Verified
+from stepscope.core.mended import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, PUT_BACK, Attempt, Mended
+from stepscope.core.trials import Change, Value
+from stepscope.experiments.numerics_check import DIFFERS
+
+Look = Callable[[Change], Sequence[Finding]]
+"""The findings of the command with this change laid over it, the dearest first."""
+Prove = Callable[[Change, Change, Prediction | None], Verified]
+"""The second change against the first."""
+Told = Callable[[str], None]
+
+NAMED = re.compile(r"\b([a-z_]{2,40})=([\w.:-]{1,40})")
+"""`num_workers=4`, as an action names the setting and the value to try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MendPolicy:
+    """What is tried."""
+
+    most: int = 8
+    """Findings tried, each with runs of its own."""
+    least_gain: float = 1.01
+    """A finding that promises less is not tried."""
+    allows_numerics: bool = False
+    """Whether a mend may stay that changes what is computed by more than rounding."""
+
+
+def settings_for(finding: Finding, num_ranks: int = 1) -> dict[str, Value] | None:
+    """What can be set from outside for this finding: the usual for its code, with the values that its own action names."""
+    usual = mends(finding.code, num_ranks=num_ranks)
+    if usual is None:
+        return None
+    named = {}
+    for name, text in NAMED.findall(finding.action):
+        setting = SETTINGS.get(name)
+        if setting is not None and finding.code in setting.mends and name in usual:
+            try:
+                named[name] = value_of(name, text)
+            except ValueError:
+                continue
+    return usual | named
+
+
+def propose(findings: Sequence[Finding], num_ranks: int = 1, policy: MendPolicy | None = None) -> tuple[Attempt, ...]:
+    """What would be tried, in its order; nothing is run."""
+    return tuple(_untried(finding, settings_for(finding, num_ranks), policy or MendPolicy()) for finding in findings)
+
+
+def mend(
+    look: Look, prove: Prove, *, num_ranks: int = 1, policy: MendPolicy | None = None, told: Told = lambda _: None
+) -> tuple[tuple[Attempt, ...], Change, Verified | None, tuple[str, ...]]:
+    """Every finding once, from the top. After a mend that stays the run is looked at again: findings change with it.
+
+    Returns the attempts, what was kept, all of it proven against nothing, and the codes that were never tried.
+    """
+    policy = policy or MendPolicy()
+    kept, seen = Change(), set[str]()
+    attempts: list[Attempt] = []
+    findings = list(look(kept))
+    while (finding := next((one for one in findings if one.code not in seen), None)) is not None:
+        seen.add(finding.code)
+        attempt = _untried(finding, settings_for(finding, num_ranks), policy)
+        num_tried = sum(one.verified is not None for one in attempts)
+        if attempt.outcome != NOT_TRIED or attempt.predicted.value < policy.least_gain or num_tried >= policy.most:
+            attempts.append(_limited(attempt, num_tried, policy))
+            continue
+        trying = replace(kept, knobs={**kept.knobs, **attempt.knobs})
+        if trying.knobs == kept.knobs:
+            attempts.append(replace(attempt, why="what would be set for it is set already, by a mend that was kept"))
+            continue
+        told(f"{finding.code}: trying {_words(attempt)}, predicted {attempt.predicted.value:.2f}x")
+        tried = _judged(attempt, prove(kept, trying, attempt.predicted), policy)
+        attempts.append(tried)
+        told(f"{finding.code}: {tried.outcome}: {tried.why}")
+        if tried.outcome == KEPT:
+            kept = trying
+            findings = list(look(kept))
+    proven = [one for one in attempts if one.outcome == KEPT]
+    whole = proven[0].verified if len(proven) == 1 else None
+    if len(proven) > 1:
+        told("all that was kept, against the command as it was given")
+        whole = prove(Change(), kept, None)
+    left = tuple(one.code for one in findings if one.code not in {each.code for each in attempts})
+    return tuple(attempts), kept, whole, left
+
+
+def mended(command: Sequence[str], attempts: Sequence[Attempt], before_ms: float | None) -> Mended:
+    """Where nothing was run."""
+    return Mended(command=tuple(command), attempts=tuple(attempts), kept=Change(), whole=None, before_ms=before_ms)
+
+
+def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: MendPolicy) -> Attempt:
+    predicted = Prediction(
+        value=finding.predicted_speedup, low=finding.predicted_low, high=finding.predicted_high, source=finding.code
+    )
+    outcome, why = NOT_TRIED, NOT_RUN
+    if knobs is None:
+        outcome, why = BY_HAND, "no setting from outside mends it: it takes a change in the code"
+    elif finding.changes_numerics and not policy.allows_numerics:
+        outcome, why = BY_HAND, "its mend changes what is computed: say --allow-numerics to have it tried"
+    return Attempt(
+        code=finding.code,
+        summary=finding.summary,
+        action=finding.action,
+        predicted=predicted,
+        outcome=outcome,
+        why=why,
+        knobs=knobs or {},
+    )
+
+
+def _limited(attempt: Attempt, num_tried: int, policy: MendPolicy) -> Attempt:
+    if attempt.outcome != NOT_TRIED:
+        return attempt
+    if attempt.predicted.value < policy.least_gain:
+        return replace(attempt, why=f"it promises {attempt.predicted.value:.2f}x, which no run would show")
+    return replace(attempt, why=f"{num_tried} findings were tried before it, which is the most")
+
+
+def _judged(attempt: Attempt, verified: Verified, policy: MendPolicy) -> Attempt:
+    """Kept where the gain is proven, and what is computed stayed what it was."""
+    outcome, why = PUT_BACK, f"{verified.verdict}: {verified.because}"
+    if verified.is_gain:
+        check = verified.check
+        if check is not None and check.verdict == DIFFERS and not policy.allows_numerics:
+            why = f"it is faster, but what is computed differs: {check.because}"
+        else:
+            outcome = KEPT
+    return replace(attempt, outcome=outcome, why=why, verified=verified)
+
+
+def _words(attempt: Attempt) -> str:
+    return ", ".join(f"{name}={value}" for name, value in attempt.knobs.items())

@@ -1,0 +1,148 @@
+"""Whether a change left alone what is computed: losses, gradients and parameters of two runs, step by step.
+
+Two runs of the baseline say how far it differs from itself: a difference within that is not the candidate's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from stepscope.core.experiment import Gap, NumericsCheck
+from stepscope.core.trials import NumericRow
+
+IDENTICAL = "bit-identical"
+ROUNDING = "equal within rounding"
+NOISE = "within the baseline's own noise"
+DIFFERS = "differs"
+UNKNOWN = "not comparable"
+
+TOLERANCE = 1e-4
+"""Relative, of a loss. Sums in float32 taken in another order part by 1e-7 and grow over tens of steps; TF32 and bfloat16 part by
+1e-3 and more at once."""
+GRADIENT_TOLERANCE = 10.0
+"""Times the loss's: a norm of gradients follows the parameters' drift more closely."""
+NOISE_FACTOR = 3.0
+"""Times the baseline's distance from itself: one pair of runs tells it only roughly."""
+
+Rows = Sequence[NumericRow]
+Read = Callable[[NumericRow], "float | None"]
+
+
+def check_numerics(baseline: Rows, again: Rows, candidate: Rows, tolerance: float = TOLERANCE) -> NumericsCheck:
+    """The candidate against the baseline; `again` is a second run of the baseline, empty where there was none."""
+    loose = tolerance * GRADIENT_TOLERANCE
+    loss = _Quantity("loss", baseline, again, candidate, _loss, tolerance)
+    norm = _Quantity("gradient norm", baseline, again, candidate, _grad, loose)
+    size = _Quantity("parameters' norm", baseline, again, candidate, _size, tolerance)
+    equal, compared = _digests(baseline, candidate)
+    verdict, because = _verdict((loss, norm, size), equal == compared, compared)
+    return NumericsCheck(
+        verdict=verdict,
+        because=because,
+        tolerance=tolerance,
+        loss=loss.gap,
+        grad_norm=norm.gap,
+        parameter_norm=size.gap,
+        loss_floor=loss.floor,
+        grad_norm_floor=norm.floor,
+        parameter_norm_floor=size.floor,
+        is_deterministic=_is_repeated(baseline, again, loss.floor, norm.floor),
+        num_parameters_equal=equal if compared else None,
+        num_parameters_compared=compared,
+    )
+
+
+class _Quantity:
+    """One of the things compared: the candidate's distance from the baseline, and the baseline's from itself."""
+
+    def __init__(self, words: str, baseline: Rows, again: Rows, candidate: Rows, read: Read, tolerance: float) -> None:
+        self.words = words
+        self.gap = _gap(baseline, candidate, read, tolerance)
+        self.floor = _gap(baseline, again, read, tolerance)
+
+
+def _verdict(quantities: Sequence[_Quantity], same_bits: bool, compared: int) -> tuple[str, str]:
+    told = [one for one in quantities if one.gap.largest is not None]
+    if not told and not compared:
+        return UNKNOWN, "neither losses nor gradients nor parameters of a common step were seen"
+    if all(one.gap.largest == 0 for one in told) and same_bits:
+        named = [f"every {one.words}" for one in told] + ([] if not compared else ["every parameter's bits"])
+        return IDENTICAL, f"{' and '.join(named)} agree at each step compared"
+    beyond = [one for one in told if one.gap.first_step is not None]
+    if not beyond:
+        return ROUNDING, _furthest([one.gap for one in told])
+    worse = [one for one in beyond if not _is_noise(one.gap, one.floor)]
+    if not worse:
+        return NOISE, f"the {beyond[0].words} is {_apart(beyond[0].gap)}; two runs of the baseline are {_apart(beyond[0].floor)}"
+    first = min(worse, key=lambda one: one.gap.first_step or 0)
+    noise = "" if first.floor.largest is None else f"; two runs of the baseline are {_apart(first.floor)}"
+    return DIFFERS, f"the {first.words} differs from step {first.gap.first_step} on: {_apart(first.gap)}{noise}"
+
+
+def _is_noise(gap: Gap, floor: Gap) -> bool:
+    if floor.largest is None or gap.largest is None or not math.isfinite(gap.largest):
+        return False
+    return gap.largest <= NOISE_FACTOR * floor.largest
+
+
+def _furthest(told: Sequence[Gap]) -> str:
+    largest = max(told, key=lambda gap: gap.largest or 0.0)
+    if not largest.largest:
+        return "every loss and norm compared is the same to the last bit, some parameters' bits are not"
+    return f"{_apart(largest)} at most"
+
+
+def _apart(gap: Gap) -> str:
+    if gap.largest is None:
+        return "not compared"
+    if not math.isfinite(gap.largest):
+        return f"one of the two is not a number at step {gap.at_step}"
+    return f"{gap.largest:.1e} apart (relative)" if gap.largest else "not apart at all"
+
+
+def _gap(first: Rows, second: Rows, read: Read, tolerance: float) -> Gap:
+    """Over the steps that both have."""
+    others = {row.step: value for row in second if (value := read(row)) is not None}
+    pairs = [(row.step, value, others[row.step]) for row in first if (value := read(row)) is not None and row.step in others]
+    apart = [(step, _relative(a, b)) for step, a, b in pairs]
+    if not apart:
+        return Gap(num=0, largest=None, at_step=None, first_step=None)
+    at_step, largest = max(apart, key=lambda pair: pair[1])
+    first_step = next((step for step, distance in apart if distance > tolerance), None)
+    return Gap(num=len(apart), largest=largest, at_step=at_step, first_step=first_step)
+
+
+def _relative(a: float, b: float) -> float:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return math.inf
+    return abs(a - b) / max(abs(a), abs(b))
+
+
+def _digests(first: Rows, second: Rows) -> tuple[int, int]:
+    """After how many steps the parameters had the same bits, and how many were compared."""
+    others = {row.step: row.parameters for row in second if row.parameters is not None}
+    pairs = [(row.parameters, others[row.step]) for row in first if row.parameters is not None and row.step in others]
+    return sum(a == b for a, b in pairs), len(pairs)
+
+
+def _is_repeated(baseline: Rows, again: Rows, loss: Gap, norm: Gap) -> bool | None:
+    equal, compared = _digests(baseline, again)
+    told = [gap.largest for gap in (loss, norm) if gap.largest is not None]
+    if not told and not compared:
+        return None
+    return equal == compared and all(largest == 0 for largest in told)
+
+
+def _loss(row: NumericRow) -> float | None:
+    return row.loss
+
+
+def _grad(row: NumericRow) -> float | None:
+    return row.grad_norm
+
+
+def _size(row: NumericRow) -> float | None:
+    return row.parameter_norm

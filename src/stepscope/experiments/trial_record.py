@@ -1,0 +1,164 @@
+"""A trial as its run folder tells it: the steps that count, how the job was set up, what was laid over it, what it computed."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stepscope.analyses import unprofiled
+from stepscope.core.trials import Change, NumericRow, Setup, Trial
+from stepscope.experiments.trial_process import Ended
+from stepscope.readers.run_folder import RankRecord, Row, RunRecord
+from stepscope.runfolder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE
+
+TAIL_CHARS = 4_000
+LEAST_MEASURED = 0.5
+"""Share of the steps that the device's clock must have told before it is believed for all."""
+OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|out of memory|DefaultCPUAllocator: can't allocate memory|std::bad_alloc|^MemoryError|ENOMEM"
+    r"|Cannot allocate memory",
+    re.MULTILINE,
+)
+KILLED = 137
+"""128 + SIGKILL: what the kernel does to a process that takes the last of the memory."""
+
+
+def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int) -> Trial:
+    rank, steps, on_device = median_rank(run, skipped)
+    is_cut = ended.is_stopped or any((one.folder / ENDED_FILE).exists() for one in run.ranks)
+    tail = _tail(run.path / STDERR_FILE)
+    is_oom, oom_note = _memory(ended, tail, is_cut=is_cut)
+    taken, refusals = _taken(run, change)
+    notes = [*run.notes, *refusals, *([oom_note] if oom_note else [])]
+    notes += [f"rank {one.rank}: the capture switched itself off: {one.problem}" for one in run.ranks if one.problem]
+    first = run.ranks[0] if run.ranks else None
+    return Trial(
+        folder=str(run.path),
+        change=change,
+        exit_code=ended.exit_code,
+        step_ns=steps,
+        wall_s=ended.wall_s,
+        on_device=on_device,
+        is_cut=is_cut,
+        is_timed_out=ended.is_timed_out,
+        is_out_of_memory=is_oom,
+        setup=_setup(first, rank),
+        taken=taken,
+        numerics=() if first is None else _numerics(first.folder / NUMERICS_FILE),
+        tail=tail,
+        notes=tuple(notes),
+    )
+
+
+def median_rank(run: RunRecord, skipped: int) -> tuple[RankRecord | None, tuple[int, ...], bool]:
+    """The rank of the middle pace (the faster one of two), its steps, and whether the device's clock told them."""
+    told = [(rank, *timed_steps(rank.rows, skipped)) for rank in run.ranks]
+    paced = sorted((one for one in told if one[1]), key=lambda one: statistics.median(one[1]))
+    return paced[(len(paced) - 1) // 2] if paced else (None, (), False)
+
+
+def timed_steps(rows: Sequence[Row], skipped: int) -> tuple[tuple[int, ...], bool]:
+    """The usual timed steps after the warm-up, in order, and whether the device's clock told them."""
+    timed = unprofiled.before_recording([row for row in rows if (row["step"] or 0) > skipped])
+    usual = unprofiled.usual_rows(timed)
+    on_device = [ns for row in usual if (ns := row["device_ns"]) is not None]
+    if on_device and len(on_device) >= LEAST_MEASURED * len(usual):
+        return tuple(on_device), True
+    return tuple(ns for row in usual if (ns := row["dur_ns"]) is not None), False
+
+
+def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
+    if first is None:
+        return Setup()
+    told, equal = first.told, _object(first.folder / EQUAL_FILE)
+    loaders = _dicts(told.get("loaders"))
+    loader = next((one for one in loaders if one.get("is_feeding")), loaders[0] if len(loaders) == 1 else {})
+    model = next(iter(_dicts(told.get("models"))), {})
+    machine = _dict(told.get("machine"))
+    devices = _dicts(machine.get("devices"))
+    usual = [] if paced is None else unprofiled.usual_rows([row for row in paced.rows if row["state"] == 0])
+    return Setup(
+        world_size=_int(told.get("world_size")),
+        batch_size=_int(loader.get("batch_size")),
+        num_batches=statistics.fmean(row["num_batches"] or 0 for row in usual) if usual else None,
+        seed=_int(equal.get("seed")),
+        data=_text(equal.get("data")),
+        num_parameters=_int(model.get("num_params")),
+        model=_text(model.get("wraps")) or _text(model.get("class")),
+        dataset=_text(loader.get("dataset")),
+        device=_text(devices[0].get("name")) if devices else _text(machine.get("cpu_name")),
+        versions={str(name): str(value) for name, value in _dict(told.get("versions")).items() if value is not None},
+    )
+
+
+def _taken(run: RunRecord, change: Change) -> tuple[dict[str, int], list[str]]:
+    """On how many objects of the first rank each knob was set, and why one was not."""
+    applied = _object(run.ranks[0].folder / APPLIED_FILE) if run.ranks else {}
+    counts, reasons = _dict(applied.get("counts")), _dict(applied.get("reasons"))
+    taken = {name: _int(counts.get(name)) or 0 for name in change.knobs}
+    notes = [f"{name}: {_text(reasons[name]) or ''}" for name in change.knobs if name in reasons]
+    return taken, notes
+
+
+def _numerics(path: Path) -> tuple[NumericRow, ...]:
+    rows = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ()
+    for line in lines:
+        try:
+            step, loss, grad_norm, parameters, parameter_norm = json.loads(line)
+        except (ValueError, TypeError):
+            # A line that a killed process left unfinished.
+            continue
+        rows.append(NumericRow(step=step, loss=loss, grad_norm=grad_norm, parameters=parameters, parameter_norm=parameter_norm))
+    return tuple(rows)
+
+
+def _memory(ended: Ended, tail: str, *, is_cut: bool) -> tuple[bool, str | None]:
+    """Whether memory ran out, and a note where that is a guess."""
+    if ended.exit_code == 0 or is_cut or ended.is_timed_out:
+        return False, None
+    if OUT_OF_MEMORY.search(tail):
+        return True, None
+    if ended.exit_code == KILLED or "exitcode: -9" in tail or "Signal 9 (SIGKILL)" in tail:
+        return True, "a process was killed from outside, most likely by the kernel for want of memory: that is a guess"
+    return False, None
+
+
+def _tail(path: Path) -> str:
+    """The last lines, without what would steer a terminal."""
+    try:
+        text = path.read_bytes()[-4 * TAIL_CHARS :].decode("utf-8", "replace")[-TAIL_CHARS:]
+    except OSError:
+        return ""
+    return "".join(char for char in text if char == "\n" or char.isprintable()).strip()
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return _dict(value)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

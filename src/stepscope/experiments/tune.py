@@ -1,0 +1,331 @@
+"""The search: the command as it was given first, then one setting after the other, each in a short real trial.
+
+What measures is a function of a change: the command line runs real trainings, tests a made-up clock.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stepscope.core.trials import Change, Setup, Trial, Value
+from stepscope.core.tuning import (
+    AGAIN,
+    BASELINE,
+    FAILED,
+    MEASURED,
+    OUT_OF_MEMORY,
+    PRUNED,
+    SAMPLE,
+    SEARCH,
+    STEP,
+    UNEQUAL,
+    Tried,
+)
+from stepscope.errors import InputError
+from stepscope.experiments.bootstrap import pace, pace_variance
+from stepscope.experiments.knob_space import HOOK, Settings, Space, shown
+from stepscope.experiments.tune_batch import FREE_BATCH, is_per_sample, samples_of, settled_space
+from stepscope.experiments.tune_steps import Steps
+from stepscope.experiments.tune_study import Asked, Study
+
+OnSteps = Callable[[Sequence[int]], bool]
+Measure = Callable[[Change, "OnSteps | None"], Trial]
+Say = Callable[[str], None]
+
+LEAST_STEPS = 3
+"""Timed steps that a trial must have to count."""
+LEAST_TO_PRUNE = 8
+"""Timed steps before a trial may be ended for being slow."""
+CLEARLY = 1.10
+"""Times the best: a trial is ended when even the low end of its pace is above."""
+CLOSE = 1.04
+"""Times the best: settings this near are looked at again, the noise of a short trial may have put them in a wrong order."""
+MAX_CRASHES = 3
+"""In a row from the first, with nothing measured: then it is not the settings."""
+LEAST_TO_BURY = 2
+"""Trials in which a knob must not have taken hold before it is taken for dead."""
+SAMPLES_APART = 0.02
+"""Share by which the samples a step may differ: the last batch of an epoch is often smaller."""
+MAX_WHY = 300
+MACHINES_APART = 1.10
+"""Ratio of two machines' baselines above which their trials are not the same experiment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunePolicy:
+    """How long to search, and what may change."""
+
+    num_trials: int = 20
+    """In the whole study, the baseline apart."""
+    budget_s: float | None = None
+    """Of the search; the proof has its own."""
+    trial_s: float = 600.0
+    """What one trial may take."""
+    seed: int | None = None
+    storage: str | None = None
+    name: str = "stepscope-tune"
+    free: frozenset[str] = frozenset()
+    """What need not stay equal: batch, numerics."""
+    effective_batch: int | None = None
+    """Samples a step on all ranks, where the capture cannot see it."""
+    prune: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A setting to try early, and where it came from."""
+
+    settings: Mapping[str, Value]
+    origin: str
+
+
+@dataclass(slots=True)
+class Search:
+    """A search under way, and when it has ended what it found."""
+
+    space: Space
+    measure: Measure
+    policy: TunePolicy
+    say: Say = lambda _words: None
+    clock: Callable[[], float] = time.monotonic
+    host: str = field(default_factory=platform.node)
+    baseline: Tried | None = None
+    given: Trial | None = None
+    """The baseline's trial."""
+    study: Study | None = None
+    steps: Steps | None = None
+    ended: str = ""
+    is_interrupted: bool = False
+    notes: list[str] = field(default_factory=list)
+    began: float = 0.0
+    _taken: dict[str, list[bool]] = field(default_factory=dict)
+    """For each knob that was set to something else than usual: whether it took hold, trial by trial."""
+
+    @property
+    def per(self) -> str:
+        return SAMPLE if is_per_sample(self.space, self.policy.free) else STEP
+
+    @property
+    def given_setup(self) -> Setup:
+        return Setup() if self.given is None else self.given.setup
+
+    def run(self, starts: Callable[[Trial], Sequence[Start]] = lambda _given: ()) -> None:
+        """Measures the baseline, then searches. Ctrl-C ends it; what was measured stays."""
+        self.began = self.clock()
+        try:
+            self._measure_baseline()
+            assert self.given is not None
+            self.space = settled_space(self.space, self.given.setup, self.policy.free, self.policy.effective_batch)
+            self.study = Study(self.space, name=self.policy.name, storage=self.policy.storage, seed=self.policy.seed)
+            self._compare_machines(self.study)
+            self.steps = Steps(self.space, self.policy.num_trials)
+            for start in starts(self.given):
+                filled = self.space.filled(start.settings)
+                if filled is not None and self.study.suggest(filled, start.origin):
+                    self.say(f"first in line, from the {start.origin}: {words_of(filled)}")
+            while self._is_wanted(self.study):
+                self._one(self.study)
+        except KeyboardInterrupt:
+            self.is_interrupted, self.ended = True, "interrupted"
+
+    def ranked(self) -> list[tuple[dict[str, Value], float]]:
+        """Settings that were measured, with their times, the shortest first; several looks at one are taken together."""
+        if self.study is None:
+            return []
+        looks: dict[str, list[Tried]] = {}
+        for tried in self.study.trials():
+            if tried.state == MEASURED and tried.ns is not None:
+                looks.setdefault(self.study.same(tried.settings), []).append(tried)
+        found = [(dict(many[0].settings), statistics.geometric_mean([one.ns or 0.0 for one in many])) for many in looks.values()]
+        return sorted(found, key=lambda pair: pair[1])
+
+    def _measure_baseline(self) -> None:
+        self.say("trial 0: the command as it was given")
+        trial = self.measure(Change(), None)
+        self.given = trial
+        self.baseline = self._judged(trial, {}, 0, BASELINE, None)
+        if self.baseline.state != MEASURED:
+            raise InputError(f"the command as it was given cannot be measured: {self.baseline.why}. Nothing was searched")
+        self.say(self._words(self.baseline))
+
+    def _compare_machines(self, study: Study) -> None:
+        assert self.baseline is not None and self.baseline.ns is not None
+        all_hosts = study.say_baseline(self.host, self.baseline.ns)
+        slow, fast = max(all_hosts, key=lambda host: all_hosts[host]), min(all_hosts, key=lambda host: all_hosts[host])
+        if all_hosts[slow] > all_hosts[fast] * MACHINES_APART:
+            self.notes.append(
+                f"the machines of this search are not alike: the baseline takes {all_hosts[slow] / all_hosts[fast]:.2f}x as long "
+                f"on {slow} as on {fast}, so their trials are not comparable. Use one storage for machines of one kind"
+            )
+
+    def _is_wanted(self, study: Study) -> bool:
+        """Whether another trial is to be made; says why where not."""
+        trials = study.trials()
+        crashes = [tried for tried in trials if tried.state in (FAILED, UNEQUAL, OUT_OF_MEMORY)]
+        if len(crashes) >= MAX_CRASHES and len(crashes) == len(trials) and any(tried.state != OUT_OF_MEMORY for tried in crashes):
+            self.ended = f"the first {len(crashes)} trials all failed; the last: {crashes[-1].why}"
+        elif study.num_claimed() >= self.policy.num_trials:
+            self.ended = f"{len(trials)} trials were made"
+        elif self.policy.budget_s is not None and self.clock() - self.began >= self.policy.budget_s:
+            self.ended = f"the budget of {self.policy.budget_s:g} s is spent"
+        return not self.ended
+
+    def _one(self, study: Study) -> None:
+        self._look_again(study)
+        self._step_on(study)
+        asked = study.ask(self.policy.trial_s)
+        if asked is None:
+            self.ended = "every setting was tried"
+            return
+        try:
+            tried = self._try(study, asked)
+        except BaseException:
+            study.give_up(asked)
+            raise
+        study.tell(asked, tried)
+        self._learn(study)
+        self.say(self._words(tried))
+
+    def _step_on(self, study: Study) -> None:
+        """Puts the next setting of the walk in line, unless something waits there already."""
+        while not study.has_waiting():
+            ranked = self.ranked()
+            assert self.steps is not None
+            settings = self.steps.next(ranked[0][0] if ranked else None, study.num_claimed())
+            if settings is None or study.suggest(settings, SEARCH):
+                return
+
+    def _look_again(self, study: Study) -> None:
+        """Towards the end, puts those that are as good as the best in line once more."""
+        left = self.policy.num_trials - study.num_claimed()
+        if left > num_again(self.policy.num_trials):
+            return
+        seen = [study.same(tried.settings) for tried in study.trials() if tried.state == MEASURED]
+        ranked = self.ranked()
+        for settings, ns in ranked[: num_again(self.policy.num_trials)]:
+            if len(ranked) > 1 and ranked[1][1] <= ranked[0][1] * CLOSE >= ns and seen.count(study.same(settings)) == 1:
+                study.suggest(settings, AGAIN)
+                return
+
+    def _try(self, study: Study, asked: Asked) -> Tried:
+        watcher = self._watcher(study, asked)
+        trial = self.measure(self.space.change(asked.settings), watcher)
+        tried = self._judged(trial, asked.settings, asked.number, asked.origin, None if watcher is None else watcher.words)
+        for name, count in trial.taken.items():
+            knob = next((knob for knob in self.space.knobs if knob.name == name and knob.way.kind == HOOK), None)
+            if knob is not None and asked.settings[name] != knob.usual and tried.state != FAILED:
+                self._taken.setdefault(name, []).append(count > 0)
+        return tried
+
+    def _watcher(self, study: Study, asked: Asked) -> Watcher | None:
+        """Ends the trial when it is clearly slower than the best, or than the baseline; a second look is never ended."""
+        if not self.policy.prune or asked.origin == AGAIN:
+            return None
+        assert self.baseline is not None and self.baseline.ns is not None
+        best = min([self.baseline.ns, *(ns for _, ns in self.ranked()[:1])])
+        unit = samples_of(asked.settings, None, self.given_setup, self.policy.effective_batch) if self.per == SAMPLE else 1.0
+        return Watcher(study.watch(asked, best * CLEARLY), best, unit or 1.0)
+
+    def _learn(self, study: Study) -> None:
+        """A knob that never takes hold, whatever the others are, makes no settings different."""
+        dead = {name for name, taken in self._taken.items() if len(taken) >= LEAST_TO_BURY and not any(taken)}
+        for name in dead - study.dead:
+            self.notes.append(f"{name} never took hold in the job, so settings that differ in it alone were taken as one")
+            self.say(self.notes[-1])
+        study.dead = frozenset(dead)
+
+    def _judged(self, trial: Trial, settings: Settings, number: int, origin: str, pruned: str | None) -> Tried:
+        """What a trial says of its setting."""
+        steps = trial.step_ns
+        known = pace(steps) if len(steps) >= LEAST_STEPS else None
+        samples = samples_of(settings, trial.setup, self.given_setup, self.policy.effective_batch) if self.per == SAMPLE else 1.0
+        state, why = self._state(trial, samples, pruned)
+        return Tried(
+            number=number,
+            settings=dict(settings),
+            state=state,
+            ns=None if known is None or not samples or state not in (MEASURED, PRUNED) else known / samples,
+            step_ns=known,
+            num_steps=len(steps),
+            wall_s=trial.wall_s,
+            why=why,
+            origin=origin,
+            host=self.host,
+            not_taken=tuple(name for name, count in trial.taken.items() if count == 0),
+        )
+
+    def _state(self, trial: Trial, samples: float | None, pruned: str | None) -> tuple[str, str]:
+        if trial.is_out_of_memory:
+            return OUT_OF_MEMORY, last_words(trial.tail) or "memory ran out"
+        if pruned:
+            return PRUNED, pruned
+        if trial.is_timed_out and len(trial.step_ns) < LEAST_STEPS:
+            return FAILED, f"it had not timed {LEAST_STEPS} steps after {trial.wall_s:.0f} s"
+        if not (trial.is_good or trial.is_timed_out):
+            told = last_words(trial.tail)
+            return FAILED, f"exit code {trial.exit_code}" + (f": {told}" if told else "")
+        if len(trial.step_ns) < LEAST_STEPS:
+            return FAILED, f"only {len(trial.step_ns)} steps were timed"
+        if samples is None:
+            return UNEQUAL, "how many samples a step takes was not seen. Say it with --effective-batch N"
+        return self._terms(trial)
+
+    def _terms(self, trial: Trial) -> tuple[str, str]:
+        """Whether a step is still the same work."""
+        now, before = trial.setup.samples, self.given_setup.samples
+        if now is None or before is None or FREE_BATCH in self.policy.free or abs(now - before) <= SAMPLES_APART * before:
+            return MEASURED, ""
+        return UNEQUAL, f"{now:g} samples a step where the baseline has {before:g}. Pin it, or say --free batch"
+
+    def _words(self, tried: Tried) -> str:
+        """A line of progress."""
+        head = "" if tried.origin == BASELINE else f"trial {tried.number}: {words_of(tried.settings)}: "
+        if tried.ns is None:
+            return f"{head}{tried.state}: {tried.why}"
+        best = self.ranked()[:1]
+        base = self.baseline.ns if self.baseline is not None else None
+        gain = "" if base is None or tried.origin == BASELINE else f", {base / tried.ns:.2f}x of the baseline's speed"
+        mark = " (best so far)" if best and tried.state == MEASURED and tried.ns <= best[0][1] * (1 + 1e-9) else ""
+        return f"{head}{tried.state}, {tried.ns / 1e6:.3g} ms a {self.per}{gain}{mark}"
+
+
+def words_of(settings: Settings) -> str:
+    """`num_workers=4 compile_mode=off`."""
+    return " ".join(f"{name}={shown(value)}" for name, value in settings.items())
+
+
+def last_words(tail: str) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    return lines[-1][:MAX_WHY] if lines else ""
+
+
+def num_again(num_trials: int) -> int:
+    """Trials kept for a second look at the best."""
+    return min(3, num_trials // 5)
+
+
+class Watcher:
+    """Hears a trial's steps while it runs."""
+
+    def __init__(self, hear: Callable[[float, int], bool], best_ns: float, unit: float) -> None:
+        self._hear = hear
+        self._best_ns = best_ns
+        self._unit = unit
+        self.words: str | None = None
+        """Why the trial was ended, if it was."""
+
+    def __call__(self, steps: Sequence[int]) -> bool:
+        if len(steps) < LEAST_TO_PRUNE:
+            return True
+        now = pace(steps)
+        low = now * math.exp(-2 * math.sqrt(pace_variance(steps, draws=50)))
+        if self._hear(low / self._unit, len(steps)):
+            return True
+        self.words = f"after {len(steps)} steps {now / self._unit / self._best_ns:.2f}x as long as the best"
+        return False

@@ -1,0 +1,314 @@
+"""The door to Optuna: it chooses what to try next, keeps what was measured, and lets several machines share the work.
+
+Every machine that runs the same search on the same storage asks here. A setting is claimed as soon as it is asked for, and no
+setting is tried twice: where the sampler comes back to one that was tried, the nearest one that was not is taken in its stead.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stepscope.core.trials import Value
+from stepscope.core.tuning import AGAIN, MEASURED, OUT_OF_MEMORY, PRUNED, SEARCH, Tried
+from stepscope.errors import InputError, UsageError
+from stepscope.experiments.knob_space import Knob, Settings, Space
+
+NUM_FIRST = 4
+"""Settings drawn by chance, counted from the first, before the sampler goes by what was measured: searches here are short."""
+MAX_ASKS = 60
+"""Of the sampler, for one setting that was not tried yet."""
+MAX_CELLS = 20_000
+"""Settings looked through for the nearest untried one."""
+PLACE = " (place in its list)"
+"""Ends the name under which Optuna knows a list of numbers: to it they are 0, 1, 2, ..., in order."""
+INSTALL = "stepscope tune needs Optuna, which is not installed: pip install 'stepscope[tune]'"
+WITHOUT_WORKERS = ("prefetch_factor", "persistent_workers")
+"""Mean nothing where there are no workers."""
+EASY_ON_MEMORY = frozenset(
+    {"num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "num_threads", "gc", "batch_size", "accumulation"}
+)
+"""Knobs that do not decide whether a batch fits on the device, batch_size itself apart."""
+LEAST_FOR_IMPORTANCE = 6
+"""Different times, before a word is said of which knob makes them."""
+DIGITS = 3
+BASELINE_OF = "baseline of "
+GRACE_S = 60.0
+"""A claim whose trial should have ended this long ago is nobody's: its machine is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A setting to try."""
+
+    trial: Any
+    settings: dict[str, Value]
+    origin: str
+    number: int
+    """From 1 on: 0 is the baseline."""
+
+
+class Study:
+    """One search in Optuna's storage."""
+
+    def __init__(self, space: Space, *, name: str, storage: str | None = None, seed: int | None = None) -> None:
+        self._optuna = optuna = import_optuna()
+        self.space = space
+        self._free = [knob for knob in space.knobs if knob.values is None or len(knob.values) > 1]
+        self._fixed = {knob.name: knob.values[0] for knob in space.knobs if knob.values is not None and len(knob.values) == 1}
+        self._distributions = {param_of(knob): _distribution(optuna, knob) for knob in self._free}
+        self._random = random.Random(seed)  # noqa: S311 - a choice among equals
+        self.dead: frozenset[str] = frozenset()
+        """Knobs that never take hold: settings that differ in them alone are the same."""
+        try:
+            self._study = optuna.create_study(
+                study_name=name,
+                storage=_storage(optuna, storage),
+                sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=NUM_FIRST),
+                pruner=optuna.pruners.NopPruner(),
+                load_if_exists=True,
+            )
+        except Exception as problem:  # noqa: BLE001 - whatever the database's driver raises, it is the storage that is wrong
+            raise InputError(f"the storage {hidden(storage or '')} cannot be used: {type(problem).__name__}: {problem}") from None
+
+    def suggest(self, settings: Settings, origin: str) -> bool:
+        """Puts a setting first in line; False where it was tried already."""
+        if origin != AGAIN and not self._is_open(settings):
+            return False
+        self._study.enqueue_trial(self._params(settings), user_attrs={"origin": origin}, skip_if_exists=origin != AGAIN)
+        return True
+
+    def ask(self, claim_s: float) -> Asked | None:
+        """A setting that nobody has tried, claimed for so many seconds; None when none is left."""
+        for _ in range(MAX_ASKS):
+            if not self.has_waiting() and self._open_cells() == []:
+                return None
+            trial = self._study.ask(self._distributions)
+            settings = self._settings(trial.params)
+            origin = str(trial.user_attrs.get("origin", SEARCH))
+            if origin == AGAIN or self._is_open(settings, before=trial.number):
+                trial.set_user_attr("until", time.time() + claim_s + GRACE_S)
+                return Asked(trial, settings, origin, self.num_claimed())
+            self._study.tell(trial, state=self._states.FAIL)
+            near = self._nearest(settings)
+            if near is not None:
+                self._study.enqueue_trial(self._params(near), user_attrs={"origin": SEARCH})
+        return None
+
+    def watch(self, asked: Asked, limit_ns: float) -> Callable[[float, int], bool]:
+        """Hears what a running trial has come to, after how many steps; False says that it is clearly beyond the limit."""
+        self._study.pruner = self._optuna.pruners.ThresholdPruner(upper=limit_ns)
+        heard: set[int] = set()
+
+        def hear(ns: float, num_steps: int) -> bool:
+            if num_steps in heard:
+                return True
+            heard.add(num_steps)
+            asked.trial.report(ns, num_steps)
+            return not asked.trial.should_prune()
+
+        return hear
+
+    def tell(self, asked: Asked, tried: Tried) -> None:
+        """Keeps what a trial gave. What ran out of memory is beyond a boundary; what failed says nothing to the sampler."""
+        asked.trial.set_user_attr("tried", msgspec.to_builtins(tried))
+        if tried.state == MEASURED:
+            self._study.tell(asked.trial, tried.ns)
+        elif tried.state in (PRUNED, OUT_OF_MEMORY):
+            asked.trial.set_constraint("memory", 1.0 if tried.state == OUT_OF_MEMORY else 0.0)
+            self._study.tell(asked.trial, state=self._states.PRUNED)
+        else:
+            self._study.tell(asked.trial, state=self._states.FAIL)
+
+    def give_up(self, asked: Asked) -> None:
+        """The trial was broken off: the setting is free again."""
+        self._study.tell(asked.trial, state=self._states.FAIL)
+
+    def trials(self) -> list[Tried]:
+        """What was tried so far, by everybody, in order."""
+        told = (_tried(trial.user_attrs.get("tried")) for trial in self._study.get_trials(deepcopy=False))
+        return [replace(tried, number=number) for number, tried in enumerate((one for one in told if one is not None), 1)]
+
+    def num_claimed(self) -> int:
+        """Trials that were made, or are being made, by everybody."""
+        return len(self.trials()) + sum(1 for _ in self._claims())
+
+    def importance(self) -> dict[str, float] | None:
+        """How much of the differences each knob makes; None where too few trials tell."""
+        measured = [tried for tried in self.trials() if tried.state == MEASURED]
+        if len(self._free) < 2 or len({tried.ns for tried in measured}) < LEAST_FOR_IMPORTANCE:
+            return None
+        try:
+            found = self._optuna.importance.get_param_importances(self._study)
+        except (RuntimeError, ValueError, ImportError):
+            return None
+        told = {name.removesuffix(PLACE): float(share) for name, share in found.items()}
+        return told if all(math.isfinite(share) for share in told.values()) else None
+
+    def say_baseline(self, host: str, ns: float) -> dict[str, float]:
+        """Keeps this machine's baseline with the others', and gives them all."""
+        self._study.set_user_attr(f"{BASELINE_OF}{host}", ns)
+        told = {
+            name.removeprefix(BASELINE_OF): value
+            for name, value in self._study.user_attrs.items()
+            if name.startswith(BASELINE_OF)
+        }
+        return {name: float(value) for name, value in told.items() if isinstance(value, int | float) and value > 0}
+
+    def same(self, settings: Settings) -> str:
+        """A text that is the same for settings that mean the same."""
+        left = {name: value for name, value in settings.items() if name not in self.dead}
+        if left.get("num_workers") == 0:
+            left = {name: value for name, value in left.items() if name not in WITHOUT_WORKERS}
+        return repr(sorted((name, isinstance(value, bool), value) for name, value in left.items()))
+
+    @property
+    def _states(self) -> Any:
+        return self._optuna.trial.TrialState
+
+    def has_waiting(self) -> bool:
+        return bool(self._study.get_trials(deepcopy=False, states=(self._states.WAITING,)))
+
+    def _claims(self) -> Iterator[Any]:
+        """Trials that are being made. One that has not said yet for how long was claimed just now."""
+        now = time.time()
+        for trial in self._study.get_trials(deepcopy=False, states=(self._states.RUNNING,)):
+            until = trial.user_attrs.get("until")
+            began = trial.datetime_start.timestamp() if trial.datetime_start else now
+            if now < (until if isinstance(until, int | float) else began + GRACE_S):
+                yield trial
+
+    def _taken(self, before: int | None = None) -> set[str]:
+        """Settings that were tried, or are claimed by a trial with a smaller number: of two that claim one, the first has it."""
+        claimed = [trial for trial in self._claims() if before is None or trial.number < before]
+        known = [self._settings(trial.params) for trial in claimed if set(trial.params) == set(self._distributions)]
+        return {self.same(settings) for settings in (*known, *(tried.settings for tried in self.trials()))}
+
+    def _is_open(self, settings: Settings, before: int | None = None) -> bool:
+        return self.same(settings) not in self._taken(before) and not self._is_beyond(settings)
+
+    def _is_beyond(self, settings: Settings) -> bool:
+        """Whether a batch no larger ran out of memory with all that bears on memory the same."""
+        return any(tried.state == OUT_OF_MEMORY and _is_no_smaller(settings, tried.settings) for tried in self.trials())
+
+    def _open_cells(self) -> list[dict[str, Value]] | None:
+        """Every setting that is left; None for a space too large to count."""
+        size = self.space.size
+        if size is None or size > MAX_CELLS:
+            return None
+        taken = self._taken()
+        spent = [tried.settings for tried in self.trials() if tried.state == OUT_OF_MEMORY]
+        return [
+            cell
+            for cell in self.space.cells()
+            if self.same(cell) not in taken and not any(_is_no_smaller(cell, one) for one in spent)
+        ]
+
+    def _nearest(self, settings: Settings) -> dict[str, Value] | None:
+        """The open setting that is nearest; one of them by chance where several are."""
+        cells = self._open_cells()
+        if not cells:
+            return None
+        apart = [self.space.distance(settings, cell) for cell in cells]
+        least = min(apart)
+        return self._random.choice([cell for cell, far in zip(cells, apart, strict=True) if far <= least + 1e-9])
+
+    def _params(self, settings: Settings) -> dict[str, Any]:
+        """As Optuna knows them."""
+        return {
+            param_of(knob): knob.choices.index(settings[knob.name]) if _is_listed(knob) else settings[knob.name]
+            for knob in self._free
+        }
+
+    def _settings(self, params: Mapping[str, Any]) -> dict[str, Value]:
+        given = {knob.name: _value(knob, params[param_of(knob)]) for knob in self._free}
+        return self.space.completed({**self._fixed, **given})
+
+
+def _value(knob: Knob, param: Any) -> Value:
+    """What Optuna chose, as the job is told it: a number of a continuous range has so many digits as anybody would write."""
+    if _is_listed(knob):
+        listed: Value = knob.choices[param]
+        return listed
+    if knob.values is not None or isinstance(param, int) or knob.low is None or knob.high is None:
+        chosen: Value = param
+        return chosen
+    return min(max(float(f"{param:.{DIGITS}g}"), knob.low), knob.high)
+
+
+def _is_no_smaller(settings: Settings, spent: Settings) -> bool:
+    """Whether this cannot fit where `spent` did not."""
+    others = {name for name in (*settings, *spent) if name not in EASY_ON_MEMORY}
+    if any(settings.get(name) != spent.get(name) for name in others):
+        return False
+    size, limit = settings.get("batch_size"), spent.get("batch_size")
+    return isinstance(size, int) and isinstance(limit, int) and size >= limit
+
+
+def import_optuna() -> Any:
+    """Optuna, without its own words on stderr."""
+    try:
+        import optuna
+    except ImportError:
+        raise UsageError(INSTALL) from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def param_of(knob: Knob) -> str:
+    """The name under which Optuna knows a knob."""
+    return f"{knob.name}{PLACE}" if _is_listed(knob) else knob.name
+
+
+def _is_listed(knob: Knob) -> bool:
+    return bool(knob.choices) and knob.is_ordered
+
+
+def _distribution(optuna: Any, knob: Knob) -> Any:
+    kinds = optuna.distributions
+    if _is_listed(knob):
+        return kinds.IntDistribution(0, len(knob.choices) - 1)
+    if knob.choices:
+        return kinds.CategoricalDistribution(knob.choices)
+    assert knob.low is not None and knob.high is not None
+    if not knob.is_whole:
+        # Optuna wants a range that its pitch divides.
+        high = knob.high if knob.step is None else knob.low + math.floor((knob.high - knob.low) / knob.step + 1e-9) * knob.step
+        return kinds.FloatDistribution(knob.low, high, log=knob.is_log, step=knob.step)
+    low, step = int(knob.low), int(knob.step or 1)
+    return kinds.IntDistribution(low, low + (int(knob.high) - low) // step * step, log=knob.is_log, step=step)
+
+
+def _storage(optuna: Any, text: str | None) -> Any:
+    """Where trials are kept: in memory, in a database, or in a journal, which is a file that machines share."""
+    if text is None:
+        return None
+    if "://" in text:
+        return text
+    path = Path(text.removeprefix("journal:"))
+    if path.suffix in (".db", ".sqlite", ".sqlite3"):
+        return f"sqlite:///{path}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    journal = optuna.storages.journal
+    return optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
+
+
+def hidden(storage: str) -> str:
+    """The storage's address without its password."""
+    return re.sub(r"(?<=://)[^/@]*@", "", storage)
+
+
+def _tried(told: Any) -> Tried | None:
+    """A trial out of the storage, which others write to."""
+    try:
+        return msgspec.convert(told, Tried) if isinstance(told, dict) else None
+    except msgspec.ValidationError:
+        return None

@@ -1,0 +1,277 @@
+"""Two commands measured against each other, run by run, until it is settled which is faster.
+
+What measures is a function of a side: the command line runs real trainings, tests a made-up clock.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from stepscope.core.experiment import (
+    BASELINE,
+    CANDIDATE,
+    NO_GAIN,
+    PROVEN,
+    REFUSED,
+    UNSETTLED,
+    WORSE,
+    Difference,
+    Interval,
+    Measured,
+    Prediction,
+    Side,
+    SideSummary,
+    Verified,
+)
+from stepscope.core.trials import Trial
+from stepscope.experiments.bootstrap import pace, pace_variance, smallest_shown
+from stepscope.experiments.equal_terms import differences, loose_terms, partly_taken, refusal_words, untaken
+from stepscope.experiments.schedule import (
+    RUNS_A_ROUND,
+    VerifyPolicy,
+    half_width,
+    order,
+    paired_interval,
+    share_of_errors,
+    verdict_of,
+)
+
+__all__ = ["Measure", "VerifyPolicy", "hold", "verify"]
+
+Measure = Callable[[Side], Trial]
+Told = Callable[[Measured, "Interval | None"], None]
+"""Called after each run, with the interval of the last look."""
+
+FEW_STEPS = 5
+
+
+def verify(
+    measure: Measure,
+    policy: VerifyPolicy | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    told: Told | None = None,
+    before: Sequence[Measured] = (),
+) -> Verified:
+    """Runs both sides in turn until the verdict is settled, or the budget is spent. `before` are runs that were made already
+    and do not count (those of --check): they rehearse."""
+    return _Experiment(measure, policy or VerifyPolicy(), clock, told, list(before)).verified()
+
+
+def hold(prediction: Prediction, speedup: Interval | None) -> Prediction:
+    """The prediction with its verdict: it held where its own range and the measured interval meet."""
+    if speedup is None:
+        return replace(prediction, verdict="open")
+    low = prediction.value if prediction.low is None else prediction.low
+    high = prediction.value if prediction.high is None else prediction.high
+    return replace(prediction, verdict="too high" if low > speedup.high else "too low" if high < speedup.low else "held")
+
+
+class _StopError(Exception):
+    """The experiment cannot go on."""
+
+    def __init__(self, refusals: Sequence[str], tail: str = "") -> None:
+        super().__init__(refusals[0])
+        self.refusals = tuple(refusals)
+        self.tail = tail
+
+
+@dataclass
+class _Experiment:
+    measure: Measure
+    policy: VerifyPolicy
+    clock: Callable[[], float]
+    told: Told | None
+    runs: list[Measured] = field(default_factory=list)
+    interval: Interval | None = None
+    verdict: str | None = None
+    num_rounds: int = 0
+    num_looks: int = 0
+    started: float = 0.0
+    variances: list[float] = field(default_factory=list)
+    """Of each counted run's pace, by its steps alone."""
+
+    def verified(self) -> Verified:
+        self.started = self.clock()
+        refusals: tuple[str, ...] = ()
+        tail = ""
+        try:
+            for run in self.runs:
+                self._judge(run.side, run.trial)
+            self._rehearse()
+            while self.verdict is None:
+                self._round()
+        except _StopError as stopped:
+            self.verdict, refusals, tail = REFUSED, stopped.refusals, stopped.tail
+        assert self.verdict is not None
+        found = self._differences()
+        return Verified(
+            verdict=self.verdict,
+            because="; ".join(refusals) if refusals else self._because(),
+            speedup=None if refusals else self.interval,
+            runs=tuple(self.runs),
+            baseline=self._summary(BASELINE),
+            candidate=self._summary(CANDIDATE),
+            num_rounds=self.num_rounds,
+            num_looks=self.num_looks,
+            smallest=None if self.interval is None or refusals else smallest_shown(self.interval),
+            per_sample=self.policy.per_sample,
+            wall_s=self.clock() - self.started,
+            differences=found,
+            refusals=refusals,
+            tail=tail,
+            notes=() if refusals else self._notes(found),
+        )
+
+    def _rehearse(self) -> None:
+        """Each side as often as was asked, less those that were run before."""
+        for side in (BASELINE, CANDIDATE):
+            for _ in range(self.policy.num_rehearsals - sum(run.side == side for run in self.runs)):
+                self._run(side, None)
+
+    def _round(self) -> None:
+        number = self.num_rounds
+        for side in order(number):
+            self._run(side, number)
+        self.num_rounds += 1
+        is_last = self.num_rounds >= self.policy.max_rounds or self._is_spent()
+        errors = share_of_errors(self.policy, self.num_rounds, is_last=is_last)
+        if errors is None:
+            return
+        self.num_looks += 1
+        self.interval = paired_interval(self._pairs(), errors, self.policy.level, self._least_variance())
+        settled = verdict_of(self.interval, self.policy)
+        self.verdict = UNSETTLED if is_last and settled is None else settled
+
+    def _is_spent(self) -> bool:
+        """Whether a round more would likely end after the budget."""
+        if self.policy.budget_s is None:
+            return False
+        spent = self.clock() - self.started
+        made = [run for run in self.runs if run.round is not None]
+        each = sum(run.trial.wall_s for run in made) / len(made)
+        return spent + RUNS_A_ROUND * each > self.policy.budget_s
+
+    def _run(self, side: Side, number: int | None) -> None:
+        trial = self.measure(side)
+        steps_ns = pace(trial.step_ns) if trial.step_ns else None
+        run = Measured(side=side, round=number, trial=trial, pace_ns=steps_ns)
+        self.runs.append(run)
+        if self.told is not None:
+            self.told(run, self.interval)
+        self._judge(side, trial)
+
+    def _judge(self, side: Side, trial: Trial) -> None:
+        """Whether the run is fit to be evidence."""
+        if not trial.is_good:
+            raise _StopError([_failed(side, trial)], trial.tail)
+        lacking = untaken(trial)
+        if lacking:
+            raise _StopError(lacking)
+        refused = [difference for difference in self._differences() if not difference.is_allowed]
+        if refused:
+            raise _StopError([refusal_words(difference) for difference in refused])
+        if self.policy.per_sample and not trial.setup.samples:
+            why = f"the batch size of the {side} is not known, so that no time per sample can be told"
+            raise _StopError([f"{why}: no DataLoader with a batch size fed its steps"])
+
+    def _differences(self) -> tuple[Difference, ...]:
+        setups = {side: [run.trial.setup for run in self.runs if run.side == side] for side in (BASELINE, CANDIDATE)}
+        return differences(setups[BASELINE], setups[CANDIDATE], self.policy.allowed)
+
+    def _counted(self, side: Side | None = None) -> list[Measured]:
+        return [run for run in self.runs if run.round is not None and side in (None, run.side)]
+
+    def _pairs(self) -> list[float]:
+        """The logarithm of baseline over candidate, for each two neighbours; a round not ended gives none."""
+        counted = self._counted()[: self.num_rounds * RUNS_A_ROUND]
+        out = []
+        for one, two in zip(counted[::2], counted[1::2], strict=True):
+            first, second = (one, two) if one.side == BASELINE else (two, one)
+            out.append(math.log(self._time(first)) - math.log(self._time(second)))
+        return out
+
+    def _least_variance(self) -> float:
+        """What the steps of a pair of runs alone make its logarithm vary by."""
+        for run in self._counted()[len(self.variances) :]:
+            self.variances.append(pace_variance(run.trial.step_ns, seed=len(self.variances)))
+        return 2 * statistics.fmean(self.variances)
+
+    def _time(self, run: Measured) -> float:
+        assert run.pace_ns is not None, "a good trial has steps"
+        return run.pace_ns / (run.trial.setup.samples or 1.0) if self.policy.per_sample else run.pace_ns
+
+    def _summary(self, side: Side) -> SideSummary:
+        runs = [run for run in self._counted(side) if run.pace_ns is not None]
+        logs = [math.log(self._time(run)) for run in runs]
+        every = [
+            ns / ((run.trial.setup.samples or 1.0) if self.policy.per_sample else 1.0) for run in runs for ns in run.trial.step_ns
+        ]
+        return SideSummary(
+            num_runs=len(runs),
+            step_ns=math.exp(statistics.fmean(logs)) if logs else None,
+            run_spread=statistics.stdev(logs) if len(logs) > 1 else None,
+            mean_ns=statistics.fmean(every) if every else None,
+        )
+
+    def _because(self) -> str:
+        interval, policy = self.interval, self.policy
+        assert interval is not None
+        if self.verdict == PROVEN:
+            return f"the whole interval lies above 1, and the gain above {_percent(policy.threshold)}"
+        if self.verdict == WORSE:
+            return "the whole interval lies below 1"
+        if self.verdict == NO_GAIN and interval.low > 1:
+            return f"it is faster by less than {_percent(policy.threshold)}, which is no gain in practice"
+        if self.verdict == NO_GAIN:
+            return f"a gain of more than {_percent(max(interval.high - 1, 0))} is ruled out"
+        spent = "the rounds" if self.num_rounds >= policy.max_rounds else "the budget"
+        return f"{spent} ended with the interval {_percent(half_width(interval))} wide either way, around {interval.value:.3f}"
+
+    def _notes(self, found: Sequence[Difference]) -> tuple[str, ...]:
+        notes = [
+            f"{one.words} differs, as allowed: {one.baseline} for the baseline, {one.candidate} for the candidate"
+            for one in found
+            if one.is_allowed
+        ]
+        setups = [run.trial.setup for run in self.runs if run.side == BASELINE]
+        notes += [
+            f"{words} differs between runs of the baseline itself: the sides cannot be held to it"
+            for words in loose_terms(setups)
+        ]
+        notes += partly_taken(self.runs[-1].trial if not self._counted(CANDIDATE) else self._counted(CANDIDATE)[-1].trial)
+        fewest = min((len(run.trial.step_ns) for run in self._counted()), default=0)
+        if fewest < FEW_STEPS:
+            notes.append(f"a run timed as few as {fewest} steps: more (--steps) make each run surer")
+        notes += self._means_note()
+        return (*notes, *dict.fromkeys(note for run in self.runs for note in run.trial.notes))
+
+    def _means_note(self) -> list[str]:
+        """Where the mean of all steps tells another story than the pace, rare long steps are why."""
+        before, after = self._summary(BASELINE).mean_ns, self._summary(CANDIDATE).mean_ns
+        if before is None or after is None or self.interval is None:
+            return []
+        whole = before / after
+        if self.interval.low / 1.02 <= whole <= self.interval.high * 1.02:
+            return []
+        return [f"with the rare long steps that the pace leaves out, the ratio of mean step times is {whole:.3f}"]
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f}\u00a0%"
+
+
+def _failed(side: Side, trial: Trial) -> str:
+    if trial.is_out_of_memory:
+        how = "ran out of memory"
+    elif trial.is_timed_out:
+        how = f"did not end in time ({trial.wall_s:.0f} s)"
+    elif trial.exit_code:
+        how = f"failed with exit code {trial.exit_code}"
+    else:
+        how = "ended with no step timed: was it long enough, and does it train with a PyTorch optimizer?"
+    return f"the {side} {how} (its output is kept in {trial.folder})"

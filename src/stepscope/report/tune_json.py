@@ -1,0 +1,72 @@
+"""A search as JSON: the contract `stepscope.tuning/1`, in docs/tuning.schema.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from stepscope.core.tuning import Tried, Tuning, Winner
+
+SCHEMA = "stepscope.tuning/1"
+
+
+def tuning_json(tuning: Tuning) -> str:
+    """The contract as indented text."""
+    return json.dumps(tuning_contract(tuning), indent=2, allow_nan=False)
+
+
+def tuning_contract(tuning: Tuning) -> dict[str, Any]:
+    """The contract as plain values. What was not measured is null, never 0."""
+    from stepscope.report.verify_json import verified_contract
+
+    return {
+        "schema": SCHEMA,
+        "command": list(tuning.command),
+        "verdict": tuning.verdict,
+        "because": tuning.because,
+        "per": tuning.per,
+        "knobs": [{"name": knob.name, "values": knob.words, "way": knob.way} for knob in tuning.knobs],
+        "settings_in_space": tuning.size,
+        "baseline": _tried(tuning.baseline),
+        "winner": None if tuning.winner is None else _winner(tuning.winner, proven=tuning.is_proven),
+        "trials": [_tried(tried) for tried in tuning.trials],
+        "importance": None if tuning.importance is None else dict(tuning.importance),
+        "numerics": None if tuning.check is None else {"verdict": tuning.check.verdict, "because": tuning.check.because},
+        "verification": None if tuning.verified is None else verified_contract(tuning.verified),
+        "ended": tuning.ended,
+        "wall_s": tuning.wall_s,
+        "device": tuning.setup.device,
+        "versions": dict(tuning.setup.versions),
+        "notes": list(tuning.notes),
+    }
+
+
+def _winner(winner: Winner, *, proven: bool) -> dict[str, Any]:
+    return {
+        "settings": dict(winner.settings),
+        "ms": _ms(winner.ns),
+        "trial_speedup": winner.speedup,
+        "proven": proven,
+        "words": list(winner.words),
+    }
+
+
+def _tried(tried: Tried) -> dict[str, Any]:
+    return {
+        "number": tried.number,
+        "settings": dict(tried.settings),
+        "state": tried.state,
+        "ms": _ms(tried.ns),
+        "step_ms": _ms(tried.step_ns),
+        "steps": tried.num_steps,
+        "wall_s": tried.wall_s,
+        "why": tried.why,
+        "origin": tried.origin,
+        "host": tried.host,
+        "not_taken": list(tried.not_taken),
+    }
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None or not math.isfinite(ns) else ns / 1e6

@@ -1,0 +1,131 @@
+"""`stepscope fix` as a user runs it: what it would try, and with --verify the loop over trials whose times are made up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli.main import main
+from stepscope.core.trials import Change, NumericRow, Setup, Trial
+from tests.live_runs import write_rank, write_run
+from tests.shared_data import DEMO
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder whose one recording is the demo's: a serial loader, and nothing else."""
+    folder = write_run(tmp_path / "run", exit_code=0)
+    shutil.copy(DEMO, write_rank(folder, 0) / "window-20.pt.trace.json.gz")
+    return folder
+
+
+class Trials:
+    """Real trials' place: a step takes 80 ms, with workers 40, and with a different loss where `parts` says so."""
+
+    def __init__(self, after_ms: float = 40.0, *, parts: bool = False) -> None:
+        self.after_ms, self.parts = after_ms, parts
+        self.changes: list[Change] = []
+        self.profiled: list[Change] = []
+
+    def __call__(self, command: Sequence[str], folder: Path, change: Change, **more: Any) -> Trial:
+        assert command == ("python", "train.py")
+        self.changes.append(change)
+        is_after = "num_workers" in change.knobs
+        ms = (self.after_ms if is_after else 80.0) + len(self.changes) % 3 * 0.1
+        if more.get("profile"):
+            self.profiled.append(change)
+            write_run(folder, exit_code=0)
+            shutil.copy(DEMO, write_rank(folder, 0) / "window-20.pt.trace.json.gz")
+        loss = 2.0 if is_after and self.parts else 1.0
+        rows = [NumericRow(step=step, loss=loss, grad_norm=1.0, parameters=None, parameter_norm=1.0) for step in range(1, 6)]
+        return Trial(
+            folder=str(folder),
+            change=change,
+            exit_code=0,
+            step_ns=tuple(int((ms + step % 5 * 0.01) * 1e6) for step in range(30)),
+            wall_s=1.0,
+            setup=Setup(world_size=1, batch_size=8, num_batches=1.0),
+            taken=dict.fromkeys(change.knobs, 1),
+            numerics=tuple(rows) if more.get("with_numerics") else (),
+        )
+
+
+def fix(run: Path, out: Path, *more: str) -> tuple[int, Path]:
+    return main(["fix", str(run), "--out", str(out), *more]), out
+
+
+def test_without_verify_it_says_what_it_would_try(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fix", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert "1 finding, 1 of which can be tried from outside" in text
+    assert "num_workers=8, persistent_workers=true" in text
+    assert "command: python train.py" in text
+
+
+def test_a_mend_that_is_proven_stays(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = Trials()
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", trials)
+    code, out = fix(run, tmp_path / "out", "--verify", "--format", "json")
+    assert code == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "stepscope.fix/1"
+    assert told["kept"] == {"num_workers": 8, "persistent_workers": True}
+    assert told["speedup"]["value"] == pytest.approx(2.0, rel=0.01)
+    (finding,) = told["findings"]
+    assert (finding["code"], finding["outcome"]) == ("serial-loader", "kept")
+    # 1.84 was predicted and 2.00 came: the prediction stands beside what it gave.
+    assert finding["verification"]["prediction"]["verdict"] == "too low"
+    assert finding["verification"]["numerics"]["loss"]["largest"] == 0
+    # Looked at again with what was kept; its recording has the same finding, which is not tried twice.
+    assert [dict(change.knobs) for change in trials.profiled] == [told["kept"]]
+    assert json.loads((out / "fix.json").read_text())["kept"] == told["kept"]
+
+
+def test_a_mend_that_gives_nothing_is_put_back(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", Trials(after_ms=80.0))
+    code, _ = fix(run, tmp_path / "out", "--verify", "--no-check")
+    assert code == 1
+    text = capsys.readouterr().out
+    assert "Nothing was kept of 1 finding" in text
+    assert "put back" in text
+    assert "no gain" in text
+
+
+def test_a_mend_that_changes_what_is_computed_is_put_back(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", Trials(parts=True))
+    assert fix(run, tmp_path / "out", "--verify")[0] == 1
+    assert "what is computed differs" in " ".join(capsys.readouterr().out.split())
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", Trials(parts=True))
+    assert fix(run, tmp_path / "out2", "--verify", "--allow-numerics", "--format", "markdown")[0] == 0
+    text = capsys.readouterr().out
+    assert "| serial-loader | 1.84x" in text
+    assert "| kept |" in text
+
+
+def test_a_run_that_hides_its_command_needs_it_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    masked = write_run(tmp_path / "masked", command=["python", "train.py", "--token", "(masked)"], exit_code=0)
+    assert main(["fix", str(masked)]) == 2
+    assert "had a secret in it" in capsys.readouterr().err
+    none = write_run(tmp_path / "none", command=[])
+    assert main(["fix", str(none)]) != 0
+    assert "--command 'python train.py'" in capsys.readouterr().err
+    assert main(["fix", str(tmp_path / "nothing")]) != 0
+    assert "is not the folder of a run" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
+    assert fix(run, tmp_path / "out", "--verify")[0] == 2
+    assert "not empty" in capsys.readouterr().err

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli import verify
+from stepscope.core.trials import Change, NumericRow, Setup, Trial
+from stepscope.errors import FormatError, InputError, UsageError
+from stepscope.experiments import trial as trials
+from stepscope.report.names import clean
+from tests.shared_data import ROOT
+
+SCHEMA = json.loads((ROOT / "docs" / "verification.schema.json").read_text(encoding="utf-8"))
+SETUP = Setup(world_size=1, batch_size=16, num_batches=1.0, num_parameters=10)
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for (batch,) in DataLoader(TensorDataset(torch.randn(4000, 8)), batch_size=4):
+    loss = model(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+Faker = Callable[[str, int, Change], Trial]
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    verify.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def run(*words: str) -> int:
+    return verify.run(parsed(*words))
+
+
+def conforms(value: Any, schema: dict[str, Any], at: str = "$") -> None:
+    """The part of JSON Schema that ours uses."""
+    if "$ref" in schema:
+        schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]]
+    kinds: dict[str, Any] = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "number": (int, float),
+        "integer": int,
+        "boolean": bool,
+        "null": type(None),
+    }
+    if "anyOf" in schema:
+        assert any(_fits(value, one, at) for one in schema["anyOf"]), at
+        return
+    if "const" in schema:
+        assert value == schema["const"], at
+    if "enum" in schema:
+        assert value in schema["enum"], at
+    if "type" in schema:
+        wanted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        assert any(isinstance(value, kinds[kind]) for kind in wanted), f"{at} is {value!r}"
+    if isinstance(value, dict) and "properties" in schema:
+        assert set(schema["required"]) == set(value), at
+        for key, item in value.items():
+            conforms(item, schema["properties"][key], f"{at}.{key}")
+    if isinstance(value, list):
+        for item in value:
+            conforms(item, schema["items"], f"{at}[]")
+
+
+def _fits(value: Any, schema: dict[str, Any], at: str) -> bool:
+    try:
+        conforms(value, schema, at)
+    except AssertionError:
+        return False
+    return True
+
+
+def trial(step_ms: float, **more: Any) -> Trial:
+    steps = tuple(round(step_ms * 1e6 * (1 + 0.01 * (i % 3))) for i in range(20))
+    rows = tuple(NumericRow(step=i, loss=2.0 / i, grad_norm=1.0, parameters="d", parameter_norm=3.0) for i in range(1, 21))
+    made = Trial(folder="f", change=Change(), exit_code=0, step_ns=steps, wall_s=1.0, is_cut=True, setup=SETUP, numerics=rows)
+    return replace(made, **more)
+
+
+@pytest.fixture
+def faked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Faker], list[Path]]:
+    """Trials that are made up, and the folders that were asked for."""
+
+    def install(fake: Faker) -> list[Path]:
+        folders: list[Path] = []
+
+        def run_trial(command: Sequence[str], folder: Path, change: Change, **_: Any) -> Trial:
+            folder.mkdir(parents=True)
+            folders.append(folder)
+            made = fake(folder.name.partition("-")[2], len(folders), change)
+            taken = dict.fromkeys(change.knobs, 1)
+            return replace(made, change=change, taken=made.taken or taken, folder=str(folder))
+
+        monkeypatch.setattr(trials, "run_trial", run_trial)
+        return folders
+
+    return install
+
+
+def faster(side: str, number: int, change: Change) -> Trial:
+    return trial((30 if side == "baseline" else 20) * (1 + 0.004 * (number % 5)))
+
+
+def test_two_commands_are_measured_in_turn_and_the_gain_is_told(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = faked(faster)
+    code = run("--baseline", f"{sys.executable} old.py", "--candidate", f"{sys.executable} new.py", "--out", str(tmp_path / "o"))
+    assert code == 0
+    sides = "".join("A" if "baseline" in folder.name else "B" for folder in folders)
+    assert sides == "AB" + "ABBA" + "BAAB"
+    captured = capsys.readouterr()
+    assert re.search(r"Gain proven: 1\.5[01]\d?x as fast \(1\.4\d+-1\.5\d+, 97 %\)", captured.out)
+    assert "new.py" in captured.out
+    assert captured.err.count("\n") == 10
+    assert "round 2 of at most 10: candidate, 20 steps, 20" in captured.err
+    assert json.loads((tmp_path / "o" / verify.RESULT_FILE).read_text())["verdict"] == "gain proven"
+
+
+def test_json_keeps_to_its_schema(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faked(faster)
+    words = ["--apply", "num_workers=4", "--predicted", "1.2", "--check", "--format", "json", "--out", str(tmp_path / "o")]
+    assert run(*words, "--", sys.executable, "train.py") == 0
+    told = json.loads(capsys.readouterr().out)
+    conforms(told, SCHEMA)
+    assert told["speedup"]["value"] == pytest.approx(1.5, rel=0.01)
+    assert told["speedup"]["low"] < 1.5 < told["speedup"]["high"]
+    assert told["candidate"]["change"]["knobs"] == {"num_workers": 4}
+    assert told["baseline"]["change"]["knobs"] == {}
+    assert told["prediction"]["verdict"] == "too low"
+    assert told["numerics"]["verdict"] == "bit-identical"
+    assert [entry["round"] for entry in told["runs"][:4]] == [None, None, None, 0]
+    assert set(SCHEMA["required"]) == set(told)
+
+
+def test_a_change_of_nothing_is_no_gain_and_fails(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faked(lambda side, number, change: trial(20 * (1 + 0.004 * (number % 3))))
+    assert run("--candidate-env", "X=1", "--out", str(tmp_path / "o"), "--", sys.executable, "train.py") == 1
+    assert "No gain: " in capsys.readouterr().out
+
+
+def test_a_gain_that_changes_the_numbers_fails_unless_allowed(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def other(side: str, number: int, change: Change) -> Trial:
+        made = faster(side, number, change)
+        rows = tuple(replace(row, loss=9.0 if side == "candidate" and row.step > 4 else row.loss) for row in made.numerics)
+        return replace(made, numerics=rows)
+
+    faked(other)
+    words = ["--apply", "tf32=true", "--check"]
+    assert run(*words, "--out", str(tmp_path / "a"), "--", sys.executable, "t.py") == 1
+    assert "the loss differs from step 5 on" in " ".join(capsys.readouterr().out.split())
+    assert run(*words, "--allow", "numerics", "--out", str(tmp_path / "b"), "--", sys.executable, "t.py") == 0
+
+
+def test_a_crash_is_shown_and_leaves_no_verdict(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = "Traceback\n  \x1b[31mValueError: [bold]wrong[/bold]"
+    faked(lambda side, number, change: trial(1, step_ns=(), exit_code=3, is_cut=False, tail=last))
+    assert run("--candidate-env", "X=1", "--check", "--out", str(tmp_path / "o"), "--", sys.executable, "t.py") == 2
+    printed = capsys.readouterr().out
+    assert "Refused: the baseline failed with exit code 3" in printed
+    assert "[bold]wrong[/bold]" in printed
+    assert "\x1b" not in printed
+    told = json.loads((tmp_path / "o" / verify.RESULT_FILE).read_text())
+    conforms(told, SCHEMA)
+    assert told["speedup"] is None
+
+
+@pytest.mark.parametrize("style", ["text", "markdown"])
+def test_refusals_name_both_values(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], style: str
+) -> None:
+    faked(lambda side, number, change: trial(9, setup=replace(SETUP, batch_size=16 if side == "baseline" else 32)))
+    words = ["--apply", "num_workers=1", "--format", style, "--out", str(tmp_path / "o")]
+    assert run(*words, "--", sys.executable, "t.py") == 2
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "16 for the baseline, 32 for the candidate" in printed
+
+
+def test_markdown_has_a_row_for_each_side(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faked(faster)
+    assert (
+        run("--apply", "serial-loader", "--format", "markdown", "--out", str(tmp_path / "o"), "--", sys.executable, "a|b*.py")
+        == 0
+    )
+    printed = capsys.readouterr().out
+    assert printed.startswith("## stepscope verify: Gain proven")
+    rows = [line for line in printed.splitlines() if line.startswith(("| baseline", "| candidate"))]
+    assert len(rows) == 2
+    assert all(row.count("|") == 7 for row in rows)
+    assert clean(printed.replace("\n", " "))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no command was given"),
+        (["--", "python", "t.py"], "the two sides are the same"),
+        (["--baseline", "python a.py", "--apply", "tf32=true", "--", "python", "b.py"], "given twice"),
+        (["--baseline", "python 'a.py", "--candidate", "python b.py"], "not a command line"),
+        (["--apply", "slow-model", "--", "python", "t.py"], "not a finding whose mend can be set"),
+        (["--apply", "num_workers", "--", "python", "t.py"], "with its value: --apply num_workers=..."),
+        (["--apply", "num_workers=lots", "--", "python", "t.py"], "num_workers cannot be 'lots'"),
+        (["--apply", "num_wokers=2", "--", "python", "t.py"], "num_wokers is not a setting"),
+        (["--apply", "num_workers=2", "--apply", "num_workers=3", "--", "python", "t.py"], "both 2 and 3"),
+        (["--candidate-env", "X", "--", "python", "t.py"], "write NAME=VALUE"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        verify.read_asked(parsed(*words))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--max-rounds", "1"],
+        ["--steps", "0"],
+        ["--precision", "200%"],
+        ["--allow", "all"],
+        ["--budget", "-1"],
+        ["--predicted", "fast"],
+    ],
+)
+def test_options_that_make_no_sense_are_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(*words)
+
+
+def test_shares_are_written_either_way() -> None:
+    assert parsed("--precision", "5%").precision == pytest.approx(parsed("--precision", "0.05").precision)
+
+
+def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(UsageError, match="not empty"):
+        run("--apply", "num_workers=1", "--out", str(tmp_path), "--", sys.executable, "t.py")
+
+
+def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
+    finding = {"code": "serial-loader", "predicted_speedup": 1.4, "predicted_low": 1.3, "predicted_high": 1.6}
+    file = tmp_path / "diagnosis.json"
+    file.write_text(json.dumps({"schema": "stepscope.diagnosis/1", "findings": [finding]}))
+    for place in (file, tmp_path):
+        for applied in ("serial-loader", "num_workers=3"):
+            arguments = parsed("--apply", applied, "--from", str(place), "--", "python", "t.py")
+            told = verify.read_prediction(arguments, verify.read_asked(arguments))
+            assert told is not None
+            assert (told.value, told.low, told.high) == (1.4, 1.3, 1.6)
+    arguments = parsed("--apply", "gc-pause", "--from", str(file), "--", "python", "t.py")
+    with pytest.raises(UsageError, match="no finding gc-pause; it has serial-loader"):
+        verify.read_prediction(arguments, verify.read_asked(arguments))
+    file.write_text('{"schema": "other/1", "findings": []}')
+    with pytest.raises(FormatError, match="not a diagnosis"):
+        verify.read_prediction(arguments, verify.read_asked(arguments))
+    file.unlink()
+    with pytest.raises(InputError, match="there is no"):
+        verify.read_prediction(arguments, verify.read_asked(arguments))
+
+
+def test_a_real_training_is_refused_a_knob_that_it_has_no_use_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        TRAIN.replace("DataLoader(TensorDataset(torch.randn(4000, 8)), batch_size=4)", "torch.randn(1000, 1, 4, 8)")
+    )
+    words = ["--apply", "num_workers=2", "--steps", "5", "--warm-up", "5", "--out", str(tmp_path / "o"), "--timeout", "120"]
+    assert run(*words, "--", sys.executable, str(script)) == 2
+    assert "num_workers was never set" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_real_training_computes_the_same_with_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three real runs with what they compute written down; the rounds that follow are of no interest here."""
+    from stepscope.core.experiment import BASELINE, CANDIDATE
+
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    words = ["--apply", "num_workers=1", "--steps", "6", "--warm-up", "5", "--timeout", "120", "--", sys.executable, str(script)]
+    arguments = parsed(*words)
+    runner = verify.Runner(verify.read_asked(arguments), tmp_path / "o", arguments)
+    made = verify.checked_runs(runner, verify.Progress(2))
+    assert [one.side for one in made] == [BASELINE, BASELINE, CANDIDATE]
+    assert made[2].trial.taken == {"num_workers": 1}
+    check = verify.check_of(made, None)
+    assert check.verdict == "bit-identical"
+    assert check.is_deterministic is True
+    assert check.loss.num >= 6
+    assert made[0].trial.setup == made[2].trial.setup

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from stepscope.errors import InputError
+from stepscope.experiments.bootstrap import (
+    Interval,
+    pace,
+    pace_variance,
+    ratio_of_medians,
+    ratio_of_paces,
+    ratio_over_runs,
+    smallest_change,
+    smallest_shown,
+    student,
+    student_level,
+)
+
+
+def autoregressive(generator: np.random.Generator, num: int, likeness: float, deviation: float) -> list[float]:
+    value, out = generator.normal() * deviation, []
+    for _ in range(num):
+        value = likeness * value + generator.normal() * deviation * math.sqrt(1 - likeness**2)
+        out.append(math.exp(value))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("level", "freedom", "table"),
+    [(0.95, 1, 12.7062), (0.95, 2, 4.30265), (0.95, 10, 2.22814), (0.99, 5, 4.03214), (0.9, 30, 1.69726)],
+)
+def test_student_is_that_of_the_printed_tables(level: float, freedom: float, table: float) -> None:
+    assert student(level, freedom) == pytest.approx(table, rel=1e-5)
+    assert student_level(table, freedom) == pytest.approx(level, abs=1e-5)
+
+
+def test_student_becomes_the_normal_one() -> None:
+    assert student(0.95, 1e7) == pytest.approx(statistics.NormalDist().inv_cdf(0.975), rel=1e-5)
+
+
+def test_ratio_is_before_over_after_and_repeats_itself() -> None:
+    before, after = [100.0, 110, 90, 105, 95] * 8, [50.0, 55, 45, 52, 48] * 8
+    interval = ratio_of_medians(before, after)
+    assert interval.value == 2.0
+    assert 1.8 < interval.low < 2.0 < interval.high < 2.2
+    assert interval == ratio_of_medians(before, after)
+    assert ratio_of_medians(after, before).value == 0.5
+
+
+def test_a_wait_with_every_fourth_step_is_seen_by_paces_alone() -> None:
+    even, waiting = [10.0] * 80, [10.0, 10.0, 10.0, 30.0] * 20
+    assert ratio_of_medians(waiting, even).value == 1.0
+    assert ratio_of_paces(waiting, even).value == pytest.approx((56 * 10 + 16 * 30) / 72 / 10)
+
+
+def test_few_steps_tell_nothing_of_how_sure_they_are() -> None:
+    interval = ratio_of_medians([2.0, 2.0], [1.0] * 30)
+    assert interval == Interval(value=2.0, low=0.0, high=math.inf)
+    assert not interval.is_bounded
+    assert smallest_change([2.0, 2.0], [1.0] * 30) == math.inf
+
+
+@pytest.mark.parametrize("steps", [[], [0.0, -1.0], [math.nan, math.inf]])
+def test_no_steps_are_refused(steps: list[float]) -> None:
+    with pytest.raises(InputError, match="no step was timed"):
+        ratio_of_medians(steps, [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.6])
+def test_the_interval_of_medians_covers_the_truth(likeness: float) -> None:
+    generator = np.random.default_rng(7)
+    covered = 0
+    for _ in range(200):
+        before, after = (autoregressive(generator, 60, likeness, 0.1) for _ in range(2))
+        interval = ratio_of_medians([1.2 * step for step in before], after, draws=300)
+        covered += interval.low <= 1.2 <= interval.high
+    assert 180 <= covered < 200, "19 in 20, within what 200 of them can tell"
+
+
+def test_runs_are_the_unit_not_steps() -> None:
+    """Two runs a side whose levels differ by 5 %: their steps, a thousand each, would prove a gain that is none."""
+    generator = np.random.default_rng(3)
+    sides = [
+        [[level * step for step in autoregressive(generator, 1000, 0, 0.01)] for level in levels]
+        for levels in ((1.06, 1.0), (1.0, 0.97))
+    ]
+    pooled = ratio_of_medians([step for run in sides[0] for step in run], [step for run in sides[1] for step in run])
+    assert pooled.low > 1
+    assert ratio_over_runs(*sides).low < 1
+
+
+def test_the_interval_over_runs_covers_the_truth() -> None:
+    generator = np.random.default_rng(11)
+    covered = 0
+    for _ in range(150):
+        sides = [
+            [
+                [math.exp(level) * step for step in autoregressive(generator, 15, 0.3, 0.05)]
+                for level in generator.normal(0, 0.03, 3)
+            ]
+            for _ in "ab"
+        ]
+        interval = ratio_over_runs(*sides, draws=300)
+        covered += interval.low <= 1 <= interval.high
+    assert 136 <= covered <= 150
+
+
+def test_over_single_runs_the_steps_are_all_that_is_known() -> None:
+    before, after = [2.0, 2.1, 1.9, 2.0], [1.0, 1.1, 0.9, 1.0]
+    assert ratio_over_runs([before], [after]) == ratio_of_paces(before, after)
+    lone = ratio_over_runs([before], [after, [1.2, 1.1, 1.0, 1.1]])
+    assert lone.low < 1 < lone.high, "one degree of freedom"
+    with pytest.raises(InputError, match="a run on each side"):
+        ratio_over_runs([], [after])
+
+
+def test_the_smallest_change_is_shown_four_times_in_five() -> None:
+    interval = Interval(value=1.0, low=math.exp(-0.0196), high=math.exp(0.0196))
+    assert math.log(smallest_shown(interval)) == pytest.approx(0.01 * (1.95996 + 0.84162), rel=1e-4)
+
+
+def test_pace_leaves_out_a_twentieth_at_each_end() -> None:
+    steps = [float(step) for step in range(1, 41)]
+    assert pace([*steps[:-1], 1e9]) == statistics.fmean(steps[2:-2])
+    assert pace([5.0]) == 5.0
+
+
+def test_pace_variance_is_that_of_a_mean() -> None:
+    steps = np.random.default_rng(0).normal(100, 5, 100)
+    assert math.sqrt(pace_variance(list(steps), draws=2000)) == pytest.approx(0.005, rel=0.35)
+    assert pace_variance([1.0, 2.0]) == 0.0

@@ -1,0 +1,312 @@
+"""Two runs compared: the ratio and its interval, what is not the same work, predictions held, and real pairs of the lab."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stepscope.cli.diagnose import diagnose_paths
+from stepscope.core.comparison import Comparison
+from stepscope.core.diagnosis import Finding
+from stepscope.errors import FormatError
+from stepscope.experiments.compare import compare
+from stepscope.experiments.compare_read import read_side
+from stepscope.experiments.compare_saved import side_of_json
+from stepscope.experiments.compare_side import CompareSide, WorkDone, side_of
+from stepscope.report.json import to_json
+from tests.experiments.test_pairing import pieces
+from tests.live_runs import add_steps, row, write_rank, write_run
+from tests.shared_data import SHARED, needs_shared
+
+MS = 1_000_000
+
+
+def side(label: str, steps: Sequence[float] = (), **more: object) -> CompareSide:
+    """A run of these unprofiled steps, in ms."""
+    known = CompareSide(
+        label=label,
+        kind="run",
+        step_ns=statistics.median(steps) * MS if steps else None,
+        step_source="measured",
+        unprofiled=tuple(round(ms * MS) for ms in steps),
+        knobs={},
+        is_judged=True,
+    )
+    return replace(known, **more)  # type: ignore[arg-type]
+
+
+def noisy(middle: float, num: int, seed: int, spread: float = 0.02) -> list[float]:
+    chance = random.Random(seed)
+    return [middle * (1 + spread * chance.gauss(0, 1)) for _ in range(num)]
+
+
+def finding(code: str, gain: float = 2.0) -> Finding:
+    return Finding(
+        code=code,
+        bound="host",
+        summary="",
+        action="",
+        evidence=(),
+        ranks=(0,),
+        predicted_speedup=gain,
+        predicted_low=gain * 0.95,
+        predicted_high=gain * 1.05,
+        predicted_step_ms=1.0,
+    )
+
+
+def test_a_speedup_is_before_over_after_and_its_interval_mostly_holds_the_truth() -> None:
+    holds = 0
+    for seed in range(20):
+        before, after = noisy(20, 80, seed), noisy(10, 60, seed + 100)
+        found = compare(side("a", before), side("b", after)).speedup
+        assert found.value == pytest.approx(statistics.median(before) / statistics.median(after), rel=1e-6)
+        assert found.verdict == "faster"
+        low, high, smallest = found.low or 0.0, found.high or 0.0, found.smallest or 0.0
+        assert 1.9 < low < (found.value or 0.0) < high < 2.1
+        assert 1 < smallest < 1.05
+        holds += low < 2.0 < high
+    assert holds >= 16
+
+
+def test_a_slower_run_is_under_one() -> None:
+    found = compare(side("a", noisy(10, 60, 1)), side("b", noisy(12, 60, 2))).speedup
+    assert (found.high or 9) < 1
+    assert found.verdict == "slower"
+
+
+def test_the_same_run_twice_is_no_difference_seen() -> None:
+    found = compare(side("a", noisy(10, 60, 3)), side("b", noisy(10, 60, 4))).speedup
+    assert (found.low or 9) < 1 < (found.high or 0)
+    assert found.verdict == "no difference seen"
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 7])
+def test_few_steps_give_no_interval(num: int) -> None:
+    found = compare(side("a", noisy(20, num, 1)), side("b", noisy(10, 50, 2))).speedup
+    assert (found.low, found.high, found.smallest, found.verdict) == (None, None, None, "not told")
+    assert f"{num} step" in found.why
+
+
+def test_given_step_times_have_a_ratio_and_no_interval() -> None:
+    a, b = (side(name, step_ns=ms * MS, step_source="given", unprofiled=()) for name, ms in (("a", 30.0), ("b", 12.0)))
+    found = compare(a, b).speedup
+    assert found.value == 2.5
+    assert found.low is None
+    assert "given" in found.why
+
+
+def test_profiled_and_unprofiled_steps_are_never_compared() -> None:
+    unprofiled = side("a", noisy(10, 50, 1))
+    recorded = side("b", recorded=(12 * MS,) * 10, recorded_ns=12 * MS, step_source="trace")
+    found = compare(unprofiled, recorded)
+    assert found.speedup.value is None
+    assert found.speedup.verdict == "not told"
+    both = compare(replace(unprofiled, recorded=(24 * MS,) * 10), recorded)
+    assert both.speedup.value == 2.0
+    assert both.before.source == "recorded"
+    assert any("under a profiler" in note for note in both.notes)
+
+
+def test_a_burst_that_the_median_does_not_see_is_told() -> None:
+    bursty = [10.0, 10.0, 10.0, 40.0] * 20
+    found = compare(side("a", bursty), side("b", noisy(10, 80, 5, spread=0.001)))
+    assert found.speedup.value == pytest.approx(1.0, rel=0.01)
+    assert any("bursts" in note for note in found.notes)
+
+
+def test_one_run_each_points_to_verify() -> None:
+    assert any("stepscope verify" in note for note in compare(side("a", noisy(9, 20, 1)), side("b", noisy(9, 20, 2))).notes)
+
+
+def test_another_batch_size_is_no_speedup_and_samples_in_a_second_are_compared() -> None:
+    work = WorkDone(world_size=2, batch_size=8, num_batches=1.0)
+    found = compare(side("a", noisy(10, 60, 1), work=work), side("b", noisy(15, 60, 2), work=replace(work, batch_size=16)))
+    assert found.unequal == ("batch size: 8 -> 16",)
+    assert found.speedup.verdict == "slower"
+    assert found.throughput is not None
+    assert found.throughput.value == pytest.approx((found.speedup.value or 0) * 2)
+    assert found.throughput.verdict == "faster"
+
+
+def test_the_same_batch_is_the_same_work() -> None:
+    work = WorkDone(world_size=1, batch_size=8, num_batches=1.0, flops=1e12)
+    found = compare(side("a", noisy(10, 20, 1), work=work), side("b", noisy(10, 20, 2), work=replace(work, flops=1.01e12)))
+    assert found.unequal == ()
+    assert found.throughput is None
+
+
+def test_flops_tell_where_no_batch_is_known() -> None:
+    found = compare(
+        side("a", noisy(10, 20, 1), work=WorkDone(flops=1e12)), side("b", noisy(10, 20, 2), work=WorkDone(flops=3e12))
+    )
+    assert found.throughput_unit == "FLOPs"
+    assert found.throughput is not None
+    assert found.throughput.value == pytest.approx(3 * (found.speedup.value or 0))
+    assert found.unequal
+
+
+def test_a_prediction_is_held_against_what_it_gave() -> None:
+    a = side("a", noisy(20, 60, 1), findings=(finding("gone-one", 2.0), finding("stays", 1.5), finding("blind", 1.2)))
+    b = side("b", noisy(10, 60, 2), findings=(finding("stays", 1.4), finding("fresh", 1.1)), abstained=frozenset({"blind"}))
+    held = {one.code: one for one in compare(a, b).held}
+    assert {code: one.status for code, one in held.items()} == {
+        "gone-one": "gone", "stays": "still there", "blind": "not judged", "fresh": "new"
+    }  # fmt: skip
+    assert held["gone-one"].measured == pytest.approx(2.0, rel=0.05)
+    assert held["gone-one"].agrees is True
+    assert held["stays"].measured is None
+    wrong = compare(replace(a, findings=(finding("gone-one", 4.0),)), b).held[0]
+    assert wrong.agrees is False
+
+
+def test_findings_gone_at_once_are_held_together() -> None:
+    a = side("a", noisy(20, 20, 1), findings=(finding("one", 1.6), finding("two", 1.3)), ladder=(1.6, 1.95))
+    found = compare(a, side("b", noisy(10, 20, 2)))
+    assert found.predicted_together == 1.95
+    assert all(one.agrees is None for one in found.held)
+    assert any("2 findings are gone at once" in note for note in found.notes)
+
+
+def test_a_run_that_was_not_judged_mended_nothing() -> None:
+    a = side("a", noisy(20, 20, 1), findings=(finding("one"),))
+    assert compare(a, side("b", noisy(10, 20, 2), is_judged=False)).held[0].status == "not judged"
+
+
+def recorded_run(folder: Path, dur_ms: float, workers: int, **notes: object) -> Path:
+    run = write_run(folder, command=["python", "train.py", "--workers", str(workers)])
+    loader = {"is_feeding": True, "num_workers": workers, "batch_size": 32}
+    told = {"flags": {"matmul_tf32": False}, "environment": {"OMP_NUM_THREADS": "8", "MASTER_PORT": str(29500 + workers)}}
+    rank = write_rank(run, 0, loaders=[loader], **(told | notes))
+    chance = random.Random(workers)
+    add_steps(rank, [row(step, dur_ms=dur_ms * (1 + 0.01 * chance.random())) for step in range(5, 65)])
+    return run
+
+
+def run_side(path: Path) -> CompareSide:
+    return read_side([str(path)], path.name, diagnose_paths([str(path)], step_ms=None, use_cache=False, jobs=1), use_cache=False)
+
+
+def test_run_folders_are_compared_by_their_timed_steps_and_settings(tmp_path: Path) -> None:
+    a = recorded_run(tmp_path / "a", 20.0, 0)
+    b = recorded_run(tmp_path / "b", 10.0, 4, flags={"matmul_tf32": True})
+    found = compare(run_side(a), run_side(b))
+    assert (found.before.source, found.before.num_steps) == ("unprofiled", 60)
+    assert found.speedup.value == pytest.approx(2.0, rel=0.02)
+    assert found.speedup.verdict == "faster"
+    told = {knob.name: (knob.before, knob.after) for knob in found.knobs}
+    assert told["loader.num_workers"] == ("0", "4")
+    assert told["flags.matmul_tf32"] == ("False", "True")
+    assert "environment.MASTER_PORT" not in told
+    assert "environment.OMP_NUM_THREADS" not in told
+    assert found.before.samples == 32
+    assert found.unequal == ()
+
+
+def test_a_kept_diagnosis_of_a_run_has_the_interval_of_its_mean(tmp_path: Path) -> None:
+    paths = [recorded_run(tmp_path / name, ms, 2) for name, ms in (("a", 20.0), ("b", 10.0))]
+    texts = [to_json(diagnose_paths([str(path)], step_ms=None, use_cache=False, jobs=1)) for path in paths]
+    found = compare(*(side_of_json(text, name) for text, name in zip(texts, "ab", strict=True)))
+    assert found.before.source == "kept"
+    assert found.speedup.value == pytest.approx(2.0, rel=0.02)
+    assert 1.9 < (found.speedup.low or 0) < (found.speedup.value or 0) < (found.speedup.high or 0) < 2.1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"schema": "stepscope.diagnosis/1"}', '{"schema": "stepscope.diagnosis/9", "step": 1}'],
+    ids=["cut", "list", "empty", "other"],
+)
+def test_what_is_no_diagnosis_is_refused_in_words(text: str) -> None:
+    with pytest.raises(FormatError, match="Diagnose its traces again"):
+        side_of_json(text, "a.json")
+
+
+TRUTH = json.loads((SHARED / "lab" / "truth.json").read_text())["cases"] if (SHARED / "lab" / "truth.json").is_file() else {}
+
+
+def lab_pair(name: str) -> Comparison:
+    sides = []
+    for which in ("slow", "fixed"):
+        path = str(SHARED / "lab" / "single" / f"{name}.{which}.pt.trace.json.gz")
+        told = diagnose_paths([path], step_ms=TRUTH[name][f"{which}_ms"], use_cache=False, jobs=1)
+        sides.append(read_side([path], which, told, use_cache=False))
+    found = compare(*sides)
+    found.self_check()
+    return found
+
+
+# What the lab's planted fault must be seen as: the part that changed most, and operators at the head of what changed.
+LAB = {
+    "elementwise_chain": ("compute", {"aten::mul", "aten::tanh"}, "replaced"),
+    "nchw": ("compute", {"aten::native_batch_norm_backward"}, "kernels"),
+    "h2d_pageable": ("transfer", {"aten::copy_"}, "kernels"),
+    "launch_tiny": ("idle_launch", {"aten::addmm"}, "launcher"),
+}
+
+
+@needs_shared
+@pytest.mark.parametrize("name", LAB)
+def test_the_planted_fault_is_what_changed(name: str) -> None:
+    part, ops, how = LAB[name]
+    found = lab_pair(name)
+    assert found.speedup.value == pytest.approx(TRUTH[name]["speedup"], rel=0.01)
+    account = found.account("part")
+    assert account is not None
+    assert account.rows[0].name == part
+    assert account.after_ns - account.before_ns == round((TRUTH[name]["fixed_ms"] - TRUTH[name]["slow_ms"]) * MS)
+    assert found.device is not None
+    first = found.device.changed[0]
+    assert how in first.how
+    assert first.before is not None
+    assert ops & set(first.before.ops)
+    gone = {one.code: one for one in found.held if one.status == "gone"}
+    cause = next(gone[code] for code in TRUTH[name]["causes"] if code in gone)
+    assert cause.agrees is True
+    assert found.unequal == ()
+
+
+@needs_shared
+def test_another_model_is_not_the_same_work() -> None:
+    sides = []
+    for name in ("nchw.fixed", "launch_tiny.slow"):
+        path = str(SHARED / "lab" / "single" / f"{name}.pt.trace.json.gz")
+        sides.append(read_side([path], name, diagnose_paths([path], step_ms=None, use_cache=False, jobs=1), use_cache=False))
+    found = compare(*sides)
+    found.self_check()
+    assert any(why.startswith("FLOPs a step") for why in found.unequal)
+    assert found.throughput_unit == "FLOPs"
+
+
+def test_work_without_counterparts_on_both_sides_is_another_models() -> None:
+    first = pieces([("forward aten::cudnn_convolution[1]", "conv", 900), ("optimizer aten::add[1]", "add", 100)])
+    second = pieces([("forward aten::mm[2]", "gemm", 800), ("optimizer aten::add[1]", "add", 100)])
+    steps = noisy(10, 20, 1)
+    found = compare(side("a", steps, pieces=first), side("b", steps, pieces=second))
+    assert found.unequal == (
+        "90% of the first one's work and 89% of the second's have no counterpart in the other: another model?",
+    )
+    assert compare(side("a", steps, pieces=first), side("b", steps, pieces=first)).unequal == ()
+
+
+@needs_shared
+def test_a_trace_against_itself_shows_no_change_at_all() -> None:
+    path = str(SHARED / "lab" / "single" / "nchw.fixed.pt.trace.json.gz")
+    told = diagnose_paths([path], step_ms=None, use_cache=False, jobs=1)
+    again = read_side([path], "again", told, use_cache=False)
+    found = compare(again, again)
+    assert found.device is not None
+    assert found.device.changed == ()
+    assert all(row.change_ns == 0 for account in found.accounts for row in (*account.rows, account.rest))
+    assert {one.status for one in found.held} <= {"still there", "not judged"}
+    assert found.speedup.value == 1.0
+    # What the facts alone keep gives the same busy time, by operators without shapes.
+    kept = compare(side_of("kept", told), side_of("kept", told))
+    assert kept.device is not None
+    assert kept.device.before_ns == found.device.before_ns

@@ -1,0 +1,157 @@
+"""Who wins, on made-up clocks: drift does not choose, luck is not a gain, and what fails drops out."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from stepscope.core.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG
+from stepscope.core.trials import Value
+from stepscope.experiments.kernel_bench import Sampled
+from stepscope.experiments.kernel_choice import gain, timed
+from stepscope.experiments.kernel_timing import Race, Raced
+from stepscope.experiments.kernel_tune import Plan, SweepPolicy, tune_kernel
+from stepscope.experiments.kernel_worker import Described
+from tests.kernels.running import Scripted, case
+
+
+def raced(bench: Scripted, names: list[str], *, has_reference: bool = False) -> Raced:
+    settings: dict[int, dict[str, Value]] = {at: {} if name == "base" else {"k": name} for at, name in enumerate(names)}
+    race = Race(
+        bench=bench,
+        case=case((4, 4)),
+        settings=dict(settings),
+        baseline=0,
+        has_reference=has_reference,
+        sample_s=1e-3,
+        limit_s=1.0,
+        now=lambda: 0.0,
+        deadline=10.0,
+    )
+    return race.run()
+
+
+def test_the_fastest_wins_with_its_gain_over_the_baseline() -> None:
+    found = raced(Scripted({"base": 200.0, "a": 150.0, "b": 100.0, "reference": 120.0}), ["base", "a", "b"], has_reference=True)
+    assert found.winner == 2
+    assert found.gain is not None
+    assert found.gain.value == pytest.approx(2.0)
+    assert found.times[-1].ns == 120.0
+    assert found.ties == ()
+
+
+class Drifting(Scripted):
+    """A device that slows down all the while, by half in the end."""
+
+    def drift(self, name: str) -> float:
+        return 1 + len(self.log) / 200
+
+
+def test_a_device_that_slows_down_does_not_choose_the_winner() -> None:
+    names = [f"c{at}" for at in range(12)]
+    times = {"base": 110.0, **{name: 110.0 - at for at, name in enumerate(names)}}
+    for order in (["base", *names], ["base", *reversed(names)]):
+        found = raced(Drifting(times), order)
+        assert found.winner is not None
+        assert order[found.winner] in ("c11", "c10")
+
+
+class Noisy(Scripted):
+    def __init__(self, times: dict[str, float], seed: int) -> None:
+        super().__init__(times)
+        self._random = random.Random(seed)
+
+    def drift(self, name: str) -> float:
+        return math.exp(self._random.gauss(0, 0.2))
+
+
+def test_of_equal_configurations_the_baseline_stands() -> None:
+    """Twenty alike: the luckiest is rarely named a gain. One interval in forty may be above 1 by chance."""
+    names = ["base", *(f"c{at}" for at in range(19))]
+    claims = sum(raced(Noisy(dict.fromkeys(names, 100.0), seed), names).gain is not None for seed in range(100))
+    assert claims <= 7
+
+
+def test_a_real_gain_is_shown_through_the_same_noise() -> None:
+    times = {"base": 200.0, "a": 200.0, "b": 100.0}
+    assert all(raced(Noisy(times, seed), ["base", "a", "b"]).winner == 2 for seed in range(20))
+
+
+class Breaking(Scripted):
+    """One that fails after some samples."""
+
+    def sample(self, settings, case, inner, limit_s):  # type: ignore[no-untyped-def]
+        told = super().sample(settings, case, inner, limit_s)
+        return Sampled(ns=None, why="its process ended") if self.log.count("b") > 5 and settings == {"k": "b"} else told
+
+
+def test_one_that_fails_while_it_is_timed_cannot_win() -> None:
+    found = raced(Breaking({"base": 200.0, "a": 150.0, "b": 100.0}), ["base", "a", "b"])
+    assert found.winner == 1
+    assert found.failed == {2: "its process ended"}
+
+
+def test_intervals_of_a_gain_are_order_statistics() -> None:
+    """Of six pairs the least and the largest ratio are a 96.9 % interval; five have none."""
+    ratios = [1.1, 1.3, 1.2, 1.6, 1.4, 1.5]
+    found = gain([ratio * 10 for ratio in ratios], [10.0] * 6)
+    assert (found.low, found.value, found.high) == pytest.approx((1.1, 1.35, 1.6))
+    assert gain([11.0] * 5, [10.0] * 5).low == 0
+    told = timed([float(at) for at in range(1, 12)])
+    assert told is not None
+    assert (told.low_ns, told.ns, told.high_ns) == (2.0, 6.0, 10.0)
+
+
+def swept(bench: Scripted, names: list[str], *, now: Callable[[], float] | None = None, budget_s: float = 100.0):  # type: ignore[no-untyped-def]
+    described = Described(
+        name="m:f", is_module=False, reference="m:plain", has_reference=True, has_inputs=False, needs_settings=(), shapes=None,
+        edges=None, configs=None, autotuned=(), default_ways=(), device="a device", kind="cpu", cache_bytes=10, spec=None,
+        versions={"torch": "2"}, is_interpreted=False, allows_tf32=False,
+    )  # fmt: skip
+    plan = Plan(
+        described=described,
+        cases=(case((1, 1), is_timed=False), case((4, 4)), case((8, 8))),
+        configs=tuple({} if name == "base" else {"k": name} for name in names),
+        has_baseline=True,
+        by="call",
+        cold=False,
+        gradients=False,
+        roofs=None,
+    )
+    policy = SweepPolicy(budget_s=budget_s)
+    return tune_kernel(bench, plan, policy, lambda _: None, now or (lambda: 0.0))
+
+
+def test_what_is_wrong_is_never_timed_and_never_wins() -> None:
+    bench = Scripted({"base": 200.0, "fast": 1.0, "good": 150.0, "broken": 1.0, "reference": 120.0}, ("fast",), ("broken",))
+    found = swept(bench, ["base", "fast", "good", "broken"])
+    assert [one.outcome for one in found.tryings] == [RIGHT, WRONG, RIGHT, FAILED]
+    assert "fast" not in bench.log
+    assert "broken" not in bench.log
+    assert [one.winner for one in found.cases] == [2, 2]
+    assert found.overall == 2
+    wrong = found.tryings[1].worst
+    assert wrong is not None
+    assert (wrong.error, wrong.case.words) == (0.5, "1x1 float32")
+    assert bench.checked.count("fast") == 3
+    assert bench.checked.count("broken") == 1
+
+
+def test_a_spent_budget_leaves_the_rest_untried_and_says_so() -> None:
+    seconds = iter(range(100_000))
+    found = swept(Scripted(dict.fromkeys(["base", "a", "b", "c", "reference"], 5.0)), ["base", "a", "b", "c"],
+                  now=lambda: float(next(seconds)), budget_s=14.0)  # fmt: skip
+    outcomes = [one.outcome for one in found.tryings]
+    assert outcomes[0] == RIGHT
+    assert outcomes[-1] == NOT_TRIED
+    assert any("not tried" in note for note in found.notes)
+    assert found.cases[0].winner == 0
+
+
+def test_a_sweep_in_which_all_are_wrong_has_no_winner() -> None:
+    found = swept(Scripted({"base": 1.0, "a": 2.0, "reference": 3.0}, wrong=("base", "a")), ["base", "a"])
+    assert [one.winner for one in found.cases] == [None, None]
+    assert found.overall is None

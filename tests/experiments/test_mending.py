@@ -1,0 +1,173 @@
+"""The loop over findings, with looks and proofs made up: what is kept, what is put back, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from stepscope.core.diagnosis import Finding
+from stepscope.core.experiment import NO_GAIN, PROVEN, WORSE, Gap, Interval, NumericsCheck, Prediction, SideSummary, Verified
+from stepscope.core.mended import BY_HAND, KEPT, NOT_TRIED, PUT_BACK
+from stepscope.core.trials import Change
+from stepscope.experiments.mending import MendPolicy, mend, propose, settings_for
+from stepscope.experiments.numerics_check import DIFFERS, IDENTICAL
+
+
+def finding(code: str, gain: float = 1.5, action: str = "do it", *, changes_numerics: bool = False) -> Finding:
+    return Finding(
+        code=code,
+        bound="host",
+        summary=f"{code} is there.",
+        action=action,
+        evidence=(),
+        ranks=(0,),
+        predicted_speedup=gain,
+        predicted_low=gain,
+        predicted_high=gain,
+        predicted_step_ms=1.0,
+        changes_numerics=changes_numerics,
+    )
+
+
+def proof(verdict: str, value: float = 1.0, numerics: str | None = None) -> Verified:
+    side = SideSummary(num_runs=4, step_ns=1e6, run_spread=0.01, mean_ns=1e6)
+    gap = Gap(num=3, largest=0.5, at_step=1, first_step=1)
+    check = None
+    if numerics is not None:
+        check = NumericsCheck(
+            verdict=numerics,
+            because="losses part",
+            tolerance=1e-4,
+            loss=gap,
+            grad_norm=gap,
+            parameter_norm=gap,
+            loss_floor=gap,
+            grad_norm_floor=gap,
+            parameter_norm_floor=gap,
+            is_deterministic=True,
+            num_parameters_equal=0,
+        )
+    return Verified(
+        verdict=verdict,
+        because="so it is",
+        speedup=Interval(value=value, low=value, high=value),
+        runs=(),
+        baseline=side,
+        candidate=side,
+        num_rounds=2,
+        num_looks=1,
+        smallest=1.01,
+        check=check,
+    )
+
+
+class Clock:
+    """A run whose step is the product of what each setting gives."""
+
+    def __init__(self, gains: dict[str, float], findings: Sequence[Finding], numerics: str = IDENTICAL) -> None:
+        self.gains, self.findings, self.numerics = gains, findings, numerics
+        self.proofs: list[tuple[dict[str, object], dict[str, object]]] = []
+        self.looks: list[dict[str, object]] = []
+
+    def look(self, change: Change) -> Sequence[Finding]:
+        self.looks.append(dict(change.knobs))
+        return [one for one in self.findings if not set(settings_for(one) or {"?": 0}) <= set(change.knobs)]
+
+    def prove(self, before: Change, after: Change, _: Prediction | None) -> Verified:
+        self.proofs.append((dict(before.knobs), dict(after.knobs)))
+        value = 1.0
+        for name in set(after.knobs) - set(before.knobs):
+            value *= self.gains.get(name, 1.0)
+        return proof(PROVEN if value > 1.01 else WORSE if value < 0.99 else NO_GAIN, value, self.numerics)
+
+
+def test_what_is_proven_stays_and_what_is_not_is_put_back() -> None:
+    clock = Clock(
+        {"num_workers": 2.0, "fused_optimizer": 0.8, "cudnn_benchmark": 1.3},
+        [finding("serial-loader"), finding("looped-optimizer"), finding("device-sync"), finding("untuned-convolution")],
+    )
+    attempts, kept, whole, left = mend(clock.look, clock.prove)
+    assert [(one.code, one.outcome) for one in attempts] == [
+        ("serial-loader", KEPT),
+        ("looped-optimizer", PUT_BACK),
+        ("device-sync", BY_HAND),
+        ("untuned-convolution", KEPT),
+    ]
+    assert set(kept.knobs) == {"num_workers", "persistent_workers", "cudnn_benchmark"}
+    assert attempts[1].why == "worse: so it is"
+    # The third was tried on top of the first, without what was put back.
+    before, after = clock.proofs[2]
+    assert set(after) - set(before) == {"cudnn_benchmark"}
+    assert "fused_optimizer" not in before
+    # At the end, everything against nothing.
+    assert clock.proofs[-1] == ({}, dict(kept.knobs))
+    assert whole is not None
+    assert whole.speedup is not None
+    assert whole.speedup.value == pytest.approx(2.6)
+    # Looked at once at first, and once after each mend that stayed.
+    assert len(clock.looks) == 3
+    assert left == ()
+
+
+def test_one_mend_alone_is_not_proven_twice() -> None:
+    clock = Clock({"cudnn_benchmark": 1.3}, [finding("untuned-convolution")])
+    attempts, _, whole, _ = mend(clock.look, clock.prove)
+    assert len(clock.proofs) == 1
+    assert whole is attempts[0].verified
+
+
+def test_findings_that_a_mend_brings_to_light_are_tried_too() -> None:
+    clock = Clock({"num_workers": 2.0, "cudnn_benchmark": 1.3}, [])
+
+    def look(change: Change) -> Sequence[Finding]:
+        return [finding("untuned-convolution")] if "num_workers" in change.knobs else [finding("serial-loader")]
+
+    attempts, _, _, _ = mend(look, clock.prove)
+    assert [one.code for one in attempts] == ["serial-loader", "untuned-convolution"]
+
+
+def test_a_faster_run_that_computes_something_else_is_put_back() -> None:
+    clock = Clock({"cudnn_benchmark": 1.3}, [finding("untuned-convolution")], numerics=DIFFERS)
+    attempts, kept, whole, _ = mend(clock.look, clock.prove)
+    assert attempts[0].outcome == PUT_BACK
+    assert "losses part" in attempts[0].why
+    assert kept.is_none
+    assert whole is None
+    allowed, _, _, _ = mend(clock.look, clock.prove, policy=MendPolicy(allows_numerics=True))
+    assert allowed[0].outcome == KEPT
+
+
+def test_a_mend_known_to_change_numbers_is_not_tried_unasked() -> None:
+    clock = Clock({"tf32": 2.0}, [finding("fp32-matmul", changes_numerics=True)])
+    attempts, _, _, _ = mend(clock.look, clock.prove)
+    assert attempts[0].outcome == BY_HAND
+    assert "--allow-numerics" in attempts[0].why
+    assert clock.proofs == []
+    attempts, _, _, _ = mend(clock.look, clock.prove, policy=MendPolicy(allows_numerics=True))
+    assert attempts[0].outcome == KEPT
+
+
+def test_little_promised_and_too_many_are_not_tried() -> None:
+    clock = Clock({}, [finding("serial-loader", gain=1.001), finding("looped-optimizer"), finding("gc-pause")])
+    attempts, _, _, _ = mend(clock.look, clock.prove, policy=MendPolicy(most=1))
+    assert [one.outcome for one in attempts] == [NOT_TRIED, PUT_BACK, NOT_TRIED]
+    assert "no run would show" in attempts[0].why
+    assert "the most" in attempts[2].why
+
+
+def test_an_action_says_which_value_to_try() -> None:
+    said = finding("serial-loader", action="DataLoader(num_workers=3, persistent_workers=True, pin_memory=True); 5 keep up")
+    assert settings_for(said) == {"num_workers": 3, "persistent_workers": True}
+    # Words that are no value, a setting that mends something else, and a finding that nothing mends.
+    odd = settings_for(finding("serial-loader", action="num_workers=many, tf32=true"))
+    assert odd is not None
+    assert isinstance(odd["num_workers"], int)
+    assert "tf32" not in odd
+    assert settings_for(finding("device-sync")) is None
+
+
+def test_a_plan_runs_nothing() -> None:
+    plan = propose([finding("serial-loader"), finding("device-sync")])
+    assert [one.outcome for one in plan] == [NOT_TRIED, BY_HAND]
+    assert all(one.verified is None for one in plan)

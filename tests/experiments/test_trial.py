@@ -1,0 +1,173 @@
+"""Trials of real training jobs, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from stepscope.core.trials import Change, Trial, Value
+from stepscope.errors import UsageError
+from stepscope.experiments.trial import run_trial, steps_of
+from stepscope.experiments.trial_process import _marked
+from stepscope.readers.run_folder import read_run
+from stepscope.runfolder import SITE_FOLDER, STDOUT_FILE
+
+JOB = """
+import json, os, sys
+import torch
+from torch import nn
+torch.manual_seed(0)
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100000
+    def __getitem__(self, index):
+        return torch.full((32,), float(index % 7)), index % 8
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+if "RANK" in os.environ:
+    torch.distributed.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+lr = float(sys.argv[1]) if len(sys.argv) > 1 else 0.01
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+loader = torch.utils.data.DataLoader(Numbers(), batch_size=16, shuffle=True)
+for step, (x, y) in enumerate(loader):
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    sys.stdout.write(json.dumps([step, len(x), loader.num_workers, optimizer.defaults["fused"], torch.get_num_threads()]) + "\\n")
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path = tmp_path / "train.py"
+    path.write_text(JOB, encoding="utf-8")
+    return [sys.executable, str(path)]
+
+
+def printed(trial: Trial) -> list[list[object]]:
+    """What the job printed; the last lines too, which stood in a buffer when it was ended."""
+    return [json.loads(line) for line in (Path(trial.folder) / STDOUT_FILE).read_text(encoding="utf-8").splitlines()]
+
+
+def left_running(folder: Path) -> list[int]:
+    return _marked(str((folder / SITE_FOLDER).absolute()).encode())
+
+
+def words(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(job: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", job[-1]]
+    loaders: dict[str, Value] = {
+        "num_workers": 1,
+        "prefetch_factor": 3,
+        "persistent_workers": True,
+        "batch_size": 4,
+        "pin_memory": True,
+    }
+    ddp: dict[str, Value] = {"bucket_cap_mb": 1, "find_unused_parameters": False, "broadcast_buffers": False}
+    knobs: dict[str, Value] = {**loaders, **ddp, "fused_optimizer": True, "num_threads": 2, "gc": "freeze", "anomaly_mode": False}
+    trial = run_trial(command, tmp_path / "run", Change(knobs=knobs), max_steps=10, warm_up_steps=6)
+    assert (trial.exit_code, trial.is_cut, trial.is_good) == (0, True, True)
+    # The first optimizer step has no beginning; then 6 warm up and 10 count. The last line would follow the step that ended it.
+    assert [row[0] for row in sorted(printed(trial))] == [step for step in range(6 + 10) for _ in range(2)]
+    assert all(row[1:] == [4, 1, True, 2] for row in printed(trial) if row[0])
+    ranks = read_run(tmp_path / "run").ranks
+    assert [[row["step"] for row in rank.rows] for rank in ranks] == [list(range(1, 17))] * 2
+    timed = [{row["dur_ns"] for row in rank.rows if (row["step"] or 0) > 6} for rank in ranks]
+    assert any(set(trial.step_ns) <= some for some in timed)
+    assert len(steps_of(tmp_path / "run")) >= len(trial.step_ns)
+    assert dict(trial.taken) == {**dict.fromkeys(knobs, 1), "pin_memory": 0}
+    assert any(note.startswith("pin_memory: there is no GPU") for note in trial.notes)
+    assert ranks[0].told["ddp"][0]["find_unused_parameters"] is False
+    assert (trial.setup.batch_size, trial.setup.world_size, trial.setup.seed) == (4, 2, 0)
+    assert trial.setup.num_parameters == 32 * 64 + 64 + 64 * 8 + 8
+    assert left_running(tmp_path / "run") == []
+
+
+def test_numerics_are_equal_in_equal_runs_and_differ_when_the_rate_does(job: list[str], tmp_path: Path) -> None:
+    first = run_trial(job, tmp_path / "first", max_steps=4, warm_up_steps=8, with_numerics=True)
+    assert [row.step for row in first.numerics] == list(range(13))
+    assert [row.step for row in first.numerics if row.parameters] == [0, 10, 12]
+    assert first.setup.data is not None
+
+    seen: list[int] = []
+
+    def is_going_on(steps: Sequence[int]) -> bool:
+        seen.append(len(steps))
+        return not steps
+
+    # One that nobody wants to see the end of, and that has no end of its own.
+    again = run_trial(job, tmp_path / "again", with_numerics=True, on_steps=is_going_on)
+    assert (again.is_cut, again.is_good) == (True, True)
+    assert not any(seen[:-1])
+    assert len(again.step_ns) >= seen[-1] > 0
+    assert again.numerics[:11] == first.numerics[:11]
+    assert again.setup.data == first.setup.data
+
+    other = run_trial(job, tmp_path / "other", Change(arguments=("0.02",)), max_steps=4, warm_up_steps=8, with_numerics=True)
+    assert other.setup.data == first.setup.data
+    # The first step sees the same weights and data; its update is another.
+    assert [(row.loss, row.grad_norm) for row in other.numerics[:1]] == [(row.loss, row.grad_norm) for row in first.numerics[:1]]
+    assert other.numerics[0].parameters != first.numerics[0].parameters
+    assert other.numerics[5].loss != first.numerics[5].loss
+
+
+def test_a_job_past_its_time_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    apart = "subprocess.Popen(['sleep', '1000'], start_new_session=True)"
+    code = f"import signal, subprocess, time; signal.signal(signal.SIGTERM, lambda *_: {apart}); {apart}; time.sleep(1000)"
+    trial = run_trial(words(code), tmp_path / "run", timeout_s=0.5)
+    assert trial.is_timed_out
+    assert not trial.is_good
+    assert trial.exit_code != 0
+    assert left_running(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "is_out", "is_guess"),
+    [
+        ("import sys; sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB')", True, False),
+        ("import os; os.kill(os.getpid(), 9)", True, True),
+        ("import sys; sys.exit('ValueError: \\x1b[31mno such file')", False, False),
+        ("import sys; sys.stderr.write('CUDA out of memory, trying a smaller batch')", False, False),
+    ],
+)
+def test_memory_that_ran_out_is_told_from_other_ends(code: str, is_out: bool, is_guess: bool, tmp_path: Path) -> None:
+    trial = run_trial(words(code), tmp_path / "run")
+    assert trial.is_out_of_memory is is_out
+    assert any("guess" in note for note in trial.notes) is is_guess
+    assert "\x1b" not in trial.tail
+
+
+def test_a_trial_lays_environment_and_arguments_over_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    code = "import os, sys; print(os.environ['A'], os.environ['OMP_NUM_THREADS'], os.environ['PYTHONPATH'], *sys.argv[1:])"
+    change = Change(environment={"A": "b"}, knobs={"num_threads": 3}, arguments=("--lr", "1"))
+    trial = run_trial(words(code), tmp_path / "run", change)
+    site = str(tmp_path / "run" / SITE_FOLDER)
+    assert (tmp_path / "run" / STDOUT_FILE).read_text(encoding="utf-8").split() == ["b", "3", f"{site}:/theirs", "--lr", "1"]
+    assert trial.taken == {"num_threads": 0}
+    assert trial.step_ns == ()
+    assert not trial.is_good
+
+
+def test_what_cannot_be_run_is_said_before_anything_is(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no-such-command"):
+        run_trial(["no-such-command"], tmp_path / "run")
+    with pytest.raises(UsageError, match="prefetch is not a setting"):
+        run_trial(words(""), tmp_path / "run", Change(knobs={"prefetch": 2}))
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "kept").touch()
+    with pytest.raises(UsageError, match="not empty"):
+        run_trial(words(""), tmp_path)

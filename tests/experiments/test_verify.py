@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from stepscope.core.experiment import BASELINE, NO_GAIN, PROVEN, REFUSED, UNSETTLED, WORSE, Interval, Prediction, Side, Verified
+from stepscope.core.trials import Change, Setup, Trial
+from stepscope.experiments.bootstrap import student
+from stepscope.experiments.schedule import VerifyPolicy, looks, order, paired_interval, share_of_errors, verdict_of
+from stepscope.experiments.verify import hold, verify
+
+SETUP = Setup(world_size=1, batch_size=16, num_batches=1.0, seed=0, data="d", num_parameters=10, versions={"torch": "2"})
+
+
+def trial(step_ns: Sequence[float], **more: object) -> Trial:
+    whole = Trial(
+        folder="f",
+        change=Change(),
+        exit_code=0,
+        step_ns=tuple(round(ns) for ns in step_ns),
+        wall_s=10.0,
+        is_cut=True,
+        setup=SETUP,
+    )
+    return replace(whole, **more)  # type: ignore[arg-type]
+
+
+SHORT = VerifyPolicy(max_rounds=4, num_rehearsals=0)
+Machine = Callable[[np.random.Generator, int], float]
+
+
+def quiet(generator: np.random.Generator, run: int) -> float:
+    return float(generator.normal(0, 0.02))
+
+
+def heavy(generator: np.random.Generator, run: int) -> float:
+    return 0.015 * float(generator.standard_t(2.2))
+
+
+def bimodal(generator: np.random.Generator, run: int) -> float:
+    """Placement: four runs in ten are slower."""
+    return float(generator.normal(0, 0.01)) + (0.05 if generator.random() < 0.4 else 0.0)
+
+
+def warming(generator: np.random.Generator, run: int) -> float:
+    return float(generator.normal(0, 0.02)) + 0.004 * run
+
+
+def swinging(generator: np.random.Generator, run: int) -> float:
+    return float(generator.normal(0, 0.015)) + 0.04 * math.sin(run / 2.3)
+
+
+class Lab:
+    """A made-up machine on which the baseline takes `gain` times as long: runs differ, steps within one hang together."""
+
+    def __init__(self, seed: int, gain: float, machine: Machine = quiet, num_steps: int = 12) -> None:
+        self.generator, self.gain, self.machine, self.num_steps = np.random.default_rng(seed), gain, machine, num_steps
+        self.sides: list[Side] = []
+        self.now_s = 0.0
+
+    def measure(self, side: Side) -> Trial:
+        level = self.machine(self.generator, len(self.sides)) + (math.log(self.gain) if side == BASELINE else 0.0)
+        self.sides.append(side)
+        self.now_s += 10
+        noise, steps = 0.0, []
+        for shock in self.generator.normal(0, 0.02, self.num_steps):
+            noise = 0.5 * noise + float(shock)
+            steps.append(1e7 * math.exp(level + noise))
+        return trial(steps)
+
+    def clock(self) -> float:
+        return self.now_s
+
+
+@lru_cache
+def outcomes(num: int, gain: float, machine: Machine, policy: VerifyPolicy) -> tuple[Verified, ...]:
+    return tuple(verify(Lab(seed, gain, machine).measure, policy) for seed in range(num))
+
+
+def test_rounds_are_abba_then_turned_round() -> None:
+    letters = ["".join("A" if side == BASELINE else "B" for side in order(number)) for number in range(4)]
+    assert letters == ["ABBA", "BAAB", "BAAB", "ABBA"]
+    drift = [i**2 for i in range(16)]
+    told = dict.fromkeys("AB", 0)
+    for value, letter in zip(drift, "".join(letters), strict=True):
+        told[letter] += value
+    assert told["A"] == told["B"], "a drift in a curve weighs on both sides alike"
+
+
+def test_the_errors_of_all_looks_sum_to_what_is_allowed() -> None:
+    policy = VerifyPolicy(max_rounds=10, level=0.95)
+    assert looks(policy) == (2, 3, 4, 6, 9, 10)
+    assert sum(share_of_errors(policy, at, is_last=at == 10) or 0 for at in range(1, 11)) == pytest.approx(0.05)
+    early = sum(share_of_errors(policy, at) or 0 for at in (2, 3)) + (share_of_errors(policy, 5, is_last=True) or 0)
+    assert early == pytest.approx(0.05 - 0.05 / 6), "the look at 4 was passed without being the last"
+    assert looks(VerifyPolicy(max_rounds=2)) == (2,)
+
+
+def test_the_paired_interval_is_students() -> None:
+    pairs = [0.10, 0.12, 0.08, 0.11]
+    interval = paired_interval(pairs, 0.05, 0.95)
+    half = 3.182446 * np.std(pairs, ddof=1) / 2
+    assert math.log(interval.high) - math.log(interval.value) == pytest.approx(half, rel=1e-5)
+    assert math.log(interval.value) == pytest.approx(0.1025)
+    wider = paired_interval(pairs, 0.05, 0.95, least_variance=0.01)
+    assert math.log(wider.high / wider.low) == pytest.approx(2 * student(0.95, 3) * 0.1 / 2)
+    assert not paired_interval([0.1], 0.05, 0.95).is_bounded
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "verdict"),
+    [
+        (1.10, 1.02, 1.19, PROVEN),
+        (1.005, 1.001, 1.009, NO_GAIN),
+        (1.10, 0.99, 1.22, None),
+        (1.00, 0.985, 1.015, NO_GAIN),
+        (0.90, 0.85, 0.95, WORSE),
+        (0.995, 0.992, 0.998, NO_GAIN),
+        (1.0, 0.9, 1.1, None),
+    ],
+)
+def test_what_an_interval_settles(value: float, low: float, high: float, verdict: str | None) -> None:
+    assert verdict_of(Interval(value=value, low=low, high=high), VerifyPolicy()) == verdict
+
+
+@pytest.mark.parametrize("machine", [quiet, heavy, bimodal, warming, swinging])
+def test_nothing_is_proven_of_two_sides_that_are_the_same(machine: Machine) -> None:
+    """80 experiments on each of five machines, stopped as they like: at most one in twenty may claim a difference."""
+    told = outcomes(80, 1.0, machine, SHORT)
+    verdicts = Counter(one.verdict for one in told)
+    assert verdicts[PROVEN] + verdicts[WORSE] <= 6, "4 expected at most; 7 or more come by chance once in ten such tests of 5 %"
+    covered = sum(one.speedup is not None and one.speedup.low <= 1 <= one.speedup.high for one in told)
+    assert covered >= 74
+
+
+def test_over_all_machines_false_gains_are_rarer_than_one_in_twenty() -> None:
+    told = [one for m in (quiet, heavy, bimodal, warming, swinging) for one in outcomes(80, 1.0, m, SHORT)]
+    assert sum(one.verdict in (PROVEN, WORSE) for one in told) / len(told) <= 0.05
+    assert len({one.verdict for one in told}) > 1
+
+
+@pytest.mark.parametrize(("gain", "least"), [(1.10, 28), (1.05, 20)])
+def test_a_real_gain_is_proven_and_soon(gain: float, least: int) -> None:
+    told = outcomes(30, gain, quiet, VerifyPolicy())
+    assert sum(one.verdict == PROVEN for one in told) >= least
+    assert np.mean([one.num_rounds for one in told]) <= (3.5 if gain == 1.10 else 6)
+
+
+def test_a_loss_is_called_worse() -> None:
+    told = outcomes(20, 1 / 1.15, quiet, VerifyPolicy())
+    assert Counter(one.verdict for one in told)[WORSE] >= 18
+
+
+def test_a_budget_ends_it_and_what_could_have_been_shown_is_said() -> None:
+    lab = Lab(1, 1.0, bimodal)
+    told = verify(lab.measure, VerifyPolicy(budget_s=130), clock=lab.clock)
+    assert told.verdict == UNSETTLED
+    assert told.num_rounds == 2, "10 runs take 100 s, a third round would end at 140"
+    assert told.wall_s == 100
+    assert told.smallest is not None
+    assert told.smallest > 1.02
+    assert "the budget ended" in told.because
+
+
+def test_rehearsals_come_first_and_do_not_count() -> None:
+    slow = iter([9e9])
+    lab = Lab(2, 1.3)
+
+    def measure(side: Side) -> Trial:
+        made = lab.measure(side)
+        return trial([next(slow, None) or ns for ns in made.step_ns]) if len(lab.sides) == 1 else made
+
+    told = verify(measure, VerifyPolicy())
+    assert told.verdict == PROVEN
+    assert told.speedup is not None
+    assert told.speedup.low < 1.3 < told.speedup.high
+    assert [run.round for run in told.runs[:3]] == [None, None, 0]
+    assert told.baseline.num_runs == told.num_rounds * 2
+
+
+def test_a_failed_run_ends_it_with_its_last_words() -> None:
+    broken = trial([], exit_code=1, is_cut=False, tail="ValueError: no such thing", folder="runs/03")
+    told = verify(lambda side: broken if side != BASELINE else trial([1e6] * 9), VerifyPolicy())
+    assert told.verdict == REFUSED
+    assert told.speedup is None
+    assert "the candidate failed with exit code 1" in told.because
+    assert "runs/03" in told.because
+    assert told.tail == "ValueError: no such thing"
+    assert len(told.runs) == 2
+
+
+def test_unequal_sides_are_refused_before_time_is_spent_unless_allowed() -> None:
+    lab = Lab(0, 1.0)
+
+    def measure(side: Side) -> Trial:
+        made = lab.measure(side)
+        return made if side == BASELINE else replace(made, setup=replace(SETUP, batch_size=32, data="e"))
+
+    refused = verify(measure, VerifyPolicy())
+    assert refused.verdict == REFUSED
+    assert "the batch size differs: 16 for the baseline, 32 for the candidate" in refused.refusals[0]
+    assert len(refused.runs) == 2
+    allowed = verify(measure, VerifyPolicy(allowed=frozenset({"batch-size"}), per_sample=True))
+    assert allowed.verdict == PROVEN
+    assert allowed.speedup is not None
+    assert allowed.speedup.low < 2.0 < allowed.speedup.high, "twice the samples in the same time"
+    assert any("as allowed: 16" in note for note in allowed.notes)
+
+
+def test_other_data_are_refused_once_the_baseline_has_repeated_itself() -> None:
+    lab = Lab(0, 1.0)
+
+    def measure(side: Side) -> Trial:
+        made = lab.measure(side)
+        return made if side == BASELINE else replace(made, setup=replace(SETUP, data="shuffled"))
+
+    told = verify(measure, VerifyPolicy())
+    assert told.verdict == REFUSED
+    assert len(told.runs) == 3
+    assert "--allow data" in told.because
+
+
+def test_a_knob_that_never_took_hold_is_refused() -> None:
+    change = Change(knobs={"num_workers": 4})
+    told = verify(
+        lambda side: trial([1e6] * 9) if side == BASELINE else trial([1e6] * 9, change=change, taken={"num_workers": 0}),
+        VerifyPolicy(),
+    )
+    assert told.refusals == ("num_workers was never set: no DataLoader was made",)
+
+
+def test_rare_long_steps_that_the_pace_leaves_out_are_noted() -> None:
+    lab = Lab(4, 1.2, num_steps=40)
+
+    def measure(side: Side) -> Trial:
+        made = lab.measure(side)
+        return made if side == BASELINE else trial([*made.step_ns[:-1], 30 * made.step_ns[-1]])
+
+    told = verify(measure, VerifyPolicy())
+    assert told.verdict == PROVEN
+    assert any("rare long steps" in note for note in told.notes)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "verdict"),
+    [(1.5, None, None, "held"), (2.0, None, None, "too high"), (1.1, None, None, "too low"), (2.0, 1.55, 2.2, "held")],
+)
+def test_a_prediction_is_held_against_what_it_gave(value: float, low: float | None, high: float | None, verdict: str) -> None:
+    prediction = Prediction(value=value, low=low, high=high, source="you")
+    assert hold(prediction, Interval(value=1.5, low=1.4, high=1.6)).verdict == verdict
+    assert hold(prediction, None).verdict == "open"
