@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from stepscope.core.run import Known, LoaderKnobs
+from stepscope.rules.rulebook import judge
 from tests.rules.recorded import SERIAL, Run
 
 
@@ -32,6 +36,18 @@ def test_a_loader_too_slow_for_the_workers_keeps_part_of_the_wait() -> None:
     assert finding.predicted_high == pytest.approx(170 / 11, rel=0.05)
     assert "num_workers=8" in finding.action
     assert "15 keep up" in finding.action
+
+
+def test_what_many_threads_did_in_the_training_process_is_one_threads_in_a_worker() -> None:
+    """80 ms of loading on 8 of 16 cores, 20 of everything else on one: 8 workers bring a batch every 80 ms."""
+    run = loading(80_000, compute_us=20_000)
+    case = replace(run.case(), known=Known(rank=0, cores=16, cores_used=0.8 * 8 + 0.2, loader=LoaderKnobs(num_workers=0)))
+    finding = next((one for one in judge(case).findings if one.code == "serial-loader"), None)
+    assert finding is not None
+    assert finding.predicted_speedup == pytest.approx(100 / 80, rel=0.05)
+    single = replace(case, known=Known(rank=0, cores=16, cores_used=1.0, loader=LoaderKnobs(num_workers=0)))
+    finding = next(one for one in judge(single).findings if one.code == "serial-loader")
+    assert finding.predicted_speedup == pytest.approx(100 / 21, rel=0.05)
 
 
 def test_a_cheap_loader_is_left_where_it_is() -> None:

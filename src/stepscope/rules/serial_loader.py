@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.loader import SERIAL
+from stepscope.core.run import Known
 from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
 from stepscope.rules.loading import FETCH_NS, input_per_step, loaded_every, loading_frames, with_input
@@ -84,16 +85,25 @@ def _workers(case: Case) -> int:
 def _batch_ns(case: Case, loading_ns: float, workers: int, *, sure: bool = False) -> float:
     """How often that many workers bring a batch.
 
-    Without a device the model runs on the same cores: what the process uses of them now is what there is to share, and work that
-    several threads did in the training process is one thread's in a worker. To be sure of a gain, cores must be left over.
+    Work that several threads did in the training process is one thread's in a worker. Without a device the model runs on the same
+    cores: what the process uses of them now is what there is to share. To be sure of a gain, cores must be left over.
     """
     known = case.known
-    if case.graph is None or not case.graph.on_host or known is None or known.own_cores is None or case.pitch_ns is None:
+    if case.graph is None or known is None or known.own_cores is None or case.pitch_ns is None:
         return loading_ns / workers
+    if not case.graph.on_host:
+        return loading_ns * _threads(known, loading_ns / case.pitch_ns) / workers
     used = max(known.cores_used or 1.0, 1.0)
     if sure and known.own_cores < used + workers:
         return case.pitch_ns
     return max(loading_ns * used / workers, used * case.pitch_ns / known.own_cores)
+
+
+def _threads(known: Known, share: float) -> float:
+    """Cores that making a batch keeps busy: what the process uses over the step, less one for the rest of it."""
+    if known.cores_used is None or not 0 < share <= 1:
+        return 1.0
+    return max(1.0, (known.cores_used - (1 - share)) / share)
 
 
 def _told(case: Case) -> tuple[str, ...]:
