@@ -110,7 +110,7 @@ def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: MendPolic
     outcome, why = NOT_TRIED, NOT_RUN
     if knobs is None:
         outcome, why = BY_HAND, "no setting from outside mends it: it takes a change in the code"
-    elif finding.changes_numerics and not policy.allows_numerics:
+    elif any(SETTINGS[name].changes_numerics for name in knobs) and not policy.allows_numerics:
         outcome, why = BY_HAND, "its mend changes what is computed: say --allow-numerics to have it tried"
     return Attempt(
         code=finding.code,
