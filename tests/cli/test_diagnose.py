@@ -220,6 +220,7 @@ def test_the_options_are_pinned() -> None:
             *("--allow-numerics", "--budget", "--command", "--format", "--hardware", "--help", "--max-rounds", "--most"),
             *("--no-check", "--out", "--precision", "--steps", "--threshold", "--timeout", "--verify", "--warm-up", "-h"),
         ],
+        "formats": ["--format", "--help", "-h"],
         "demo": ["--format", "--help", "-h"],
         "watch": ["--help", "--once", "--prometheus", "--prometheus-host", "-h"],
         "health": ["--help", "--out", "--timeout", "-h"],
@@ -229,6 +230,7 @@ def test_the_options_are_pinned() -> None:
             *(
                 "--adapters",
                 "--allow-offload",
+                "--beside",
                 "--cluster",
                 "--cp",
                 "--dp",

@@ -1,5 +1,5 @@
 from stepscope.rules import untuned_convolution
-from stepscope.rules.proposal import Abstention, Proposal, finding_of
+from stepscope.rules.proposal import Abstention, Proposal, Remark, finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 
 DIMS = "[[64, 256, 28, 28], [256, 256, 3, 3], [], [], [], [], [], [], []]"
@@ -35,3 +35,19 @@ def test_untuned_convolution_is_silent_about_good_ones() -> None:
 def test_untuned_convolution_asks_for_shapes() -> None:
     some = launch("aten::cudnn_convolution", "sm90_xmma_fprop_implicit_gemm", 400.0)
     assert isinstance(untuned_convolution.propose(case_of_steps(*[some] * 3, shapes=False)), Abstention)
+
+
+def miopen(us: float, *, benchmark: bool) -> Launch:
+    concrete = f'["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "{benchmark}", "False"]'
+    return launch("aten::miopen_convolution", "igemm_fwd_gtcx3_nhwc_bf16", us, DIMS, HALF, strides=STRIDES, concrete=concrete)
+
+
+def test_untuned_convolution_says_of_miopen_that_no_search_was_tried() -> None:
+    remark = untuned_convolution.propose(case_of_steps(*[miopen(400.0, benchmark=False)] * 6))
+    assert isinstance(remark, Remark)
+    assert remark.text.startswith("2.4 ms of convolutions a step without MIOpen's search.")
+
+
+def test_untuned_convolution_is_silent_when_miopen_searched_or_is_good() -> None:
+    assert untuned_convolution.propose(case_of_steps(*[miopen(400.0, benchmark=True)] * 6)) is None
+    assert untuned_convolution.propose(case_of_steps(*[miopen(75.0, benchmark=False)] * 6)) is None

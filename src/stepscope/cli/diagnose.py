@@ -159,15 +159,31 @@ def diagnose_paths(
 ) -> Diagnosis:
     """Read, measure, judge; progress on stderr when that is a terminal. `hardware` is None for the environment's."""
     from stepscope.analyses.run_known import run_facts
+    from stepscope.readers.beside import read_beside
     from stepscope.readers.inputs import find_sources
     from stepscope.rules.untraced import diagnose_untraced
     from stepscope.rules.verdict import diagnose
 
     with find_sources(paths) as found:
         if not found.sources and found.run is not None:
-            return diagnose_untraced(run_facts(found.run), found.notes)
+            return diagnose_untraced(run_facts(found.run), found.notes, read_beside(found.others))
+        if not found.sources and found.others:
+            return _diagnose_alone(found)
         job = _measure(found, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster, hardware=hardware)
         return diagnose(job, every=every)
+
+
+def _diagnose_alone(found: Found) -> Diagnosis:
+    """Recordings of other tools, with no trace. Where none of them can be read, the reasons are all there is to say."""
+    from stepscope.errors import InputError
+    from stepscope.readers.beside import read_beside
+    from stepscope.rules.untraced import diagnose_beside
+
+    beside = read_beside(found.others)
+    assert beside is not None
+    if not beside.recordings:
+        raise InputError("\n  ".join(["nothing could be read:", *beside.notes]))
+    return diagnose_beside(beside, found.notes)
 
 
 def measure_paths(
@@ -191,6 +207,7 @@ def _measure(
 ) -> Job:
     from stepscope.analyses.run_known import run_facts
     from stepscope.errors import InputError
+    from stepscope.readers.beside import read_beside
     from stepscope.readers.hardware_file import read_hardware
     from stepscope.rules.job import measure_job
 
@@ -204,6 +221,7 @@ def _measure(
         job = measure_job(
             found.sources,
             logs=found.logs,
+            beside=read_beside(found.others),
             run=None if found.run is None else run_facts(found.run),
             workers=workers,
             step_ns=None if step_ms is None else round(step_ms * 1e6),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stepscope.core.beside import Advice
 from stepscope.core.facts import Facts
 
 BOUNDS = ("data", "host", "transfer", "comms", "imbalance", "compute", "memory", "unknown")
@@ -27,7 +28,7 @@ class StepTime:
     ms: float | None
     profiled_ms: float | None
     source: str
-    """given, measured or trace."""
+    """given, measured, log (the job's own) or trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,8 @@ class Diagnosis:
     facts: Facts
     notes: tuple[str, ...]
     unknown_events: int
+    advice: tuple[Advice, ...] = ()
+    """What recordings beside the traces show and no finding does; the weightiest first."""
 
     @property
     def together(self) -> float | None:

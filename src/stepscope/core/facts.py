@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stepscope.core.beside import Beside
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.nccl import NcclLog
 from stepscope.core.numbers import number_ranges
@@ -318,13 +319,17 @@ class Facts:
     given_step_ns: int | None = None
     """The step with no profiler attached; None when nobody told it."""
     is_step_measured: bool = False
-    """Whether the capture measured that time; else the user gave it."""
+    """Whether the capture measured that time; else the user gave it, or a log told it."""
+    is_step_logged: bool = False
+    """Whether the job's own log told it."""
     run: RunFacts | None = None
     """The recorded run; None for traces that came without one."""
     nccl: NcclLog | None = None
     """What NCCL's own logs tell; None when none was given."""
     comms: CommsFacts | None = None
     """What the ranks' collectives tell; None when none was recorded."""
+    beside: Beside | None = None
+    """What other tools recorded of the run; None when nothing was given."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -354,8 +359,10 @@ class Facts:
 
     @property
     def step_source(self) -> str:
-        """Where the step time comes from: given, measured, or the trace alone."""
-        return "trace" if self.given_step_ns is None else "measured" if self.is_step_measured else "given"
+        """Where the step time comes from: given, measured, the job's own log, or the trace alone."""
+        if self.given_step_ns is None:
+            return "trace"
+        return "measured" if self.is_step_measured else "log" if self.is_step_logged else "given"
 
     @property
     def median_rank(self) -> RankFacts:

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
+from stepscope.readers.formats import BY_NAME, LOGS, TRACE, formats_of, head_of
 from stepscope.readers.nccl_log import is_nccl_log
 from stepscope.readers.remote import AnyPath, as_path, find_remote, shown, size_of
 from stepscope.readers.run_folder import RunRecord, read_run
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
-from stepscope.runfolder import is_run
+from stepscope.runfolder import ALERTS_FILE, CONTROL_FILE, DIAGNOSIS_FILE, REPORT_FILE, RUN_FILE, is_run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,6 +39,9 @@ MAX_FILES = 100_000
 MAX_ARCHIVE_BYTES = 256 << 30
 DISK_RESERVE_BYTES = 2 << 30
 """Left free on the disk that a compressed archive is unpacked to."""
+IN_RUN = "run folder"
+TLPARSE = {"compile_directory.json", "raw.log", "raw.jsonl"}
+OWN_FILES = (RUN_FILE, CONTROL_FILE, ALERTS_FILE, DIAGNOSIS_FILE, REPORT_FILE)
 WANTED = "Give a trace (.json, .json.gz, .json.zst), several, a folder of them, or a tar of them."
 
 
@@ -49,8 +53,10 @@ class Found:
     notes: tuple[str, ...]
     logs: tuple[Source, ...] = ()
     """Logs of NCCL that were named or lie beside the traces."""
+    others: tuple[Source, ...] = ()
+    """What other tools recorded: their formats are no traces."""
     run: RunRecord | None = None
-    """The recorded run, where the folder of one was named, and nothing else."""
+    """The recorded run, where the folder of one was named, and no other trace."""
     _held: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
 
     def close(self) -> None:
@@ -72,10 +78,11 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
     with ExitStack() as held:
         sources = [source for path in paths for source in _of_path(as_path(str(path)), notes, held, runs)]
         sources = _without_repeats(sources, notes)
-        traces = tuple(_with_rank(s) for s in sources if not s.is_log)
+        traces = tuple(_with_rank(s) for s in sources if not s.is_log and is_trace(s))
         logs = tuple(s for s in sources if s.is_log)
-        run = runs[0] if len(paths) == 1 and runs else None
-        return Found(sources=traces, notes=tuple(notes), logs=logs, run=run, _held=held.pop_all())
+        others = tuple(s for s in sources if not s.is_log and not is_trace(s))
+        run = runs[0] if len(runs) == 1 and all(trace.rank_source == IN_RUN for trace in traces) else None
+        return Found(sources=traces, notes=tuple(notes), logs=logs, others=others, run=run, _held=held.pop_all())
 
 
 def _of_path(path: Path | str, notes: list[str], held: ExitStack, runs: list[RunRecord]) -> list[Source]:
@@ -114,7 +121,7 @@ def _of_file(path: AnyPath, notes: list[str], held: ExitStack) -> list[Source]:
     if ARCHIVE_NAME.search(path.name):
         return _in_archive(_unpacked(path, notes, held), path, notes)
     source = Source(path=path, label=str(path))
-    return [replace(source, is_log=not TRACE_NAME.search(path.name) and is_nccl_log(source))]
+    return _as_it_is(source, is_log=not TRACE_NAME.search(path.name) and is_nccl_log(source))
 
 
 def _in_folder(folder: Path | str, named: Sequence[tuple[AnyPath, str]], notes: list[str]) -> list[Source]:
@@ -125,9 +132,10 @@ def _in_folder(folder: Path | str, named: Sequence[tuple[AnyPath, str]], notes: 
         notes.append(
             f"{folder}: {len(archives)} archive(s) in it were not opened ({archives[0].name}, ...); name them to read them"
         )
-    traces = [Source(path=path, label=str(path), named=False) for path in files if TRACE_NAME.search(path.name)]
-    others = [Source(path=path, label=str(path), named=False, is_log=True) for path in files if _may_be_log(path.name)]
-    found = [*traces, *(source for source in others if _is_readable_log(source, notes))]
+    found = []
+    for source in (Source(path=path, label=str(path), named=False) for path in _of_use(files) if path not in archives):
+        is_log = _may_be_log(source.path.name) and _is_readable_log(source, notes)
+        found += _kept(_as_it_is(source, is_log=is_log, notes=notes), source.path.name)
     if not found:
         raise InputError(f"{folder} has no trace in it ({len(files)} other file(s)). {WANTED}")
     return found
@@ -137,12 +145,52 @@ def _in_run(run: RunRecord, notes: list[str]) -> list[Source]:
     """One recording for each rank, and NCCL's logs where the job wrote them there."""
     notes.extend(run.notes)
     chosen = run.chosen_windows()
-    sources = [
-        Source(path=path, label=str(path), rank=rank, rank_source="run folder", named=True) for rank, path in chosen.items()
-    ]
-    logs = [path for path in sorted(run.path.iterdir()) if path.is_file() and _may_be_log(path.name)]
-    others = [Source(path=path, label=str(path), named=False, is_log=True) for path in logs]
-    return [*sources, *(source for source in others if _is_readable_log(source, notes))]
+    sources = [Source(path=path, label=str(path), rank=rank, rank_source=IN_RUN, named=True) for rank, path in chosen.items()]
+    logs = {
+        path
+        for path in run.path.iterdir()
+        if path.is_file() and _may_be_log(path.name) and _is_readable_log(Source(path=path, label=str(path)), notes)
+    }
+    found = [Source(path=path, label=str(path), named=False) for path in sorted(run.path.iterdir()) if _may_be_beside(path)]
+    beside = [one for source in found for one in _as_it_is(source, is_log=source.path in logs, notes=notes)]
+    return [*sources, *(one for one in beside if one.is_log or one.format is not None)]
+
+
+def _may_be_beside(path: Path) -> bool:
+    """What somebody put into a run's folder: neither ours nor hidden."""
+    return path.is_file() and not path.name.startswith(".") and path.name not in OWN_FILES and not path.name.endswith(".part")
+
+
+def is_trace(source: Source) -> bool:
+    return source.format is None or BY_NAME[source.format].kind == TRACE
+
+
+def _as_it_is(source: Source, *, is_log: bool, notes: list[str] | None = None) -> list[Source]:
+    """The source with its format, by its first bytes; several times where it is a job's output, with NCCL's, the compiler's and
+    the framework's lines in it. A file of a folder that cannot be read is noted, and left for later."""
+    try:
+        found = formats_of(head_of(source), PurePosixPath(source.label.replace(os.sep, "/")).name)
+    except (OSError, InputError) as problem:
+        if notes is None:
+            raise
+        notes.append(f"cannot read {source.label}: {getattr(problem, 'strerror', None) or problem}")
+        found = ()
+    if is_log:
+        return [replace(source, is_log=True), *(replace(source, format=each.name) for each in found if each.kind in LOGS)]
+    return [replace(source, format=each.name) for each in found] or [source]
+
+
+def _kept(sources: Sequence[Source], name: str) -> list[Source]:
+    """Of a folder or an archive: what is known, and what is named like a trace."""
+    return [one for one in sources if one.is_log or one.format is not None or TRACE_NAME.search(name)]
+
+
+def _of_use(files: Sequence[AnyPath]) -> list[AnyPath]:
+    """Without what tlparse writes beside its log: pieces of the compiler, and a timeline of its own that is no trace."""
+    names = {path.name for path in files}
+    if not names & TLPARSE:
+        return list(files)
+    return [path for path in files if path.name != "chromium_events.json" and f"{os.sep}-_" not in str(path)]
 
 
 def _may_be_log(name: str) -> bool:
@@ -182,12 +230,12 @@ def _in_archive(tar: AnyPath, archive: AnyPath, notes: list[str]) -> list[Source
         walk = Archive(file, size_of(tar))
         for member in walk.members():
             name = PurePosixPath(member.name).name
-            if (TRACE_NAME.search(name) or _may_be_log(name)) and not name.startswith("."):
-                label = f"{archive}:{member.name}"
-                where = Source(path=tar, label=label, named=False, archive=archive, is_log=not TRACE_NAME.search(name))
-                where = replace(where, offset=member.offset, length=member.length)
-                if not where.is_log or _is_readable_log(where, notes):
-                    sources.append(where)
+            if name.startswith("."):
+                continue
+            label = f"{archive}:{member.name}"
+            where = Source(path=tar, label=label, named=False, archive=archive, offset=member.offset, length=member.length)
+            is_log = _may_be_log(name) and _is_readable_log(where, notes)
+            sources += _kept(_as_it_is(where, is_log=is_log, notes=notes), name)
         notes.extend(f"{archive}: {note}" for note in walk.notes)
     if not sources:
         raise InputError(f"{archive} is an archive with no trace in it. {WANTED}")
@@ -216,9 +264,10 @@ def _unpacked(path: AnyPath, notes: list[str], held: ExitStack) -> Path:
 
 def _without_repeats(sources: list[Source], notes: list[str]) -> list[Source]:
     """Each file once, however many paths lead to it."""
-    kept: dict[tuple[str, int], Source] = {}
+    kept: dict[tuple[str, int, bool, str | None], Source] = {}
     for source in sources:
-        key = (os.path.realpath(source.stem) if isinstance(source.stem, Path) else source.stem.url, source.offset)
+        place = os.path.realpath(source.stem) if isinstance(source.stem, Path) else source.stem.url
+        key = (place, source.offset, source.is_log, source.format)
         if key in kept:
             notes.append(f"{source.label} is the same file as {kept[key].label}; it was read once")
         else:

@@ -1,7 +1,7 @@
 """The door: what a source is, by its first bytes, and its Trace.
 
-Only Kineto and Chrome traces are read here. The obvious other things that people have at hand are recognised, so that the message
-can say what it is and what to give instead.
+Kineto and Chrome traces are read here, other formats by readers of their own (formats.py). The obvious other things that people
+have at hand are recognised, so that the message can say what it is and what to give instead.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import closing
 from stepscope.core.trace import Trace
 from stepscope.errors import FormatError
 from stepscope.readers import cache
+from stepscope.readers.formats import BY_NAME as FORMATS
 from stepscope.readers.kineto import WANTED, Progress, read_kineto
 from stepscope.readers.nccl_log import is_log_text
 from stepscope.readers.source import Source
@@ -24,7 +25,11 @@ HEAD_BYTES = 4096
 
 UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"\x00{", b"[\x00", b"\x00[")
 BY_MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    (b"SQLite format 3\x00", "an SQLite database (Nsight Systems, rocpd?)", WANTED),
+    (
+        b"SQLite format 3\x00",
+        "an SQLite database without the tables of Nsight Systems (rocpd?)",
+        "Export it anew: nsys export --type sqlite.",
+    ),
     (b"PAR1", "a Parquet file", WANTED),
     (b"ARROW1", "an Arrow (Feather) file", WANTED),
     (b"FEA1", "a Feather file", WANTED),
@@ -48,9 +53,9 @@ TEXTS = (
 )
 """Looked for in what is not JSON."""
 BY_NAME = (
-    ((".nsys-rep", ".qdrep"), "a Nsight Systems report"),
-    ((".ncu-rep",), "a Nsight Compute report"),
-    ((".pftrace", ".perfetto-trace"), "a Perfetto protobuf trace"),
+    ((".nsys-rep", ".qdrep"), "a Nsight Systems report", "Export it: nsys export --type sqlite FILE, and give what that writes."),
+    ((".ncu-rep",), "a Nsight Compute report", "Export it: ncu --import FILE --csv --page raw > ncu.csv."),
+    ((".et",), "a Chakra trace in protobuf", "Give the JSON that torch.profiler.ExecutionTraceObserver writes."),
 )
 
 
@@ -60,18 +65,29 @@ def read_trace(source: Source, *, use_cache: bool = True, progress: Progress | N
         trace = cache.load(source)
         if trace is not None:
             return trace
-    _refuse_others(source)
-    trace = read_kineto(source, progress)
+    if source.format is not None:
+        trace = FORMATS[source.format].reader().read(source, progress)
+    else:
+        refuse_others(source)
+        trace = read_kineto(source, progress)
     if use_cache and trace.meta.size_bytes >= MIN_CACHED_BYTES:
         cache.store(source, trace)
     return trace
 
 
-def _refuse_others(source: Source) -> None:
+def refuse_others(source: Source) -> None:
+    """FormatError, where the first bytes say that it is something else than a trace of torch.profiler."""
     head = _head(source)
     what, instead = _what_is(head, source.label)
     if what:
         raise FormatError(f"{source.label} is no trace: it looks like {what}. {instead}")
+
+
+def refuse_unknown(source: Source) -> None:
+    """The same, and where it does not begin like a trace either."""
+    refuse_others(source)
+    if not _head(source).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+        raise FormatError(f"{source.label} is nothing that is known here. {WANTED} `stepscope formats` names all that is read.")
 
 
 def _head(source: Source) -> bytes:
@@ -91,9 +107,9 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
     for magic, what, instead in BY_MAGIC:
         if head.startswith(magic):
             return what, instead
-    for suffixes, what in BY_NAME:
+    for suffixes, what, instead in BY_NAME:
         if label.lower().endswith(suffixes):
-            return what, WANTED
+            return what, instead
     if is_log_text(head):
         return "a log of NCCL", "Name it .log or .txt, and give it beside the traces of the run."
     is_json = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))

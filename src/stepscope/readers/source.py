@@ -24,6 +24,8 @@ class Source:
     """The user named this very file. One found in a folder or an archive may turn out to be no trace, and is then skipped."""
     is_log: bool = False
     """A log of NCCL, not a trace."""
+    format: str | None = None
+    """A name of formats.FORMATS; None for a trace of torch.profiler, and while nobody has looked."""
     archive: AnyPath | None = None
     """The archive it lies in. `path` differs where that is compressed: then it is the archive unpacked, and goes away."""
 

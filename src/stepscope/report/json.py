@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from stepscope.core.beside import Beside
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
+from stepscope.report.beside_view import advice_contract, recording_contract
 from stepscope.report.nccl_view import nccl_contract
 
 SCHEMA = "stepscope.diagnosis/1"
@@ -21,7 +23,7 @@ def to_json(diagnosis: Diagnosis) -> str:
 
 def contract(diagnosis: Diagnosis) -> dict[str, Any]:
     """The contract as plain values. What was not measured is null, never 0."""
-    nccl, comms = diagnosis.facts.nccl, diagnosis.facts.comms
+    nccl, comms, beside = diagnosis.facts.nccl, diagnosis.facts.comms, diagnosis.facts.beside
     return (
         {
             "schema": SCHEMA,
@@ -37,7 +39,15 @@ def contract(diagnosis: Diagnosis) -> dict[str, Any]:
         | ({} if diagnosis.facts.run is None else {"run": asdict(diagnosis.facts.run)})
         | ({} if nccl is None else {"nccl": nccl_contract(nccl)})
         | ({} if comms is None else {"comms": asdict(comms)})
+        | ({} if beside is None else _beside(diagnosis, beside))
     )
+
+
+def _beside(diagnosis: Diagnosis, beside: Beside) -> dict[str, Any]:
+    return {
+        "advice": [advice_contract(one) for one in diagnosis.advice],
+        "recordings": [recording_contract(one) for one in beside.recordings],
+    }
 
 
 def median_place(steps_ms: Sequence[float | None]) -> int | None:

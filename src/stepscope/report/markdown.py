@@ -13,6 +13,7 @@ from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import PARTS, Partition, RankFacts
 from stepscope.core.gate import Gate
 from stepscope.core.numbers import number_ranges
+from stepscope.report.beside_view import weight_words
 from stepscope.report.gate import STATUS_WORDS, reason
 from stepscope.report.names import clean, shorten
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
@@ -23,7 +24,12 @@ MAX_CHARS = 60_000
 MAX_FINDINGS = 8
 MAX_NOTES = 12
 MAX_CHECKS = 24
-SOURCE_WORDS = {"given": "as given", "measured": "measured without the profiler", "trace": "from the trace, while profiled"}
+SOURCE_WORDS = {
+    "given": "as given",
+    "measured": "measured without the profiler",
+    "log": "as the job's own log tells",
+    "trace": "from the trace, while profiled",
+}
 NO_WIDTH = "&#8203;"
 _READ = re.compile(r"[&<>\"'`*_{}\[\]|~\\$#@]")
 _FIRST = re.compile(r"^(?:\d(?=\d*[.)])|[-+=:])")
@@ -74,8 +80,18 @@ def _text(diagnosis: Diagnosis, gate: Gate | None, room: _Room) -> str:
     if diagnosis.facts.ranks:
         blocks += _partition(diagnosis)
     blocks += _findings(diagnosis, room)
+    blocks += _advice(diagnosis, room)
     blocks += _notes(diagnosis, room)
     return "\n\n".join(block for block in blocks if block).replace(NBSP, " ") + "\n"
+
+
+def _advice(diagnosis: Diagnosis, room: _Room) -> list[str]:
+    lines = []
+    for one in diagnosis.advice[:MAX_FINDINGS]:
+        weight = weight_words(one)
+        told = f" ({escape(weight)})" if weight else ""
+        lines.append(f"- **{escape(one.code)}**{told}: {escape(one.summary, room.chars)} {escape(one.action, room.chars)}")
+    return ["### Beside the trace", "\n".join(lines)] if lines else []
 
 
 def _time_words(diagnosis: Diagnosis) -> str:

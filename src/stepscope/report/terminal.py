@@ -15,6 +15,7 @@ from rich.console import Console
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.numbers import number_ranges
+from stepscope.report.beside_view import draw_beside
 from stepscope.report.comms_view import draw_comms, draw_late_ranks
 from stepscope.report.host_view import draw_host
 from stepscope.report.kernel_view import draw_kernels
@@ -42,7 +43,12 @@ BOUND_WORDS = {
     "compute": "The device's arithmetic limits this run.",
     "memory": "The device's memory bandwidth limits this run.",
 }
-SOURCE_WORDS = {"given": "as given", "measured": "measured without the profiler", "trace": "from the trace, while profiled"}
+SOURCE_WORDS = {
+    "given": "as given",
+    "measured": "measured without the profiler",
+    "log": "as the job's own log tells",
+    "trace": "from the trace, while profiled",
+}
 
 
 def render(diagnosis: Diagnosis, *, width: int | None = None, color: bool | None = None) -> str:
@@ -97,12 +103,15 @@ def _draw(sheet: Sheet, diagnosis: Diagnosis) -> None:
         draw_run(sheet, diagnosis.facts.run)
     if diagnosis.facts.nccl is not None:
         draw_nccl(sheet, diagnosis.facts.nccl)
+    draw_beside(sheet, diagnosis)
     _draw_notes(sheet, diagnosis)
 
 
 def _what_was_read(sheet: Sheet, facts: Facts) -> str:
     """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps told apart by ProfilerStep, 3 whole ones measured`."""
     ranks = facts.ranks
+    if not ranks and facts.run is None and facts.beside is not None:
+        return f"{plural(sum(len(one.paths) for one in facts.beside.recordings), 'recording')}, no trace"
     if not ranks:
         return "No rank was read." if facts.run is None else f"{sheet.clean(facts.run.path)}: the profiler recorded no step"
     if len(ranks) == 1:

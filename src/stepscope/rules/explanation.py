@@ -7,11 +7,12 @@ import inspect
 from types import ModuleType
 
 from stepscope.errors import UsageError
+from stepscope.rules.besidebook import BESIDE_RULES
 from stepscope.rules.crewbook import TEAM_RULES
 from stepscope.rules.rulebook import RULES
 
-EVERY_RULE: tuple[ModuleType, ...] = tuple(dict.fromkeys((*RULES, *TEAM_RULES)))
-"""Those about one rank and those about many."""
+EVERY_RULE: tuple[ModuleType, ...] = tuple(dict.fromkeys((*RULES, *TEAM_RULES, *BESIDE_RULES)))
+"""Those about one rank, about many, and about what other tools recorded."""
 SECTIONS = ("What it sees", "Why it costs", "Evidence it needs", "What to do", "Example")
 
 

@@ -1,11 +1,12 @@
 """The allocator holds far more memory than tensors use.
 
-What it sees: reserved against allocated bytes at the moment tensors hold most.
+What it sees: reserved against allocated bytes at the moment tensors hold most. In a memory snapshot also the pieces that the free
+bytes lie in, and memory that ran out with enough of it free.
 
 Why it costs: free blocks of the wrong size are of no use. The allocator asks the driver for more until the device is full, then
 gives back and retries; a run ends out of memory with gigabytes free.
 
-Evidence it needs: the allocator's events: profile with `profile_memory=True`.
+Evidence it needs: the allocator's events: profile with `profile_memory=True`. Or a memory snapshot, or memory_stats.
 
 What to do: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; pad or bucket shapes so that sizes repeat; no `empty_cache()` in
 the loop.
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.memory_report import MemoryRecord
 from stepscope.rules.allocations import NEEDS, device_memory
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal, Remark
@@ -53,3 +56,65 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         text=f"{reserved / 1e9:.1f} GB are reserved for {allocated / 1e9:.1f} GB of tensors at the peak: try "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     )
+
+
+def advise(beside: Beside) -> Advice | None:
+    """What memory recordings say of it: the worst record that is fragmented."""
+    records = () if beside.memory is None else beside.memory.records
+    worst = max((record for record in records if _is_fragmented(record)), key=_unused, default=None)
+    if worst is None:
+        return None
+    assert worst.reserved_bytes is not None
+    unused = _unused(worst)
+    held = f"{worst.reserved_bytes / 1e9:.1f} GB were reserved for at most {worst.peak_bytes / 1e9:.1f} GB of tensors"
+    action = "pad or bucket shapes so that sizes repeat, and keep empty_cache() out of the loop"
+    if not worst.expandable:
+        action = f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; {action}"
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{_failed_words(worst)}; {held}" if _failed_in_vain(worst) else held,
+        action=action,
+        evidence=tuple(_evidence(worst)),
+        weight=unused,
+        weight_of="what is reserved",
+    )
+
+
+def _is_fragmented(record: MemoryRecord) -> bool:
+    if record.reserved_bytes is None:
+        return False
+    if _failed_in_vain(record):
+        return True
+    is_in_the_way = record.capacity_bytes is None or record.reserved_bytes >= POLICY.least_full * record.capacity_bytes
+    return _unused(record) >= POLICY.least_unused and is_in_the_way
+
+
+def _failed_in_vain(record: MemoryRecord) -> bool:
+    """Memory ran out, and the bytes were there, in pieces."""
+    return record.oom_bytes is not None and record.oom_free_bytes is not None and record.oom_free_bytes >= record.oom_bytes > 0
+
+
+def _failed_words(record: MemoryRecord) -> str:
+    assert record.oom_bytes is not None and record.oom_free_bytes is not None
+    return (
+        f"memory ran out for {record.oom_bytes / 1e9:.2f} GB with {record.oom_free_bytes / 1e9:.2f} GB free, in pieces too small"
+    )
+
+
+def _unused(record: MemoryRecord) -> float:
+    """Of what is reserved: at the peak of tensors, or at the most reserved, when no more than that peak can have been in use."""
+    at_most = 1 - record.peak_bytes / record.reserved_bytes if record.reserved_bytes else 0.0
+    return max(at_most, record.unused_share or 0.0)
+
+
+def _evidence(record: MemoryRecord) -> list[str]:
+    lines = []
+    if record.free_at_peak_bytes is not None and record.largest_free_bytes is not None:
+        largest = f"the largest block {record.largest_free_bytes / 1e9:.2f} GB"
+        lines.append(f"{record.free_at_peak_bytes / 1e9:.2f} GB free at the peak of tensors, {largest}")
+    if record.split_bytes is not None:
+        lines.append(f"up to {record.split_bytes / 1e9:.2f} GB of free blocks lay beside used ones and could not be given back")
+    if record.capacity_bytes is None:
+        lines.append("how large the device is was not recorded: whether the unused memory is in anybody's way is not known")
+    return lines

@@ -7,7 +7,8 @@ Why it costs: each piece checks its guards and wraps its inputs and outputs agai
 by one from Python, nothing is fused across a break, and autograd runs one node per piece.
 
 Evidence it needs: the "Torch-Compiled Region" marks, which the profiler records by itself. Models compiled piece by piece on
-purpose (each block by itself) show regions in a row, none inside another, and are only remarked on.
+purpose (each block by itself) show regions in a row, none inside another, and are only remarked on. `TORCH_LOGS=graph_breaks`,
+`TORCH_TRACE` or TorchDynamo's counters, given beside the trace or alone, name the lines and the reasons.
 
 What to do: `TORCH_LOGS=graph_breaks` or `torch._dynamo.explain(model)(x)` names each break: `.item()` and branches on a tensor's
 value, print and logging, calls into C or numpy. Remove it, or find all with `torch.compile(fullgraph=True)`.
@@ -27,6 +28,8 @@ from stepscope.analyses.intervals import Intervals, contains, empty, join, lengt
 from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
 from stepscope.analyses.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.compiler_report import BreakPlace
 from stepscope.core.trace import Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
@@ -47,9 +50,25 @@ class Policy:
     """Of the time between the pieces that goes when some breaks have to stay."""
     least_in_a_row: int = 3
     """Regions one after the other in a forward from which it is remarked on."""
+    most_advice: int = 4
+    """Places of breaks that are spoken of one by one; the recording lists all."""
 
 
 POLICY = Policy()
+MENDS = (
+    (
+        re.compile(r"Tensor\.item\(\)|\.tolist\(\)|\.numpy\(\)"),
+        "keep the value on the device (torch.where instead of a branch on it)",
+    ),
+    (re.compile(r"[Dd]ata-dependent branch|generic_jump"), "compute both sides and choose with torch.where, or use torch.cond"),
+    (re.compile(r"\bprint\b|logging|Logger"), "print and log outside of compiled code"),
+    (re.compile(r"graph_break\(\)"), "somebody put this break there: take it out if its reason is gone"),
+    (
+        re.compile(r"torch\.compiler\.disable|_dynamo\.disable"),
+        "it is excluded from compiling on purpose: call it before or after",
+    ),
+)
+"""What the reason speaks of, and what to do about it."""
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
@@ -157,3 +176,41 @@ def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
         text=f"{len(regions) / steps:.3g} compiled regions a step with eager operators between them ({spent:.2f} ms of the host's"
         " time): unless the parts are compiled one by one on purpose, TORCH_LOGS=graph_breaks says why.",
     )
+
+
+def advise(beside: Beside) -> tuple[Advice, ...]:
+    """One for each place where TorchDynamo could not go on, the most frequent first."""
+    places = () if beside.compiler is None else beside.compiler.break_places()
+    shown = places[: POLICY.most_advice]
+    more = places[POLICY.most_advice :]
+    advice = [_advice(place) for place in shown]
+    if more:
+        names = ", ".join(dict.fromkeys(place.told.place or place.told.reason for place in more[:8]))
+        line = f"graph breaks at {len(more)} more places: {names}{', ...' if len(more) > 8 else ''}"
+        advice[-1] = replace(advice[-1], evidence=(*advice[-1].evidence, line))
+    return tuple(advice)
+
+
+def _advice(place: BreakPlace) -> Advice:
+    told = place.told
+    code = f": {told.code}" if told.code else ""
+    where = (
+        f"at {told.place}{code}" if told.place else f"over {told.reason} (the place was not told; TORCH_LOGS=graph_breaks does)"
+    )
+    again = "once" if place.count == 1 else f"{place.count} times"
+    called = f", called from {told.called_from}" if told.called_from else ""
+    why = f"{told.reason}: {told.explanation}" if told.explanation else told.reason
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"torch.compile broke off {where}",
+        action=_mend(told.reason, told.explanation, told.hints),
+        evidence=(f"graph break {where}{called}; {again} while compiling", f"{told.place or 'graph break'}: {why}"),
+    )
+
+
+def _mend(reason: str, explanation: str, hints: tuple[str, ...]) -> str:
+    """Our own words for the common ones, then TorchDynamo's first hint."""
+    own = next((words for pattern, words in MENDS if pattern.search(f"{reason} {explanation}")), "")
+    hint = f"torch says: {hints[0]}" if hints else ""
+    return "; ".join(part for part in (own, hint) if part) or "remove it, or find all breaks with torch.compile(fullgraph=True)"

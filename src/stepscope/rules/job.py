@@ -9,6 +9,7 @@ from functools import partial
 from stepscope.analyses.ledger import ledger_of
 from stepscope.analyses.roofline import slower_than_peak
 from stepscope.analyses.survey import Survey, device_of, survey
+from stepscope.core.beside import Beside
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.comms import Ledger
 from stepscope.core.facts import Facts, RankFacts
@@ -28,6 +29,8 @@ from stepscope.rules.tasks import DiedError, Workers, run_tasks
 
 MOST_LETTERS = 80
 """Of a hardware file's own texts."""
+MOST_SHORTENED = 1.5
+"""A log's step over the profiled one, beyond which they are not the same steps: a profiler costs time, it does not give any."""
 MOST_NAMED = 8
 """Problems listed when there is nothing else to say: those of a job are mostly the same one."""
 
@@ -101,6 +104,7 @@ def measure_job(
     sources: Sequence[Source],
     *,
     logs: Sequence[Source] = (),
+    beside: Beside | None = None,
     run: RunFacts | None = None,
     workers: Workers | None = None,
     step_ns: int | None = None,
@@ -118,6 +122,12 @@ def measure_job(
         sources = [replace(source, known=run.known.get(source.rank)) if source.rank is not None else source for source in sources]
         if step_ns is None and run.step_ns is not None:
             step_ns, is_measured = run.step_ns, True
+    is_logged = False
+    logged = None if step_ns is not None or beside is None or beside.training is None else beside.training.step_ns
+    unfit: tuple[str, ...] = ()
+    if logged is not None:
+        is_logged, unfit = _fits(sources[0], logged, use_cache)
+        step_ns = logged if is_logged else None
     found: dict[int, Measured] = {}
     for number, measured in _measured(sources, workers, step_ns, use_cache, read_progress, hardware):
         found[number] = measured
@@ -147,15 +157,29 @@ def measure_job(
             ranks=tuple(facts for facts, _ in rows),
             given_step_ns=step_ns,
             is_step_measured=is_measured,
+            is_step_logged=is_logged,
+            beside=beside,
             run=run,
             nccl=nccl,
             comms=None if together is None else together.comms,
         ),
         judgements=tuple(judgement for _, judgement in rows),
-        notes=(*left_out, *notes, *told, *(() if together is None else together.notes)),
+        notes=(*left_out, *notes, *told, *unfit, *(() if together is None else together.notes)),
         together=together,
         world_size=_world_size([r.meta for r in good if r.meta is not None]),
     )
+
+
+def _fits(source: Source, logged_ns: int, use_cache: bool) -> tuple[bool, tuple[str, ...]]:
+    """Whether a log's step can be that of this trace: the profiler lengthens steps, and never makes one much shorter."""
+    measured = measure_file(source, None, use_cache)
+    pitch = None if measured.facts is None else measured.facts.steps.pitch_ns
+    if pitch is None or not measured.facts or not measured.facts.steps.is_pitch:
+        return True, ()
+    if logged_ns > MOST_SHORTENED * pitch:
+        words = f"the log tells {logged_ns / 1e6:.4g} ms a step, and the trace's take {pitch / 1e6:.4g}: they are not of one run"
+        return False, (f"{words}, or not of the same steps; the log's step time was not used",)
+    return True, ()
 
 
 def _hardware_notes(hardware: Calibrated, good: Sequence[Measured]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Why it costs: something keeps tensors of finished steps, often a loss with its w
 after hours, and slows down before that.
 
 Evidence it needs: the allocator's events (`profile_memory=True`) over three steps or more, after the first few: the optimizer
-makes its state in the first.
+makes its state in the first. Or a memory snapshot of as many, which also says which line made what is kept.
 
 What to do: keep `loss.detach()` or `loss.item()`, never `loss`; empty lists of outputs and hooks; `del` what the next step does
 not need.
@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.memory_report import MemoryRecord
 from stepscope.rules.allocations import NEEDS, device_memory
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal, Remark
@@ -51,8 +53,46 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     floors = np.array([memory.allocated[step == i].min() for i in np.unique(step[step >= 0])])
     if len(floors) < POLICY.least_steps:
         return Abstention(code=CODE, needs=f"record {POLICY.least_steps} steps or more")
+    left = _left_behind(floors)
+    if left is None:
+        return None
+    return Remark(code=CODE, text=f"each step leaves {left / 1e6:.1f} MB more in use than the one before: detach what is kept")
+
+
+def _left_behind(floors: np.ndarray) -> float | None:
+    """Bytes a step leaves in use, where each leaves about as much; None where they do not."""
     growth = np.diff(floors)
     if growth.min() < POLICY.least_share * floors[-1] or growth.min() < POLICY.alike * growth.max() or growth.min() <= 0:
         return None
-    left = float(np.median(growth))
-    return Remark(code=CODE, text=f"each step leaves {left / 1e6:.1f} MB more in use than the one before: detach what is kept")
+    return float(np.median(growth))
+
+
+def advise(beside: Beside) -> Advice | None:
+    """What memory snapshots say of it: how much each step leaves, and who made that."""
+    for record in () if beside.memory is None else beside.memory.records:
+        floors = np.array([step.floor_bytes for step in record.steps[1:]], dtype=float)
+        left = _left_behind(floors) if len(floors) >= POLICY.least_steps else None
+        if left is not None:
+            return _advice(record, floors, left)
+    return None
+
+
+def _advice(record: MemoryRecord, floors: np.ndarray, left: float) -> Advice:
+    evidence = [
+        f"{one.frame} made {one.size_bytes / 1e6:.1f} MB of it, in {one.num_tensors} tensors" for one in record.kept_frames[:3]
+    ]
+    evidence.insert(
+        0, f"the least held in each step, after the first: {', '.join(f'{floor / 1e9:.2f} GB' for floor in floors[:8])}"
+    )
+    if record.capacity_bytes is not None:
+        room = max(0.0, record.capacity_bytes - record.peak_bytes)
+        evidence.append(f"the device is full after {room / left:,.0f} more steps like these")
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"each step leaves {left / 1e6:.1f} MB more in use than the one before",
+        action="keep loss.detach() or loss.item(), never loss; empty lists of outputs; del what the next step does not need",
+        evidence=tuple(evidence),
+        weight=min(1.0, float(floors[-1] - floors[0]) / record.peak_bytes) if record.peak_bytes else None,
+        weight_of="the peak",
+    )

@@ -1,11 +1,14 @@
 """The device's memory is nearly full.
 
-What it sees: the most bytes that tensors held at once, against the device's memory.
+What it sees: the most bytes that tensors held at once, against the device's memory. In a memory snapshot or memory_stats also
+allocations that failed, and cached memory given back to make room.
 
 Why it costs: at the limit the allocator gives back its cache and asks the driver again, with the device standing still, and a
 longer sequence or a second process ends the run. It also rules out mends that need room: larger batches, no checkpointing.
 
-Evidence it needs: the allocator's events: profile with `profile_memory=True`.
+Evidence it needs: the allocator's events: profile with `profile_memory=True`. Or a memory snapshot, which also says what holds
+the peak, or memory_stats; these tell how full the device was only after memory ran out, or with `total_memory` beside the
+counters, or with nvidia-smi's log of the device beside them.
 
 What to do: checkpoint activations, shard optimizer and parameters, bf16, a fused loss that never holds the logits, a smaller
 micro-batch with accumulation; last, offload.
@@ -16,8 +19,12 @@ Example: (for illustration, not measured)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from stepscope.analyses.memory_holds import SMALLER, frame_lines, held_words, main_holder
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
+from stepscope.core.system_report import SystemReport
 from stepscope.rules.allocations import NEEDS, device_memory
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal, Remark
@@ -49,3 +56,70 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return None
     text = f"tensors hold {peak / 1e9:.1f} of {total / 1e9:.1f} GB at the peak ({peak / total:.0%}): checkpoint or shard"
     return Remark(code=CODE, text=text)
+
+
+def advise(beside: Beside) -> Advice | None:
+    """What memory recordings say of it: the trouble there was, what holds the peak, and what makes that smaller."""
+    if beside.memory is None:
+        return None
+    report = _with_capacity(beside.memory, beside.system)
+    record, trouble = _trouble(report)
+    if record is None:
+        return None
+    told = report.told
+    holder = main_holder(told)
+    name, share = holder if holder is not None else (UNKNOWN, None)
+    full = None if record.capacity_bytes is None else record.peak_bytes / record.capacity_bytes
+    evidence = list(trouble[1:])
+    if told is not None:
+        evidence += [f"what holds the peak of {told.peak_bytes / 1e9:.2f} GB: {held_words(told)}", *frame_lines(told)]
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=trouble[0],
+        action=SMALLER[name],
+        evidence=tuple(evidence),
+        weight=share if share is not None else full,
+        weight_of="the peak" if share is not None else "the device's memory" if full is not None else "",
+    )
+
+
+def _with_capacity(report: MemoryReport, system: SystemReport | None) -> MemoryReport:
+    """The device's memory from the machine's own monitor, where a record does not know it.
+
+    Monitors number devices otherwise than a process does that sees some of them alone: sizes that differ tell nothing.
+    """
+    devices = () if system is None else system.devices
+    sizes = {device.memory_total_bytes for device in devices if device.memory_total_bytes}
+    if len(sizes) != 1:
+        return report
+    size = round(sizes.pop())
+    records = (record if record.capacity_bytes else replace(record, capacity_bytes=size) for record in report.records)
+    return replace(report, records=tuple(records))
+
+
+def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
+    """The first record that had any, the worst kind first, with what there was to see."""
+    failed = max(report.records, key=lambda record: record.num_ooms or 0, default=None)
+    retried = max(report.records, key=lambda record: record.num_retries or 0, default=None)
+    fullest = max(report.records, key=_fullness, default=None)
+    found: list[tuple[MemoryRecord, str]] = []
+    if failed is not None and failed.num_ooms:
+        asked = "" if failed.oom_bytes is None else f"; the last one asked for {failed.oom_bytes / 1e9:.2f} GB"
+        words = f"memory ran out {_times(failed.num_ooms)}, with {failed.peak_bytes / 1e9:.1f} GB held at the peak{asked}"
+        found.append((failed, words))
+    if retried is not None and retried.num_retries:
+        words = f"the allocator gave its cache back and asked the driver again {_times(retried.num_retries)}"
+        found.append((retried, words))
+    if fullest is not None and fullest.capacity_bytes and _fullness(fullest) >= POLICY.most:
+        words = f"tensors hold {fullest.peak_bytes / 1e9:.1f} of {fullest.capacity_bytes / 1e9:.1f} GB at the peak"
+        found.append((fullest, f"{words} ({_fullness(fullest):.0%})"))
+    return (found[0][0] if found else None), [words for _, words in found]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _fullness(record: MemoryRecord) -> float:
+    return record.peak_bytes / record.capacity_bytes if record.capacity_bytes else 0.0

@@ -20,12 +20,15 @@ launch two kernels.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.analyses.intervals import subtract
 from stepscope.analyses.places import frames_at
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.system_report import HostStacks
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.between_operators import Stretches, long_stretches, ranges_of, without_work_in, work_ns_in
@@ -43,6 +46,11 @@ class Policy:
     """Of the host's work. Below it the operators and their launches are what keeps the host busy, and launch-overhead judges."""
     cautious_share: float = 0.5
     """Of the stretches that goes when only part of them can leave the step."""
+    least_sampled: float = 0.4
+    """Of a profiler's samples in which the interpreter itself runs; a loop that launches operators has a tenth or two, and the
+    imports of a short recording add to it."""
+    device_busy: float = 0.9
+    """Of the time, from which the device is never waiting: then the host's Python costs nothing."""
 
 
 POLICY = Policy()
@@ -96,4 +104,36 @@ def _evidence(case: Case, graph: Graph, stretches: Stretches) -> tuple[str, ...]
     return (
         f"{len(stretches) / graph.num_steps:.3g} stretches a step, the longest {int(stretches.own_ns.max()) / 1e6:.2f} ms",
         f"the longest stand before {' and '.join(name for name, _ in before)}",
+    )
+
+
+def advise(beside: Beside) -> Sequence[Advice]:
+    """By stacks with native frames: only these tell Python's own work from the operators it calls."""
+    if beside.system is None:
+        return []
+    busy = [one.busy_share.median for one in beside.system.devices if one.busy_share is not None]
+    if busy and min(busy) >= POLICY.device_busy:
+        return []
+    return [_sampled(one, one.interpreter_share) for one in beside.system.stacks if _is_interpreted(one)]
+
+
+def _is_interpreted(one: HostStacks) -> bool:
+    return one.interpreter_share is not None and one.interpreter_share >= POLICY.least_sampled
+
+
+def _sampled(one: HostStacks, share: float | None) -> Advice:
+    hot = sorted((spot for spot in one.training if spot.self_share > 0), key=lambda spot: -spot.self_share)[:3]
+    named = tuple(f"{spot.label}: {spot.self_share:.0%} of the {one.unit} in its own Python" for spot in hot)
+    if not named:
+        own = sorted((spot for spot in one.functions if "python" in (spot.file or "")), key=lambda spot: -spot.self_share)[:2]
+        named = tuple(f"{spot.label}: innermost in {spot.self_share:.0%} of the {one.unit}" for spot in own)
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"The interpreter itself runs in {share:.0%} of the host's {one.unit} ({one.tool}).",
+        action="where the device waits for the host: do this work every 50th step, before the loop or in loader workers; or write"
+        " it with tensors and compile it. A trace beside it tells whether the device waits",
+        evidence=named,
+        weight=share,
+        weight_of=f"the host's {one.unit}",
     )

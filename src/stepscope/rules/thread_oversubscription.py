@@ -19,13 +19,16 @@ Example: eight ranks on a machine of 64 cores, each with 64 threads: `OMP_NUM_TH
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.analyses.intervals import contains, join, union
 from stepscope.analyses.nesting import ancestor_with
+from stepscope.core.beside import Advice, Beside
 from stepscope.core.run import Known
+from stepscope.core.system_report import HostCounters, HostStacks
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Remark
@@ -44,6 +47,12 @@ class Policy:
     """Threads for each core up to which nothing is said: they rarely all compute at once."""
     least_share: float = 0.1
     """Of the measured time in which that many do, or in which a driving thread computes."""
+    least_switches: float = 1000.0
+    """A second on a core: two threads of OpenMP on two cores switch 250 times, sixteen of them 2300 times."""
+    least_migrations: float = 20.0
+    """A second on a core: the same two runs have 1 and 52. Threads that wait for the GIL switch as often, and are not moved."""
+    least_busy: float = 0.8
+    """Of the cores that samples were taken on: below it a thread that waits for a core would find one."""
 
 
 POLICY = Policy()
@@ -122,3 +131,43 @@ def _at_once(trace: Trace, ops: Int64) -> tuple[int, int]:
     running = np.cumsum(moments[1])
     lengths = np.append(np.diff(moments[0]), 0)
     return int(running.max()), int(lengths[running >= POLICY.many_threads].sum())
+
+
+def advise(beside: Beside) -> Sequence[Advice]:
+    """By perf: the counters of a process, or the threads that its samples show on each core."""
+    if beside.system is None:
+        return []
+    found = [_by_samples(one) for one in beside.system.stacks] + [_by_switches(one) for one in beside.system.counters]
+    return [advice for advice in found if advice is not None]
+
+
+def _by_samples(one: HostStacks) -> Advice | None:
+    if one.num_cores is None or one.busy_cores is None or one.even_threads is None:
+        return None
+    if one.busy_cores < POLICY.least_busy * one.num_cores or one.even_threads <= POLICY.most_per_core * one.num_cores:
+        return None
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{one.even_threads} threads share {one.num_cores} cores that are never free.",
+        action=f"OMP_NUM_THREADS so that all ranks have {one.num_cores} threads at most; torch.set_num_threads(1) in workers",
+        evidence=(f"{one.path}: {one.busy_cores:.1f} of {one.num_cores} cores busy, {one.num_threads} threads seen on them",),
+    )
+
+
+def _by_switches(one: HostCounters) -> Advice | None:
+    switches = one.switches_per_cpu_s
+    if switches is None or one.migrations is None or not one.cpu_s:
+        return None
+    migrations = one.migrations / one.cpu_s
+    if switches < POLICY.least_switches or migrations < POLICY.least_migrations:
+        return None
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"In a second on a core threads are swapped {switches:,.0f} times and moved elsewhere {migrations:,.0f} times.",
+        action="compare the step time with OMP_NUM_THREADS=1, 4 and cores / ranks; perf record --sample-cpu -g shows the threads",
+        evidence=(
+            f"{one.path}: {one.context_switches:,.0f} switches, {one.migrations:,.0f} moves in {one.cpu_s:.1f} s on cores",
+        ),
+    )

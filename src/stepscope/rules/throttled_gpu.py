@@ -18,10 +18,14 @@ seven devices wait for a third of every step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.system_report import FAULT, HEAT, POWER, DeviceSeries
 from stepscope.replay.together import Team
 from stepscope.rules.case import Case
 from stepscope.rules.crew import Crew, TeamProposal, with_rank
@@ -42,6 +46,10 @@ class Policy:
     """For nine tenths of the kernels' time: a clock slows all of them, noise only some."""
     least_samples: float = 0.5
     """Of the driver's samples with a reason, from which it is the run's state and not a moment's."""
+    least_working: int = 5
+    """Samples at work from which a recording tells of a run."""
+    least_power_factor: float = 1.1
+    """A device at full load runs a little below its highest clock for its power limit: that is how it was built."""
 
 
 POLICY = Policy()
@@ -108,3 +116,108 @@ def _at_rate(crew: Crew, team: Team, place: int, factor: float) -> Team:
     assert kinds is not None
     busy = kinds.arithmetic | kinds.memory
     return with_rank(team, place, replace(graph, task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns)))
+
+
+def advise(beside: Beside) -> Sequence[Advice]:
+    """By monitors' samples: reasons that the driver gave while the device was at work, and clocks against the peers'."""
+    devices = () if beside.system is None else beside.system.devices
+    judged = [one for one in devices if one.num_working is not None and one.num_working >= POLICY.least_working]
+    return [*_held_down(judged), *_behind_peers(judged)]
+
+
+def _held_down(devices: Sequence[DeviceSeries]) -> list[Advice]:
+    faults, limits = [], []
+    for one in devices:
+        fault, power = _share(one, (*HEAT, *FAULT)), _share(one, POWER)
+        factor = _clock_factor(one)
+        if fault >= POLICY.least_samples and (factor is None or factor >= POLICY.least_factor):
+            faults.append((fault, one))
+        elif power >= POLICY.least_samples and factor is not None and factor >= POLICY.least_power_factor:
+            limits.append((power, one))
+    found = []
+    if faults:
+        found.append(
+            _advice(
+                faults,
+                f"The clock of {_named(faults)} is held down by heat or by the supply while at work.",
+                "nvidia-smi -q -d CLOCK,POWER,PERFORMANCE: cooling, power supply, other processes; or another node",
+            )
+        )
+    if limits:
+        found.append(
+            _advice(
+                limits,
+                f"The power limit holds the clock of {_named(limits)} down while at work.",
+                "nvidia-smi -q -d POWER: raise the limit (nvidia-smi -pl) where the site allows; else it gives no more",
+            )
+        )
+    return found
+
+
+def _behind_peers(devices: Sequence[DeviceSeries]) -> list[Advice]:
+    """A device of the same name as others whose clock at work is below theirs."""
+    found = []
+    for one in devices:
+        peers = [
+            other.sm_clock_working_mhz.median
+            for other in devices
+            if other is not one and other.name == one.name and other.sm_clock_working_mhz is not None
+        ]
+        mine = one.sm_clock_working_mhz
+        if not peers or mine is None or mine.median * POLICY.least_factor > median(peers):
+            continue
+        found.append(
+            Advice(
+                code=CODE,
+                bound=BOUND,
+                summary=f"{one.label[0].upper()}{one.label[1:]} runs at {mine.median:.0f} MHz, its peers at {median(peers):.0f}.",
+                action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on that node: cooling, power limit, other processes",
+                evidence=(_evidence(one),),
+                weight=1 - mine.median / median(peers),
+                weight_of="the peers' clock",
+            )
+        )
+    return found
+
+
+def _advice(found: Sequence[tuple[float, DeviceSeries]], summary: str, action: str) -> Advice:
+    return Advice(
+        code=CODE,
+        bound="compute",
+        summary=summary,
+        action=action,
+        evidence=tuple(_evidence(one) for _, one in found[:8]),
+        weight=max(share for share, _ in found),
+        weight_of="the samples at work",
+    )
+
+
+def _share(one: DeviceSeries, reasons: Sequence[str]) -> float:
+    """Of the reason of these that was told most: several are often told together."""
+    return max(((one.throttled or {}).get(reason, 0.0) for reason in reasons), default=0.0)
+
+
+def _clock_factor(one: DeviceSeries) -> float | None:
+    clock, most = one.sm_clock_working_mhz, one.max_sm_clock_mhz
+    return None if clock is None or most is None or clock.median <= 0 else most / clock.median
+
+
+def _named(found: Sequence[tuple[float, DeviceSeries]]) -> str:
+    labels = [one.label for _, one in found]
+    return labels[0] if len(labels) == 1 else f"{len(labels)} devices"
+
+
+def _evidence(one: DeviceSeries) -> str:
+    clock, most = one.sm_clock_working_mhz, one.max_sm_clock_mhz
+    told = [one.label]
+    if clock is not None:
+        told.append(f"{clock.median:.0f}{'' if most is None else f' of {most:.0f}'} MHz")
+    told += [f"{reason} in {share:.0%} of {one.num_working} samples at work" for reason, share in (one.throttled or {}).items()][
+        :3
+    ]
+    if one.temperature_c is not None:
+        told.append(f"{one.temperature_c.high:.0f} C")
+    if one.power_working_w is not None:
+        limit = "" if one.power_limit_w is None else f" of {one.power_limit_w:.0f}"
+        told.append(f"{one.power_working_w.median:.0f}{limit} W")
+    return ", ".join(told)

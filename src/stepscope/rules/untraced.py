@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from stepscope.core.beside import Beside
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
 from stepscope.core.run import Known, RunFacts
+from stepscope.readers.formats import BY_NAME
+from stepscope.rules.besidebook import advise
 
 LEAST_SHARE = 0.5
 """Of a step spent in the loader from which it is the bound, on a machine without a device: there the host does one thing after
 the other, so the step without its wait is that much shorter. With a device it may be busy meanwhile."""
 
 
-def diagnose_untraced(run: RunFacts, notes: tuple[str, ...] = ()) -> Diagnosis:
+def diagnose_untraced(run: RunFacts, notes: tuple[str, ...] = (), beside: Beside | None = None) -> Diagnosis:
     """A verdict from steps timed with no profiler, where they tell one."""
     timed = [rank for rank in run.ranks if rank.steps is not None]
     rank = timed[0] if timed else None
@@ -21,9 +24,10 @@ def diagnose_untraced(run: RunFacts, notes: tuple[str, ...] = ()) -> Diagnosis:
         replay=None,
         ladder=(),
         findings=(),
-        facts=Facts(ranks=(), run=run, given_step_ns=run.step_ns, is_step_measured=run.step_ns is not None),
-        notes=(*notes, *run_notes(run), how_to_record(run)),
+        facts=Facts(ranks=(), run=run, given_step_ns=run.step_ns, is_step_measured=run.step_ns is not None, beside=beside),
+        notes=(*notes, *run_notes(run), *(() if beside is None else beside.notes), how_to_record(run)),
         unknown_events=0,
+        advice=() if beside is None else advise(beside),
     )
 
 
@@ -69,3 +73,27 @@ def how_to_record(run: RunFacts) -> str:
             " (stepscope.profile() and scope.step())"
         )
     return "to record sooner: stepscope run --start-step 3 -- ...; a job's first steps are slower than the rest"
+
+
+def diagnose_beside(beside: Beside, notes: tuple[str, ...] = ()) -> Diagnosis:
+    """Recordings of other tools alone: what they show, with no step to weigh it by unless a log told one."""
+    step_ns = None if beside.training is None else beside.training.step_ns
+    judged = sorted({word for one in beside.recordings for word in BY_NAME[one.format].judges})
+    names = ", ".join(dict.fromkeys(one.format for one in beside.recordings))
+    words = f"no trace was given, and what limits the run is not told by {names}"
+    return Diagnosis(
+        verdict=Verdict(bound="unknown", summary=f"Not known: {words}.", shares={}),
+        step=StepTime(
+            count=0 if beside.training is None else beside.training.num_steps,
+            ms=None if step_ns is None else step_ns / 1e6,
+            profiled_ms=None,
+            source="trace" if step_ns is None else "log",
+        ),
+        replay=None,
+        ladder=(),
+        findings=(),
+        facts=Facts(ranks=(), beside=beside, given_step_ns=step_ns, is_step_logged=step_ns is not None),
+        notes=(*notes, *beside.notes, f"judged here: {', '.join(judged)}; a trace beside it says what that weighs in the step"),
+        unknown_events=0,
+        advice=advise(beside),
+    )

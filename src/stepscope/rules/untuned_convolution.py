@@ -7,6 +7,9 @@ Why it costs: without benchmarking cuDNN picks an algorithm by rule of thumb. Th
 convolutions in five types and layouts on an H200 the forward pass gained nothing, all of them together 5 %, single gradients
 (depthwise, 1 x 1 over large images) two or three times. Hence a range that begins at nothing.
 
+On ROCm the same flag makes MIOpen search, and keep what it finds in its find-db; without it MIOpen takes what the find-db it came
+with holds, or guesses. What a search gains there was not measured: the rule says that it was not tried, and promises nothing.
+
 Evidence it needs: shapes and arguments (`record_shapes=True`).
 
 What to do: `torch.backends.cudnn.benchmark = True` where shapes hold still: the first step of each shape tries every algorithm.
@@ -17,6 +20,7 @@ Example: twelve convolutions in TF32 and channels_last, forward and backward: 7.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +30,7 @@ from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Abstention, Proposal, Remark
 from stepscope.rules.rates import matrix_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import flag_at
@@ -50,10 +54,19 @@ class Policy:
 POLICY = Policy()
 FLAG_AT = {"aten::cudnn_convolution": 6, "aten::cudnn_convolution_transpose": 7, "aten::_convolution": 9}
 """Where these operators have `benchmark`."""
+MIOPEN_FLAG_AT = {
+    "aten::miopen_convolution": 7,
+    "aten::miopen_depthwise_convolution": 7,
+    "aten::miopen_convolution_transpose": 8,
+}
+"""The same on ROCm."""
+MIOPEN_ACTION = (
+    "Try torch.backends.cudnn.benchmark = True: the first step of each shape searches, and MIOpen's find-db keeps what it found."
+)
 PRECISIONS = ("bf16", "fp16", "tf32")
 
 
-def propose(case: Case) -> Proposal | Abstention | None:
+def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Slow convolutions a little faster; at best at the rate well-made ones reach."""
     graph, roofs = case.graph, case.survey.roofs
     if graph is None or case.pitch_ns is None:
@@ -67,7 +80,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
     reach = _reach_ns(table, roofs, convolutions)
     slow = graph.task_ns > reach
     spent_ms = per_step_ms(graph, slow)
-    if spent_ms * 1e6 < POLICY.least_share * case.pitch_ns or _is_tuned(table) or not _holds_still(graph, table, convolutions):
+    if spent_ms * 1e6 < POLICY.least_share * case.pitch_ns or not _holds_still(graph, table, convolutions):
+        return None
+    if _flags(table, MIOPEN_FLAG_AT) == {False}:
+        return Remark(code=CODE, text=f"{spent_ms:.1f} ms of convolutions a step without MIOpen's search. {MIOPEN_ACTION}")
+    if _flags(table, FLAG_AT) != {False}:
         return None
     steps, reach_ms = max(graph.num_steps, 1), float(reach[slow].sum()) / max(graph.num_steps, 1) / 1e6
     return Proposal(
@@ -96,15 +113,15 @@ def _reach_ns(table: TaskTable, roofs: Roofs, convolutions: Bool) -> Float64:
     return reach
 
 
-def _is_tuned(table: TaskTable) -> bool:
-    """Whether benchmarking is on, or cannot be told."""
+def _flags(table: TaskTable, places: Mapping[str, int]) -> set[bool | None]:
+    """What `benchmark` was, over all of these operators; None among it where that cannot be told."""
     flags: set[bool | None] = set()
     for op in np.unique(table.op).tolist():
-        place = None if op == NONE else FLAG_AT.get(table.op_name(op))
+        place = None if op == NONE else places.get(table.op_name(op))
         inputs = table.inputs(op) if place is not None else None
         if place is not None and inputs is not None:
             flags.add(flag_at(inputs, place))
-    return flags != {False}
+    return flags
 
 
 def _holds_still(graph: Graph, table: TaskTable, convolutions: Bool) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stepscope.core.beside import Advice
 from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts
+from stepscope.rules.besidebook import advise, joined, weighed
 from stepscope.rules.job import Job
 from stepscope.rules.rulebook import LEAST_SPEEDUP, Judgement
 from stepscope.rules.sure_bound import MOST_IDLE, is_blind, is_missed, sure_bound
@@ -66,6 +68,9 @@ def diagnose(job: Job, *, every: bool = False) -> Diagnosis:
         findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
     else:
         findings = tuple(_on_ranks(f, job) for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
+    advice: tuple[Advice, ...] = ()
+    if facts.beside is not None:
+        findings, advice = joined(findings, advise(weighed(facts.beside, facts)))
     return Diagnosis(
         verdict=_verdict(rank, findings),
         step=_step(facts, rank),
@@ -75,6 +80,7 @@ def diagnose(job: Job, *, every: bool = False) -> Diagnosis:
         facts=facts,
         notes=(*job.notes, *_notes(facts, rank), *_not_judged(judgement)),
         unknown_events=sum(sum(r.unknown.values()) for r in facts.ranks),
+        advice=advice,
     )
 
 
@@ -203,6 +209,7 @@ def _step(facts: Facts, rank: RankFacts) -> StepTime:
 
 def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
     notes = [*(() if facts.run is None else run_notes(facts.run)), *facts.notes]
+    notes += () if facts.beside is None else facts.beside.notes
     if facts.given_step_ns is None and rank.steps.pitch_ns is not None:
         notes.append(
             "step time is the profiled one, which the profiler's own cost lengthens: gains are for a usual cost of it;"

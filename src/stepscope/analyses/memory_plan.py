@@ -1,0 +1,75 @@
+"""The plan's estimate of memory beside what a recording measured.
+
+part          planned    at the peak   most ever
+weights       571 MB     571 MB        571 MB
+gradients     571 MB     0             571 MB       the peak was before the backward pass had made them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.core.memory_report import (
+    ACTIVATIONS,
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER,
+    UNKNOWN,
+    WEIGHTS,
+    MemoryRecord,
+    MemoryReport,
+)
+
+PARTS = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS)
+OTHERS, TOTAL = "others", "total"
+SURE_SHARE = 0.9
+"""Of the peak whose purpose is known: below, a part may be larger than was seen, and no ratio is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """One part of the memory. None is "not planned" or "not recorded"."""
+
+    part: str
+    planned_bytes: int | None
+    at_peak_bytes: int | None
+    most_bytes: int | None
+    """At any time: what a plan's figure is to be held against, because a plan counts each part when it is whole."""
+    ratio: float | None
+    """Planned over the most that was measured; None where either is missing, or too much of the peak is of unknown use."""
+
+
+def beside_plan(
+    report: MemoryReport,
+    weights_bytes: int | None,
+    gradients_bytes: int | None,
+    optimizer_bytes: int | None,
+    activations_bytes: int | None,
+) -> tuple[PlanRow, ...]:
+    """Part by part, then what a plan has no name for, then all; empty where no recording says what holds its peak."""
+    record = report.told
+    if record is None or record.held is None:
+        return ()
+    planned = dict(zip(PARTS, (weights_bytes, gradients_bytes, optimizer_bytes, activations_bytes), strict=True))
+    is_sure = record.held.get(UNKNOWN, 0) <= (1 - SURE_SHARE) * record.peak_bytes
+    rows = [_row(part, size, _at_peak(record, part), _most(record, part), is_sure) for part, size in planned.items()]
+    others = record.peak_bytes - sum(row.at_peak_bytes or 0 for row in rows)
+    rows.append(_row(OTHERS, None, others, None, is_sure))
+    sizes = [size for size in planned.values() if size is not None]
+    whole = sum(sizes) if len(sizes) == len(planned) else None
+    rows.append(_row(TOTAL, whole, record.peak_bytes, record.peak_bytes, True))
+    return tuple(rows)
+
+
+def _row(part: str, planned: int | None, at_peak: int | None, most: int | None, is_sure: bool) -> PlanRow:
+    ratio = planned / most if planned is not None and most and is_sure else None
+    return PlanRow(part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio)
+
+
+def _at_peak(record: MemoryRecord, part: str) -> int:
+    assert record.held is not None
+    return record.held.get(part, 0) + (record.held.get(INPUTS, 0) if part == ACTIVATIONS else 0)
+
+
+def _most(record: MemoryRecord, part: str) -> int | None:
+    return None if record.most is None else record.most.get(part, 0)

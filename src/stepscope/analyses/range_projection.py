@@ -1,0 +1,112 @@
+"""Host ranges projected onto the device, as Nsight Systems' own `nvtx_gpu_proj_sum` does it.
+
+A piece of device work is contained in a range when the call that launched it lies in the range, on the range's own thread. The
+projection runs from the start of the first work contained to the end of the last; what lies between is counted too, and a range
+inside another is not taken off the outer one (Nsight Systems' manual, nvtx_gpu_proj_sum).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.links import Links
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+
+PAIRS_AT_ONCE = 4_000_000
+"""Of a range and a call inside it: memory stays bounded however deep ranges nest."""
+NOTHING = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projections:
+    """One entry per range that contains device work (`ranges`, indices into the trace)."""
+
+    ranges: Int64
+    start_ns: Int64
+    end_ns: Int64
+    num_ops: Int64
+    """Launching calls contained; a CUDA graph's launch is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectionRow:
+    """All ranges of a name: nvtx_gpu_proj_sum's columns."""
+
+    name: str
+    instances: int
+    total_proj_ns: int
+    total_range_ns: int
+    min_ns: int
+    median_ns: float
+    max_ns: int
+    num_ops: int
+
+
+def project(trace: Trace, links: Links, ranges: Bool | None = None) -> Projections:
+    """Each range's extent on the device; by default of all marks and operators. Ranges without device work have none."""
+    chosen = np.flatnonzero(trace.is_kind(Kind.MARK, Kind.OP) if ranges is None else ranges)
+    calls, first, last = _extents(trace, links)
+    low = np.empty(len(chosen), np.int64)
+    high = np.empty(len(chosen), np.int64)
+    begin, end, count = np.full_like(low, NOTHING), np.full_like(low, NONE), np.zeros_like(low)
+    for thread in np.unique(trace.thread[calls]).tolist():
+        mine = np.flatnonzero(trace.thread[chosen] == thread)
+        own = np.flatnonzero(trace.thread[calls] == thread)
+        starts = trace.start_ns[calls[own]]
+        low[mine] = np.searchsorted(starts, trace.start_ns[chosen[mine]], side="left")
+        high[mine] = np.searchsorted(starts, trace.end_ns[chosen[mine]], side="right")
+        for some in _blocks(mine, high[mine] - low[mine]):
+            lengths = high[some] - low[some]
+            owner = np.repeat(some, lengths)
+            offset = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            call = own[np.repeat(low[some], lengths) + offset]
+            inside = trace.end_ns[calls[call]] <= trace.end_ns[chosen[owner]]
+            owner, call = owner[inside], call[inside]
+            np.minimum.at(begin, owner, first[call])
+            np.maximum.at(end, owner, last[call])
+            np.add.at(count, owner, 1)
+    has = count > 0
+    return Projections(ranges=chosen[has], start_ns=begin[has], end_ns=end[has], num_ops=count[has])
+
+
+def projection_rows(trace: Trace, found: Projections) -> tuple[ProjectionRow, ...]:
+    """The summary by name, the longest total first."""
+    length, name = found.end_ns - found.start_ns, trace.name[found.ranges]
+    rows = []
+    for code in np.unique(name).tolist():
+        mine = name == code
+        some = length[mine]
+        rows.append(
+            ProjectionRow(
+                name=trace.names[code],
+                instances=len(some),
+                total_proj_ns=int(some.sum()),
+                total_range_ns=int(trace.dur_ns[found.ranges[mine]].sum()),
+                min_ns=int(some.min()),
+                median_ns=float(np.median(some)),
+                max_ns=int(some.max()),
+                num_ops=int(found.num_ops[mine].sum()),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.total_proj_ns))
+
+
+def _extents(trace: Trace, links: Links) -> tuple[Int64, Int64, Int64]:
+    """The calls that launched work, by their start, with the first start and the last end of what each launched."""
+    work = np.flatnonzero(trace.device_work & (links.launch != NONE))
+    work = work[trace.kind[links.launch[work]] == Kind.RUNTIME]
+    calls, inverse = np.unique(links.launch[work], return_inverse=True)
+    first, last = np.full(len(calls), NOTHING), np.full(len(calls), NONE, np.int64)
+    np.minimum.at(first, inverse, trace.start_ns[work])
+    np.maximum.at(last, inverse, trace.end_ns[work])
+    return calls, first, last
+
+
+def _blocks(items: Int64, weights: Int64) -> list[Int64]:
+    """The items in blocks of about PAIRS_AT_ONCE weight."""
+    if len(items) == 0:
+        return []
+    block = np.cumsum(weights) // PAIRS_AT_ONCE
+    return np.split(items, np.flatnonzero(np.diff(block)) + 1)

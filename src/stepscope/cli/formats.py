@@ -1,0 +1,46 @@
+"""What stepscope reads: each format, what it lets us judge, and how to record it.
+
+FILE, where one is given, is looked at: what it is, what it would tell, or what to record instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file to look at")
+    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.report.formats_view import formats_json, formats_markdown, formats_text
+
+    if arguments.files:
+        return _look(arguments.files)
+    write = {"text": formats_text, "json": formats_json, "markdown": formats_markdown}[arguments.format]
+    sys.stdout.write(write() + "\n")
+    return 0
+
+
+def _look(files: list[Path]) -> int:
+    """One line for each file; 1 where one of them is not known."""
+    from stepscope.errors import StepscopeError
+    from stepscope.readers.inputs import find_sources
+    from stepscope.readers.sniff import refuse_unknown
+    from stepscope.report.formats_view import source_words
+
+    code = 0
+    for file in files:
+        try:
+            with find_sources([file]) as found:
+                for source in found.sources:
+                    if source.format is None:
+                        refuse_unknown(source)
+                lines = source_words(found)
+        except StepscopeError as problem:
+            lines, code = [str(problem)], 1
+        sys.stdout.write("\n".join(lines) + "\n")
+    return code

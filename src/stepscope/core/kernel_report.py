@@ -1,0 +1,175 @@
+"""KernelReport: kernels one by one, as a profiler of the device's counters measured them. No vendor's words: a warp is what the
+device runs in lock step (32 lanes on NVIDIA, 64 on AMD), a multiprocessor its SM or CU, the tensor pipe its MMA or MFMA unit.
+
+Shares are of 1, never percent. A field is None when it was not recorded, 0 when it was measured to be zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepscope.core.recording import Recording
+
+Dim = tuple[int, int, int]
+LIMITERS = ("registers", "shared memory", "warps", "blocks", "barriers")
+"""What may bound how many blocks lie on a multiprocessor at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelMetrics:
+    """What was measured of one launch; or of several alike, then each figure is their mean."""
+
+    name: str
+    count: int = 1
+    duration_ns: float | None = None
+    """Of one launch."""
+    device: str | None = None
+    grid: Dim | None = None
+    """In blocks."""
+    block: Dim | None = None
+    """In threads."""
+    warp_size: int | None = None
+    registers: float | None = None
+    """Of a thread."""
+    shared_bytes: float | None = None
+    """Of a block: static and dynamic."""
+
+    occupancy: float | None = None
+    """Warps on a multiprocessor while it is busy, of those it can hold."""
+    theoretical_occupancy: float | None = None
+    """What the launch allows."""
+    limiters: tuple[str, ...] = ()
+    """Of LIMITERS: what holds the theoretical occupancy down; several where they bind alike, none where it is full."""
+    waves: float | None = None
+    """Blocks of the grid over those that fit on the device at once."""
+    num_multiprocessors: int | None = None
+    blocks_per_multiprocessor: float | None = None
+    """That fit at once."""
+
+    active: float | None = None
+    """Of the kernel's time in which a multiprocessor had work: the mean of all of them."""
+    compute_throughput: float | None = None
+    """Of the peak of the multiprocessors' busiest unit, over the kernel's time."""
+    dram_throughput: float | None = None
+    l2_throughput: float | None = None
+    l1_throughput: float | None = None
+    tensor_pipe: float | None = None
+    """Of its peak."""
+    fma_pipe: float | None = None
+    issue: float | None = None
+    """Of the cycles in which a scheduler with warps issued an instruction."""
+    stalls: Mapping[str, float] = field(default_factory=dict)
+    """Of the warps' time, by what they waited for (NVIDIA's names: long_scoreboard, barrier, ...). Empty: not recorded."""
+
+    l1_hits: float | None = None
+    """Of the sectors asked for."""
+    l2_hits: float | None = None
+    l2_read_hits: float | None = None
+    dram_read_bytes: float | None = None
+    dram_write_bytes: float | None = None
+    l2_bytes: float | None = None
+    """Between the multiprocessors and the L2: loads and stores that the L1 did not serve."""
+    load_sectors: float | None = None
+    """Sectors of 32 bytes that one warp's load from global memory touches."""
+    load_sectors_ideal: float | None = None
+    """That its data would fill."""
+    store_sectors: float | None = None
+    store_sectors_ideal: float | None = None
+    global_load_sectors: float | None = None
+    """All of the kernel's, together."""
+    global_store_sectors: float | None = None
+    l2_load_sectors: float | None = None
+    """Those of them that the L1 did not have."""
+    l2_store_sectors: float | None = None
+    shared_wavefronts: float | None = None
+    """Passes that accesses to shared memory took."""
+    shared_wavefronts_ideal: float | None = None
+    """Without bank conflicts."""
+    local_bytes: float | None = None
+    """Loads and stores of local memory, where spilled registers go (and arrays that are indexed at run time)."""
+    spill_instructions: float | None = None
+    """Loads and stores that the compiler put there for want of registers."""
+    instructions: float | None = None
+    """Of warps, all of them."""
+
+    tensor_flops: float | None = None
+    vector_flops: float | None = None
+    """Of the FP64, FP32 and FP16 pipes."""
+    peak_dram_bytes_s: float | None = None
+    """At the clocks of this very launch."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The tool's own names and figures, in base units (seconds are nanoseconds): those that the fields above are made of."""
+
+    @property
+    def total_ns(self) -> float | None:
+        return None if self.duration_ns is None else self.duration_ns * self.count
+
+    @property
+    def flops(self) -> float | None:
+        """None unless both kinds were counted: half of them would be a wrong number."""
+        if self.tensor_flops is None or self.vector_flops is None:
+            return None
+        return self.tensor_flops + self.vector_flops
+
+    @property
+    def dram_bytes(self) -> float | None:
+        if self.dram_read_bytes is None or self.dram_write_bytes is None:
+            return None
+        return self.dram_read_bytes + self.dram_write_bytes
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOP for a byte of DRAM traffic: where the kernel stands along the roofline."""
+        flops, moved = self.flops, self.dram_bytes
+        return None if flops is None or not moved else flops / moved
+
+    @property
+    def roof(self) -> tuple[str, float] | None:
+        """The unit nearest to its peak and how near: ("DRAM", 0.87)."""
+        known = [(name, share) for name, share in self._units() if share is not None]
+        return max(known, key=lambda one: one[1], default=None)
+
+    def _units(self) -> tuple[tuple[str, float | None], ...]:
+        return (
+            ("tensor pipe", self.tensor_pipe),
+            ("DRAM", self.dram_throughput),
+            ("L2", self.l2_throughput),
+            ("L1", self.l1_throughput),
+            ("compute", self.compute_throughput),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTotal:
+    """All launches of one name, of a tool that gives totals and no counters."""
+
+    name: str
+    count: int
+    total_ns: float
+    mean_ns: float | None = None
+    median_ns: float | None = None
+    least_ns: float | None = None
+    most_ns: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelReport:
+    """Every kernel that was measured, in the order of their launch; totals where a tool gave no more than that."""
+
+    kernels: tuple[KernelMetrics, ...] = ()
+    totals: tuple[KernelTotal, ...] = ()
+    recordings: tuple[Recording, ...] = ()
+
+    @property
+    def measured_ns(self) -> float:
+        """Of all kernels with counters: what their shares are of."""
+        return sum(kernel.total_ns or 0.0 for kernel in self.kernels)
+
+    def joined(self, other: KernelReport) -> KernelReport:
+        return KernelReport(
+            kernels=(*self.kernels, *other.kernels),
+            totals=(*self.totals, *other.totals),
+            recordings=(*self.recordings, *other.recordings),
+        )

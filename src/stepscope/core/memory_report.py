@@ -1,0 +1,145 @@
+"""MemoryReport: what the device's memory was used for, from whatever recorded it. None is "not recorded".
+
+record              peak    what holds it   free blocks   steps   retries
+memory-snapshot      x           x              x           x        ooms alone
+memory-stats         x                          x                     x
+memory-timeline      x           x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepscope.core.recording import Recording
+
+WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS = "weights", "gradients", "optimizer", "activations"
+INPUTS, TEMPORARY, AUTOGRAD, WORKSPACE, UNKNOWN = "inputs", "temporary", "autograd", "workspace", "unknown"
+CATEGORIES = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, INPUTS, TEMPORARY, AUTOGRAD, WORKSPACE, UNKNOWN)
+"""What bytes are for. Activations are what the forward pass keeps for the backward; temporary is what is freed in the pass that
+made it; autograd is the profiler's word for what the backward pass makes on its way; a workspace is a library's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A place in the code that holds bytes at the peak."""
+
+    frame: str
+    """`forward (train.py:35)`, or a node of autograd; a stranger's text."""
+    size_bytes: int
+    num_tensors: int
+    category: str
+    """Of most of these bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTensor:
+    """One allocation that is alive at the peak."""
+
+    size_bytes: int
+    category: str
+    frame: str | None
+    step: int | None
+    """The step that made it; None before the first, and where no steps were seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step, as its optimizer tells it."""
+
+    floor_bytes: int
+    """The least that tensors held."""
+    peak_bytes: int
+    kept_bytes: int
+    """Of what the step made: still held when the recording ended, optimizer state left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecord:
+    """One device's memory in one recording."""
+
+    format: str
+    label: str
+    device: int | None = None
+    peak_bytes: int
+    """The most that tensors held at once, in the allocator's own blocks where it tells them."""
+    held_bytes: int | None = None
+    """When the recording ended."""
+    reserved_bytes: int | None = None
+    """The most that the allocator had from the driver."""
+    reserved_at_peak_bytes: int | None = None
+    reserved_now_bytes: int | None = None
+    """When the recording ended."""
+    capacity_bytes: int | None = None
+    """What the process could have had of the device."""
+    held: Mapping[str, int] | None = None
+    """Bytes at the peak by category (CATEGORIES); what is not there is zero."""
+    most: Mapping[str, int] | None = None
+    """The most that each category ever held: gradients and activations have their peaks at different times."""
+    holders: tuple[Holder, ...] = ()
+    """The most first."""
+    largest: tuple[LiveTensor, ...] = ()
+    free_at_peak_bytes: int | None = None
+    """Reserved, in no tensor, at the peak."""
+    largest_free_bytes: int | None = None
+    """One block, at the peak: nothing larger is served without asking the driver."""
+    split_bytes: int | None = None
+    """The most, ever, of free blocks beside used ones: these cannot be given back."""
+    steps: tuple[Step, ...] = ()
+    kept_frames: tuple[Holder, ...] = ()
+    """Who made what finished steps left behind."""
+    num_retries: int | None = None
+    """Times the allocator gave its cache back and asked the driver again."""
+    num_ooms: int | None = None
+    oom_bytes: int | None = None
+    """What was asked for in vain, the last time."""
+    oom_free_bytes: int | None = None
+    """Reserved and in no tensor when that happened."""
+    expandable: bool | None = None
+    """Whether expandable segments are on."""
+    curve: tuple[tuple[float, int, int | None], ...] = ()
+    """Milliseconds since the beginning, bytes held, bytes reserved."""
+
+    @property
+    def by_size(self) -> tuple[tuple[str, int], ...]:
+        """Categories at the peak, the most first."""
+        return () if self.held is None else tuple(sorted(self.held.items(), key=lambda item: -item[1]))
+
+    @property
+    def unused_share(self) -> float | None:
+        """Of what is reserved, in no tensor, at the peak."""
+        if not self.reserved_at_peak_bytes:
+            return None
+        return max(0.0, 1 - self.peak_bytes / self.reserved_at_peak_bytes)
+
+    def self_check(self) -> None:
+        """Categories add up to the peak, and nothing is held that is not reserved."""
+        assert self.peak_bytes >= 0, self.label
+        assert self.held is None or (set(self.held) <= set(CATEGORIES) and sum(self.held.values()) == self.peak_bytes), self.held
+        assert sum(holder.size_bytes for holder in self.holders) <= self.peak_bytes, self.label
+        assert self.largest_free_bytes is None or self.free_at_peak_bytes is not None
+        assert (self.largest_free_bytes or 0) <= (self.free_at_peak_bytes or 0), self.label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """Every record of memory that was given."""
+
+    records: tuple[MemoryRecord, ...] = ()
+    recordings: tuple[Recording, ...] = field(default=())
+
+    def joined(self, other: MemoryReport) -> MemoryReport:
+        return MemoryReport(
+            records=(*self.records, *other.records),
+            recordings=(*self.recordings, *other.recordings),
+        )
+
+    @property
+    def fullest(self) -> MemoryRecord | None:
+        """The record with the highest peak; of equals the one that says what holds it."""
+        return max(self.records, key=lambda record: (record.peak_bytes, record.held is not None), default=None)
+
+    @property
+    def told(self) -> MemoryRecord | None:
+        """The record with the highest peak of those that say what holds it."""
+        return max((record for record in self.records if record.held), key=lambda record: record.peak_bytes, default=None)

@@ -1,0 +1,214 @@
+"""The machine under a run, as its tools recorded it: devices over time, where the host's threads stood, counters of its cores.
+
+None is "not recorded"; shares are of 1. Nothing here is a vendor's: readers of nvidia-smi, DCGM, rocm-smi and amd-smi fill the
+same fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepscope.core.recording import Recording
+
+POWER = ("sw_power_cap", "power_violation")
+HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown", "thermal_violation")
+FAULT = ("hw_slowdown", "hw_power_brake_slowdown")
+CHOSEN = ("applications_clocks_setting", "sync_boost", "display_clock_setting")
+IDLE = "gpu_idle"
+REASONS = (*POWER, *HEAT, *FAULT, *CHOSEN, IDLE)
+"""Why a clock is below its highest, in the words of NVIDIA's driver. The violations are what dmon tells, and what other vendors'
+monitors do: held down by power or by heat, and no more is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Of many samples: the tenth percentile, the median, the ninetieth."""
+
+    num: int
+    low: float
+    median: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSeries:
+    """One device, over all samples of it."""
+
+    index: int | None
+    """Its number on the machine; None where the recording does not number its devices."""
+    name: str | None = None
+    host: str | None = None
+    num_samples: int = 0
+    num_working: int | None = None
+    """Samples in which it was at work (`device_samples.AT_WORK`); None where its use was not recorded."""
+    span_s: float | None = None
+    """From the first sample to the last."""
+    busy_share: Spread | None = None
+    """Of the time, that a kernel ran: what nvidia-smi calls utilization."""
+    memory_busy_share: Spread | None = None
+    sm_clock_mhz: Spread | None = None
+    sm_clock_working_mhz: Spread | None = None
+    """In the samples at work alone: an idle device lowers its clock."""
+    max_sm_clock_mhz: float | None = None
+    memory_clock_mhz: Spread | None = None
+    power_w: Spread | None = None
+    power_working_w: Spread | None = None
+    power_limit_w: float | None = None
+    temperature_c: Spread | None = None
+    memory_used_bytes: Spread | None = None
+    memory_total_bytes: float | None = None
+    pcie_rx_bytes_per_s: Spread | None = None
+    pcie_tx_bytes_per_s: Spread | None = None
+    nvlink_rx_bytes_per_s: Spread | None = None
+    nvlink_tx_bytes_per_s: Spread | None = None
+    engine_active_share: Spread | None = None
+    """DCGM 1001: graphics or compute engine."""
+    sm_active_share: Spread | None = None
+    """DCGM 1002: of the time, over all multiprocessors, with a warp on them."""
+    sm_occupancy_share: Spread | None = None
+    """DCGM 1003: warps resident, of the most."""
+    tensor_active_share: Spread | None = None
+    """DCGM 1004."""
+    dram_active_share: Spread | None = None
+    """DCGM 1005."""
+    throttled: Mapping[str, float] | None = None
+    """By reason, share of the samples at work (of all, where its use was not recorded) that told it;
+    empty: none did; None: not recorded, or never at work."""
+
+    @property
+    def label(self) -> str:
+        where = "" if self.host is None else f"{self.host} "
+        return f"{where}device{'' if self.index is None else f' {self.index}'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotSpot:
+    """One function, over all stacks."""
+
+    name: str
+    file: str | None = None
+    line: int | None = None
+    """Where the function, or the sampled line of it, stands: as the tool tells it."""
+    self_share: float
+    """Of the samples (or the time): it was the innermost call."""
+    total_share: float
+    """It was anywhere in the stack, counted once."""
+    is_native: bool = False
+
+    @property
+    def label(self) -> str:
+        place = "" if not self.file else f" ({self.file}{'' if self.line is None else f':{self.line}'})"
+        return f"{self.name}{place}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostThread:
+    name: str
+    share: float
+    """Of all that was sampled."""
+    gil_wait_share: float | None = None
+    """Of its own samples, that stand in the wait for the interpreter's lock; None where no native frames tell it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStacks:
+    """Where threads stood in one recording."""
+
+    tool: str
+    """py-spy, pyinstrument, viztracer, perf, or speedscope where nothing tells."""
+    path: str
+    unit: str
+    """Of `amount`: "samples" or "seconds"."""
+    amount: float
+    functions: tuple[HotSpot, ...] = ()
+    """The hottest by their own share, and by the whole of theirs."""
+    training: tuple[HotSpot, ...] = ()
+    """The innermost call of each stack that is neither a library's nor the interpreter's, with its share of the same whole as
+    `total_share`; `self_share` is of the stacks in which the interpreter itself ran for it, or it was innermost."""
+    threads: tuple[HostThread, ...] = ()
+    """The busiest first."""
+    num_threads: int | None = None
+    has_native: bool = False
+    """Native frames were recorded: an innermost call of Python is then the interpreter's own work."""
+    interpreter_share: float | None = None
+    """Of the samples, that the interpreter itself ran: no compiled function below; None without native frames."""
+    kernel_share: float | None = None
+    """Of the samples, that the operating system's kernel ran."""
+    gil_wait_share: float | None = None
+    page_fault_share: float | None = None
+    """Of the samples, that the kernel served a page fault."""
+    page_read_share: float | None = None
+    """Of the samples, that it read a file's page from the disk or waited for one."""
+    num_cores: int | None = None
+    """Cores that samples were taken on; None where they were not told."""
+    busy_cores: float | None = None
+    """Cores that were busy on average, where the recording tells time and period."""
+    even_threads: int | None = None
+    """Threads with at least half of an even share: those that all want to run."""
+    span_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCounters:
+    """`perf stat` of one process, or of the machine."""
+
+    path: str
+    command: str | None = None
+    elapsed_s: float | None = None
+    cpu_s: float | None = None
+    """task-clock: time on cores."""
+    user_s: float | None = None
+    system_s: float | None = None
+    busy_cores: float | None = None
+    """CPUs utilized."""
+    instructions: float | None = None
+    cycles: float | None = None
+    context_switches: float | None = None
+    migrations: float | None = None
+    page_faults: float | None = None
+    major_faults: float | None = None
+    cache_references: float | None = None
+    cache_misses: float | None = None
+    branches: float | None = None
+    branch_misses: float | None = None
+    others: Mapping[str, float] = field(default_factory=dict)
+    """What else was counted, by perf's name."""
+
+    @property
+    def instructions_per_cycle(self) -> float | None:
+        return _ratio(self.instructions, self.cycles)
+
+    @property
+    def cache_miss_share(self) -> float | None:
+        return _ratio(self.cache_misses, self.cache_references)
+
+    @property
+    def branch_miss_share(self) -> float | None:
+        return _ratio(self.branch_misses, self.branches)
+
+    @property
+    def switches_per_cpu_s(self) -> float | None:
+        return _ratio(self.context_switches, self.cpu_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemReport:
+    """All recordings of the machine."""
+
+    devices: tuple[DeviceSeries, ...] = ()
+    stacks: tuple[HostStacks, ...] = ()
+    counters: tuple[HostCounters, ...] = ()
+    recordings: tuple[Recording, ...] = ()
+
+    def joined(self, other: SystemReport) -> SystemReport:
+        return SystemReport(
+            devices=(*self.devices, *other.devices),
+            stacks=(*self.stacks, *other.stacks),
+            counters=(*self.counters, *other.counters),
+            recordings=(*self.recordings, *other.recordings),
+        )
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole

@@ -1,0 +1,191 @@
+"""What a framework wrote about its own steps: their time, the phases in it, and the figures it reckons from them.
+
+None is "not told". Figures keep the framework's own convention, which is named beside them: two of them may differ in what a
+FLOP of the model is, and in whether a rate is of the job or of one device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from stepscope.core.recording import Recording
+
+TOLD, CLOCK, RATE, SUM = "told", "clock", "rate", "sum"
+SURENESS = (TOLD, CLOCK, RATE, SUM)
+"""How a step's time is known, the surest first: the log tells it step by step; its lines' own times, or its progress bar's; a
+mean over the whole run, first steps and all; the sum of the phases it times, outside of which there may be more."""
+APART = 0.1
+"""Of the step: two logs that differ by more are hardly of one run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedStep:
+    """One line about steps."""
+
+    step: int
+    ns: int | None
+    """For one optimizer step, the mean since the line before."""
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A timer of the framework."""
+
+    name: str
+    """As it is written: strangers' text."""
+    ns: int
+    """For one step, the median of the lines; of the slowest rank, where the log tells several."""
+    least_ns: int | None = None
+    """Of the fastest rank."""
+    is_micro: bool = False
+    """Of one micro-batch: a step may have several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A row of a profiler's table, over the whole run."""
+
+    name: str
+    num_calls: int | None
+    total_ns: int
+    mean_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedCollective:
+    """All collectives of one name and size, as a framework's own logger counted them."""
+
+    op: str
+    size: str
+    """As it is written: `98.25 MB`."""
+    size_bytes: int | None
+    num: int
+    total_ns: int
+    mean_ns: int
+    algbw_gbit_s: float | None = None
+    busbw_gbit_s: float | None = None
+    straggler_ns: int | None = None
+    """Of the total, waiting for later ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number that the framework reckons, and by which convention."""
+
+    value: float
+    convention: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkLog:
+    """What one framework wrote into one file."""
+
+    framework: str
+    path: str
+    step_ns: int | None = None
+    """Of the steady steps; None where the log does not clearly tell the time of an optimizer step."""
+    step_source: str | None = None
+    """Of SURENESS."""
+    num_steps: int = 0
+    """Optimizer steps that `step_ns` is of."""
+    first_step: int | None = None
+    last_step: int | None = None
+    steps: tuple[LoggedStep, ...] = ()
+    """The last lines; `num_lines` counts them all."""
+    num_lines: int = 0
+    phases: tuple[Phase, ...] = ()
+    actions: tuple[Action, ...] = ()
+    comms: tuple[LoggedCollective, ...] = ()
+    tokens_per_s: Figure | None = None
+    samples_per_s: Figure | None = None
+    tflops: Figure | None = None
+    mfu: Figure | None = None
+    """Of 1."""
+    memory_bytes: Figure | None = None
+    """The most that any line tells."""
+    first_loss: float | None = None
+    last_loss: float | None = None
+    global_batch: int | None = None
+    world_size: int | None = None
+    ranks: tuple[int, ...] = ()
+    """Those that wrote into it, where the lines tell them."""
+    remarks: tuple[tuple[str, str], ...] = ()
+    """Words and what they are, of this framework alone."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def phases_ns(self) -> dict[str, int]:
+        """By name, for one step."""
+        return {phase.name: phase.ns for phase in self.phases if not phase.is_micro}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedOperator:
+    """All calls of one operator in an execution trace."""
+
+    name: str
+    num: int
+    tensor_bytes: int
+    """Of its tensors, in and out, each call's added up; a view has tensors but moves nothing."""
+    flops: float | None = None
+    """Of matrix products, attention and convolutions that no operator inside it is charged with; None where it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionGraph:
+    """What an execution trace (Chakra) has: operators and their tensors, no times."""
+
+    path: str
+    schema: str
+    num_nodes: int
+    num_operators: int
+    operators: tuple[RecordedOperator, ...]
+    """The most called first."""
+    collectives: tuple[RecordedOperator, ...]
+    num_tensors: int
+    storage_bytes: int
+    """Of the memory under them, each stretch counted once."""
+    flops: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLog:
+    """All logs of a run."""
+
+    logs: tuple[FrameworkLog, ...] = ()
+    graphs: tuple[ExecutionGraph, ...] = ()
+    recordings: tuple[Recording, ...] = ()
+
+    @property
+    def surest(self) -> tuple[FrameworkLog, ...]:
+        """The logs with a step time, those alone that know it in the surest way."""
+        timed = [log for log in self.logs if log.step_ns is not None and log.step_source is not None]
+        best = min((SURENESS.index(log.step_source) for log in timed if log.step_source), default=None)
+        return tuple(log for log in timed if best is not None and log.step_source == SURENESS[best])
+
+    @property
+    def step_ns(self) -> int | None:
+        """The run's; None where nothing tells it, and where two logs contradict one another."""
+        times = [log.step_ns for log in self.surest if log.step_ns is not None]
+        if not times or self.is_contradictory:
+            return None
+        return round(median(times))
+
+    @property
+    def is_contradictory(self) -> bool:
+        times = [log.step_ns for log in self.surest if log.step_ns is not None]
+        return bool(times) and max(times) - min(times) > APART * min(times)
+
+    @property
+    def num_steps(self) -> int:
+        """That the step time is of: of the longest log, for several ranks write about the same steps."""
+        return 0 if self.step_ns is None else max(log.num_steps for log in self.surest)
+
+    def joined(self, other: TrainingLog) -> TrainingLog:
+        return TrainingLog(
+            logs=(*self.logs, *other.logs),
+            graphs=(*self.graphs, *other.graphs),
+            recordings=(*self.recordings, *other.recordings),
+        )

@@ -1,0 +1,49 @@
+"""Everything that was recorded beside traces, each by its own reader. A file that cannot be read costs nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from stepscope.core.beside import Beside
+from stepscope.core.recording import Recording
+from stepscope.errors import StepscopeError
+from stepscope.readers.formats import BY_NAME, KINDS, TRACE
+from stepscope.readers.source import Source
+
+
+def read_beside(sources: Sequence[Source]) -> Beside | None:
+    """The recordings of these sources, by kind; None where there are none."""
+    if not sources:
+        return None
+    by_format: dict[str, list[Source]] = {}
+    for source in sources:
+        assert source.format is not None, source.label
+        by_format.setdefault(source.format, []).append(source)
+    reports: dict[str, list[Any]] = {kind: [] for kind in KINDS if kind != TRACE}
+    notes: list[str] = []
+    for name, mine in by_format.items():
+        found, problems = _read(name, mine)
+        reports[BY_NAME[name].kind] += found
+        notes += problems
+    whole = {kind: reduce(lambda one, two: one.joined(two), found) for kind, found in reports.items() if found}
+    recordings: list[Recording] = [recording for report in whole.values() for recording in report.recordings]
+    return Beside(**whole, recordings=tuple(recordings), notes=tuple(notes))
+
+
+def _read(name: str, sources: Sequence[Source]) -> tuple[list[Any], list[str]]:
+    """All of one format together; where that fails, one after the other, so that a damaged file costs itself alone."""
+    reader = BY_NAME[name].reader()
+    try:
+        return [reader.read(sources)], []
+    except StepscopeError as problem:
+        if len(sources) == 1:
+            return [], [str(problem)]
+    found, problems = [], []
+    for source in sources:
+        try:
+            found.append(reader.read([source]))
+        except StepscopeError as problem:
+            problems.append(str(problem))
+    return found, problems

@@ -1,0 +1,288 @@
+"""Every format that is read: what it is, how to record it, and what it lets us judge. The bytes decide, not a file's name.
+
+A format's reader is one module in this room, imported when it is needed. It has `is_mine(head, name)`, which looks at the first
+bytes of the text (decompressed) and, where these say nothing, at the name; and for a trace `read(source, progress)`, which gives
+a Trace, for everything else `read(sources)`, which gives the shape that `core.beside.Beside` has for its kind.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+
+HEAD_BYTES = 64 << 10
+"""Logs may have a page of other output before their first line of interest."""
+JUDGED = (
+    "steps",
+    "partition",
+    "kernels",
+    "operators",
+    "host",
+    "comms",
+    "memory",
+    "compiler",
+    "machine",
+)
+"""The columns of the matrix: step times; where the step goes; kernels; operators and modules; host code; collectives; the
+device's memory; compilation; clocks, power and the host's cores."""
+TRACE, KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING = "trace", "kernels", "memory", "compiler", "system", "training"
+LOGS = (COMPILER, TRAINING)
+"""Kinds that share a file: whatever a job writes to its output."""
+KINDS = (TRACE, KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    name: str
+    words: str
+    kind: str
+    record: str
+    """A command, or a line of code, that records it."""
+    judges: tuple[str, ...]
+    """Of JUDGED."""
+    module: str | None
+    """Of this room; None for what is read elsewhere."""
+
+    def reader(self) -> ModuleType:
+        assert self.module is not None, self.name
+        return import_module(f"stepscope.readers.{self.module}")
+
+
+KINETO = re.compile(
+    rb"[\s\xef\xbb\xbf]*\{\s*\"(?:schemaVersion|deviceProperties|traceEvents|displayTimeUnit|baseTimeNanoseconds)\""
+)
+"""How a trace of torch.profiler begins: asked first, for most files are one, and then no other reader is imported."""
+OTHER_CHROME = re.compile(rb'"cat"\s*:\s*"(?:fee|FEE)"|"viztracer_metadata"|"BeginNs"')
+"""What torch.profiler never writes: viztracer's calls, roctracer's times."""
+ALL = ("steps", "partition", "kernels", "operators", "host", "comms")
+FORMATS: tuple[Format, ...] = (
+    Format(
+        name="kineto",
+        words="trace of torch.profiler (JSON, plain or compressed)",
+        kind=TRACE,
+        record="stepscope run -- python train.py, or torch.profiler's export_chrome_trace",
+        judges=(*ALL, "memory"),
+        module=None,
+    ),
+    Format(
+        name="nsys-sqlite",
+        words="Nsight Systems, exported to SQLite",
+        kind=TRACE,
+        record="nsys profile -t cuda,nvtx,osrt,nccl --pytorch=autograd-shapes-nvtx --cuda-graph-trace=node -o run"
+        " python train.py; nsys export --type sqlite run.nsys-rep",
+        judges=("steps", "partition", "kernels", "operators", "host", "comms"),
+        module="nsys_sqlite",
+    ),
+    Format(
+        name="nsys-stats",
+        words="tables of nsys stats (CSV)",
+        kind=KERNELS,
+        record="nsys stats --format csv --report cuda_gpu_kern_sum,nvtx_gpu_proj_sum run.nsys-rep",
+        judges=("kernels",),
+        module="nsys_stats",
+    ),
+    Format(
+        name="ncu-csv",
+        words="Nsight Compute, --csv with --page raw or details",
+        kind=KERNELS,
+        record="ncu --set full --launch-skip 200 --launch-count 50 --csv --page raw python train.py > ncu.csv",
+        judges=("kernels",),
+        module="ncu_csv",
+    ),
+    Format(
+        name="ncu-rep",
+        words="Nsight Compute report (pip install ncu-report)",
+        kind=KERNELS,
+        record="ncu --set full --launch-skip 200 --launch-count 50 -o run python train.py",
+        judges=("kernels",),
+        module="ncu_rep",
+    ),
+    Format(
+        name="rocprofv3-json",
+        words="rocprofv3, JSON",
+        kind=TRACE,
+        record="rocprofv3 --sys-trace --output-format json -- python train.py",
+        judges=("partition", "kernels", "host", "comms"),
+        module="rocprofv3_json",
+    ),
+    Format(
+        name="rocprof-csv",
+        words="rocprofv3, rocprof v1 or v2, CSV",
+        kind=TRACE,
+        record="rocprofv3 --sys-trace --output-format csv -- python train.py",
+        judges=("partition", "kernels", "host"),
+        module="rocprof_csv",
+    ),
+    Format(
+        name="rocprof-stats",
+        words="tables of rocprof and rocprofv3 (--stats), CSV",
+        kind=KERNELS,
+        record="rocprofv3 --kernel-trace --stats --output-format csv -- python train.py",
+        judges=("kernels",),
+        module="rocprof_stats",
+    ),
+    Format(
+        name="roctracer-json",
+        words="rocprof --hip-trace, JSON",
+        kind=TRACE,
+        record="rocprof --hip-trace --roctx-trace python train.py",
+        judges=("partition", "kernels", "host"),
+        module="rocprof_chrome",
+    ),
+    Format(
+        name="perfetto",
+        words="Perfetto protobuf (rocprofv3 --output-format pftrace)",
+        kind=TRACE,
+        record="rocprofv3 --sys-trace --output-format pftrace -- python train.py",
+        judges=("partition", "kernels", "host"),
+        module="perfetto_trace",
+    ),
+    Format(
+        name="rocprof-compute",
+        words="rocprof-compute (omniperf), CSV",
+        kind=KERNELS,
+        record="rocprof-compute profile -n run -- python train.py",
+        judges=("kernels",),
+        module="rocprof_compute",
+    ),
+    Format(
+        name="memory-snapshot",
+        words="CUDA memory snapshot (torch.cuda.memory._dump_snapshot)",
+        kind=MEMORY,
+        record="torch.cuda.memory._record_memory_history(); ...; torch.cuda.memory._dump_snapshot('snapshot.pickle')",
+        judges=("memory",),
+        module="memory_snapshot",
+    ),
+    Format(
+        name="memory-stats",
+        words="torch.cuda.memory_stats() as JSON",
+        kind=MEMORY,
+        record="json.dump(torch.cuda.memory_stats(), open('memory_stats.json', 'w'))",
+        judges=("memory",),
+        module="memory_stats",
+    ),
+    Format(
+        name="memory-timeline",
+        words="export_memory_timeline of torch.profiler, raw or JSON",
+        kind=MEMORY,
+        record="prof.export_memory_timeline('memory.raw.json.gz')",
+        judges=("memory",),
+        module="memory_timeline",
+    ),
+    Format(
+        name="torch-logs",
+        words="TORCH_LOGS: recompiles, graph_breaks, perf_hints",
+        kind=COMPILER,
+        record="TORCH_LOGS=recompiles,graph_breaks,perf_hints python train.py 2> torch_logs.txt",
+        judges=("compiler",),
+        module="torch_logs",
+    ),
+    Format(
+        name="dynamo-counters",
+        words="torch._dynamo.utils.counters as JSON",
+        kind=COMPILER,
+        record="json.dump(torch._dynamo.utils.counters, open('counters.json', 'w'))",
+        judges=("compiler",),
+        module="dynamo_counters",
+    ),
+    Format(
+        name="torch-trace",
+        words="structured trace of torch.compile (TORCH_TRACE, tlparse)",
+        kind=COMPILER,
+        record="TORCH_TRACE=trace_folder python train.py",
+        judges=("compiler",),
+        module="torch_trace",
+    ),
+    Format(
+        name="nvidia-smi",
+        words="nvidia-smi --query-gpu (CSV), nvidia-smi dmon",
+        kind=SYSTEM,
+        record="nvidia-smi dmon -s pucvmet -o DT > dmon.txt",
+        judges=("machine",),
+        module="nvidia_smi",
+    ),
+    Format(
+        name="rocm-smi",
+        words="rocm-smi or amd-smi, JSON or CSV",
+        kind=SYSTEM,
+        record="amd-smi monitor --csv > amd_smi.csv",
+        judges=("machine",),
+        module="rocm_smi",
+    ),
+    Format(
+        name="dcgm",
+        words="dcgmi dmon, or DCGM's metrics for Prometheus",
+        kind=SYSTEM,
+        record="dcgmi dmon -e 1001,1002,1003,1004,1005,203,100,155,150,112 > dcgm.txt",
+        judges=("machine",),
+        module="dcgm",
+    ),
+    Format(
+        name="perf",
+        words="perf script, perf stat",
+        kind=SYSTEM,
+        record="perf record -g --sample-cpu -p PID -- sleep 10; perf script > perf.txt",
+        judges=("host", "machine"),
+        module="perf_text",
+    ),
+    Format(
+        name="host-profile",
+        words="py-spy (raw, speedscope), pyinstrument JSON, viztracer JSON",
+        kind=SYSTEM,
+        record="py-spy record --native --idle --threads -f speedscope -o host.json -p PID",
+        judges=("host",),
+        module="host_profile",
+    ),
+    Format(
+        name="training-log",
+        words="logs of Megatron, torchtitan, DeepSpeed, nanotron, Lightning, HF Trainer",
+        kind=TRAINING,
+        record="the job's own output, kept in a file",
+        judges=("steps", "comms", "memory"),
+        module="training_log",
+    ),
+    Format(
+        name="chakra",
+        words="Chakra execution trace (torch.profiler.ExecutionTraceObserver)",
+        kind=TRAINING,
+        record="torch.profiler.ExecutionTraceObserver().register_callback('et.json')",
+        judges=("operators", "comms"),
+        module="chakra",
+    ),
+)
+BY_NAME = {each.name: each for each in FORMATS}
+
+
+def head_of(source: Source) -> bytes:
+    """The first bytes of the text, decompressed."""
+    with closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
+        return next(blocks, b"")[:HEAD_BYTES]
+
+
+def format_of(head: bytes, name: str) -> Format | None:
+    """The format that these first bytes are of; None for a trace of torch.profiler, and for what nobody knows."""
+    if KINETO.match(head) and not OTHER_CHROME.search(head):
+        return None
+    return next((each for each in FORMATS if each.module is not None and _reader(each.name).is_mine(head, name)), None)
+
+
+def formats_of(head: bytes, name: str) -> tuple[Format, ...]:
+    """The same; and where it is a job's output, what else stands between its lines: the compiler's log, the framework's steps."""
+    first = format_of(head, name)
+    if first is not None and first.kind not in LOGS:
+        return (first,)
+    if first is None and KINETO.match(head):
+        return ()
+    return tuple(each for each in FORMATS if each.kind in LOGS and _reader(each.name).is_mine(head, name))
+
+
+@cache
+def _reader(name: str) -> ModuleType:
+    return BY_NAME[name].reader()

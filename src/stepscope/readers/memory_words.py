@@ -1,0 +1,118 @@
+"""A record of memory in words: what the report shows of it. And the text of a small file, for those that are read whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+
+from stepscope.core.memory_report import MemoryRecord, Step
+from stepscope.core.recording import Recording, Table
+from stepscope.errors import FormatError
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+
+
+def whole_text(source: Source, most: int, instead: str) -> tuple[bytes, str | None]:
+    """All of it, decompressed, and what was wrong with it. What is larger than `most` is refused, with what to do `instead`."""
+    stream = Stream(source.path, source.offset, source.length)
+    parts, size = [], 0
+    with closing(stream.blocks()) as blocks:
+        for block in blocks:
+            size += len(block)
+            if size > most:
+                raise FormatError(f"{source.label}: it has more than {most >> 20} MiB, more than is read; {instead}")
+            parts.append(block)
+    if stream.problem is not None and not parts:
+        raise FormatError(f"{source.label}: {stream.problem}")
+    return b"".join(parts), stream.problem
+
+
+def recording(record: MemoryRecord, notes: Iterable[str] = ()) -> Recording:
+    """Lines and tables of one record."""
+    return Recording(
+        format=record.format,
+        paths=(record.label,),
+        lines=tuple(_lines(record)),
+        tables=tuple(_tables(record)),
+        notes=tuple(notes),
+    )
+
+
+def size_words(size: float) -> str:
+    """4.50 GB, 31.2 MB, 512 B."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size) >= 0.9995 * scale:
+            value = size / scale
+            return f"{value:.{0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2}f} {unit}"
+    return f"{size:.0f} B"
+
+
+def _lines(record: MemoryRecord) -> Iterable[tuple[str, str]]:
+    if record.device is not None:
+        yield "device", str(record.device)
+    of = "" if record.capacity_bytes is None else f" of {size_words(record.capacity_bytes)}"
+    yield "peak", f"{size_words(record.peak_bytes)} in tensors{of}"
+    if record.reserved_bytes is not None:
+        yield "reserved", f"{size_words(record.reserved_bytes)} at most"
+    if record.free_at_peak_bytes is not None and record.unused_share is not None:
+        largest = "" if record.largest_free_bytes is None else f", the largest block {size_words(record.largest_free_bytes)}"
+        words = f"{size_words(record.free_at_peak_bytes)} ({record.unused_share:.0%} of what was reserved then){largest}"
+        yield "free at the peak", words
+    if record.split_bytes is not None:
+        yield "free beside used", f"{size_words(record.split_bytes)} at most: blocks that cannot be given back"
+    if record.held_bytes is not None:
+        yield "at the end", f"{size_words(record.held_bytes)} in tensors"
+    yield from _trouble(record)
+    if record.steps:
+        yield "steps", _steps_words(record.steps)
+
+
+def _trouble(record: MemoryRecord) -> Iterable[tuple[str, str]]:
+    if record.num_retries is not None:
+        yield "retries", f"{record.num_retries} (the cache given back, the driver asked again)"
+    if record.num_ooms is not None:
+        asked = "" if record.oom_bytes is None else f"; the last one asked for {size_words(record.oom_bytes)}"
+        yield (
+            "out of memory",
+            "never" if not record.num_ooms else f"{'once' if record.num_ooms == 1 else f'{record.num_ooms} times'}{asked}",
+        )
+
+
+def _steps_words(steps: tuple[Step, ...]) -> str:
+    floors = [size_words(step.floor_bytes) for step in steps]
+    shown = ", ".join(floors) if len(floors) <= 6 else f"{', '.join(floors[:3])} ... {', '.join(floors[-2:])}"
+    return f"{len(steps)}, with at least {shown} held in each"
+
+
+def _tables(record: MemoryRecord) -> Iterable[Table]:
+    peak = max(record.peak_bytes, 1)
+    if record.held:
+        rows = tuple((name, size_words(size), f"{size / peak:.1%}") for name, size in record.by_size if size)
+        yield Table(title="What holds the peak", columns=("for", "bytes", "share"), rows=rows, right=(1, 2))
+    if record.holders:
+        yield Table(
+            title="Who made it",
+            columns=("frame", "for", "tensors", "bytes", "share"),
+            rows=tuple(
+                (one.frame, one.category, str(one.num_tensors), size_words(one.size_bytes), f"{one.size_bytes / peak:.1%}")
+                for one in record.holders
+            ),
+            right=(2, 3, 4),
+        )
+    if record.largest:
+        yield Table(
+            title="Largest tensors at the peak",
+            columns=("frame", "for", "made in step", "bytes"),
+            rows=tuple(
+                (one.frame or "-", one.category, "-" if one.step is None else str(one.step + 1), size_words(one.size_bytes))
+                for one in record.largest
+            ),
+            right=(2, 3),
+        )
+    if record.kept_frames:
+        yield Table(
+            title="Made in finished steps and still held at the end",
+            columns=("frame", "for", "tensors", "bytes"),
+            rows=tuple((one.frame, one.category, str(one.num_tensors), size_words(one.size_bytes)) for one in record.kept_frames),
+            right=(2, 3),
+        )

@@ -1,0 +1,293 @@
+"""Tables of `nsys stats --format csv`, one report or several in one output, into a KernelReport.
+
+    Processing [run.sqlite] with [.../cuda_gpu_kern_sum.py]...
+    Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
+
+A table begins with its names, whatever stands before them; the names tell which report it is. Older releases write `Time(%)` and
+`Average`, and --timeunit another unit behind each name.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from stepscope.core.kernel_report import KernelReport, KernelTotal
+from stepscope.core.recording import Recording, Table
+from stepscope.errors import FormatError
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+
+MAX_LINE_BYTES = 1 << 20
+MAX_ROWS = 100_000
+"""Of one report. There is a row per name."""
+MAX_NAME_CHARS = 4096
+MAX_SHOWN = 50
+FORMAT = "nsys-stats"
+RECORD = "nsys stats --format csv --report cuda_gpu_kern_sum,cuda_api_sum,nvtx_gpu_proj_sum run.nsys-rep"
+
+HEADER = re.compile(
+    rb'^\s*"?(?:Time ?\(%\)"?,"?Total Time|Range"?,"?Style"?,"?Total Proj Time'
+    rb'|Total(?: Size)? \([KMGT]?i?B\)"?,"?(?:Count|Operations))',
+    re.MULTILINE,
+)
+REPORT_NAME = re.compile(r"([a-z]\w*sum)\b", re.IGNORECASE)
+OTHERS = re.compile(r"vulkan|opengl|nvvideo|syscall|mpi|dx1|openacc|openmp|um_")
+"""Reports with the same columns that are not about CUDA."""
+UNIT = re.compile(r"^(.*?)\s*\(([^()]*)\)$")
+NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
+KERNELS, CALLS, OS_CALLS, COPY_TIMES, COPY_SIZES, RANGES, PROJECTIONS = (
+    "cuda_gpu_kern_sum", "cuda_api_sum", "osrt_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum", "nvtx_sum",
+    "nvtx_gpu_proj_sum",
+)  # fmt: skip
+TITLES = {
+    KERNELS: "Kernels",
+    CALLS: "Calls into CUDA",
+    OS_CALLS: "Calls into the operating system, all threads",
+    COPY_TIMES: "Copies and sets",
+    COPY_SIZES: "Copies and sets, by size",
+    RANGES: "NVTX ranges, on the host",
+    PROJECTIONS: "NVTX ranges on the device: from the first work launched inside to the last",
+}
+ALIKE = {"average": "avg", "minimum": "min", "maximum": "max", "median": "med"}
+COUNTS = ("instances", "num calls", "count", "range instances", "calls", "operations")
+NAMES = ("name", "range", "operation")
+
+
+@dataclass(slots=True)
+class Row:
+    """A line of a report: times in nanoseconds, sizes as written."""
+
+    name: str
+    count: int | None
+    total: float
+    figures: dict[str, float]
+
+
+@dataclass(slots=True)
+class Head:
+    """The names of a table's columns, without their units."""
+
+    names: list[str]
+    units: list[str]
+    report: str
+
+    def place(self, *wanted: str) -> int | None:
+        return next((self.names.index(name) for name in wanted if name in self.names), None)
+
+
+@dataclass(slots=True)
+class Draft:
+    reports: dict[str, list[Row]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, report: str, row: Row) -> None:
+        rows = self.reports.setdefault(report, [])
+        if len(rows) < MAX_ROWS:
+            rows.append(row)
+        else:
+            self.counts[f"row(s) of {report} after the first {MAX_ROWS} were left out"] += 1
+
+
+def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
+    """By the names of a table's first columns."""
+    return HEADER.search(head) is not None
+
+
+def read(sources: Sequence[Source]) -> KernelReport:
+    """All reports of all files; kernels of one name, which a release may list by grid, are one."""
+    draft = Draft()
+    for source in sources:
+        _read_one(draft, source)
+    totals = _totals(draft.reports.get(KERNELS, []))
+    return KernelReport(totals=totals, recordings=(_recording(draft, [source.label for source in sources], totals),))
+
+
+def _read_one(draft: Draft, source: Source) -> None:
+    stream, hint, head, found = Stream(source.path, source.offset, source.length), source.path.name, None, 0
+    with closing(stream.blocks()) as blocks:
+        for line in _lines(blocks, draft):
+            if HEADER.match(line.encode("utf-8", "replace")):
+                head = _head(_cells(line), hint)
+                if head is None:
+                    draft.counts["table(s) of a kind that is not read were left out"] += 1
+                else:
+                    draft.units.setdefault(head.report, _unit(head))
+            elif head is not None and (row := _row(head, line)) is not None:
+                draft.add(head.report, row)
+                found += 1
+            else:
+                is_damaged = head is not None and "," in line
+                draft.counts["line(s) of a table were not understood"] += is_damaged
+                hint, head = line if line.strip() else hint, head if is_damaged else None
+    if stream.problem:
+        draft.problems.append(f"{source.label}: {stream.problem}")
+    if not found:
+        why = f" ({stream.problem})" if stream.problem else ""
+        raise FormatError(f"{source.label} has no row of a table of nsys stats{why}. Make one with: {RECORD}")
+
+
+def _lines(blocks: Iterator[bytes], draft: Draft) -> Iterator[str]:
+    rest, is_whole = b"", True
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        is_whole = is_whole and len(rest) + len(first) <= MAX_LINE_BYTES
+        rest = (rest + first[:MAX_LINE_BYTES])[:MAX_LINE_BYTES]
+        for part in others:
+            yield from _line(rest, is_whole, draft)
+            rest, is_whole = part[:MAX_LINE_BYTES], len(part) <= MAX_LINE_BYTES
+    if rest:
+        yield from _line(rest, is_whole, draft)
+
+
+def _line(raw: bytes, is_whole: bool, draft: Draft) -> Iterator[str]:
+    if is_whole:
+        yield raw.decode("utf-8", "replace").rstrip("\r")
+    else:
+        draft.counts[f"line(s) longer than {MAX_LINE_BYTES >> 10} KiB were left out"] += 1
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
+
+
+def _head(cells: Sequence[str], hint: str) -> Head | None:
+    """What a table's columns are; None where it is none of the reports that are read."""
+    names, units = [], []
+    for cell in cells:
+        found = UNIT.match(cell.strip())
+        name, unit = (found[1], found[2]) if found else (cell.strip(), "")
+        names.append(ALIKE.get(name.lower(), name.lower()))
+        units.append(unit)
+    report = _report(names, units, hint)
+    return None if report is None else Head(names, units, report)
+
+
+def _report(names: list[str], units: list[str], hint: str) -> str | None:
+    if "category" in names or "source" in names:  # cuda_api_gpu_sum, which mixes what others list; MPI's events.
+        return None
+    if "total proj time" in names:
+        return PROJECTIONS
+    if "style" in names and "range" in names:
+        return RANGES
+    if "operation" in names:
+        return COPY_TIMES if "total time" in names else COPY_SIZES if any("B" in unit for unit in units) else None
+    said = REPORT_NAME.findall(hint)
+    told = said[-1].lower() if said else ""
+    if "num calls" in names and "name" in names:
+        return OS_CALLS if "osrt" in told else None if OTHERS.search(told) else CALLS
+    if "range" in names:
+        return RANGES
+    return KERNELS if "name" in names and "instances" in names and not OTHERS.search(told) else None
+
+
+def _unit(head: Head) -> str:
+    place = head.place("total", "total size")
+    return head.units[place] if place is not None else ""
+
+
+def _row(head: Head, line: str) -> Row | None:
+    """A row of the table; None for a line that is none."""
+    cells = _cells(line)
+    name_at, total_at = head.place(*NAMES), head.place("total proj time", "total time", "total", "total size")
+    if len(cells) != len(head.names) or name_at is None or total_at is None:
+        return None
+    total = _number(head, cells, total_at)
+    if total is None:
+        return None
+    count_at = head.place(*COUNTS)
+    count = _number(head, cells, count_at) if count_at is not None else None
+    wanted = ("avg", "med", "min", "max", "proj avg", "proj med", "total range time", "total gpu ops", "time")
+    places = {name: head.names.index(name) for name in wanted if name in head.names}
+    figures = {name: _number(head, cells, at) for name, at in places.items()}
+    return Row(
+        name=cells[name_at][:MAX_NAME_CHARS].lstrip(":") if "range" in head.names else cells[name_at][:MAX_NAME_CHARS],
+        count=None if count is None else int(count),
+        total=total,
+        figures={name: figure for name, figure in figures.items() if figure is not None},
+    )
+
+
+def _number(head: Head, cells: Sequence[str], place: int) -> float | None:
+    """A cell's number, a time as nanoseconds; None where there is none."""
+    text = cells[place].strip().replace(",", "")
+    if not re.fullmatch(r"\d{1,20}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,2})?", text):
+        return None
+    # Releases that write no unit mean nanoseconds.
+    return float(text) * NS.get(head.units[place].lower(), 1.0)
+
+
+def _totals(rows: Sequence[Row]) -> tuple[KernelTotal, ...]:
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row.name, []).append(row)
+    totals = [_total(name, mine) for name, mine in by_name.items()]
+    return tuple(sorted(totals, key=lambda total: -total.total_ns))
+
+
+def _total(name: str, rows: Sequence[Row]) -> KernelTotal:
+    count, total = sum(row.count or 0 for row in rows), sum(row.total for row in rows)
+    least = [row.figures["min"] for row in rows if "min" in row.figures]
+    most = [row.figures["max"] for row in rows if "max" in row.figures]
+    return KernelTotal(
+        name=name,
+        count=count,
+        total_ns=total,
+        mean_ns=total / count if count else None,
+        median_ns=rows[0].figures.get("med") if len(rows) == 1 else None,
+        least_ns=min(least, default=None),
+        most_ns=max(most, default=None),
+    )
+
+
+def _recording(draft: Draft, paths: Sequence[str], totals: Sequence[KernelTotal]) -> Recording:
+    lines = []
+    if totals:
+        busy = sum(total.total_ns for total in totals)
+        launches = sum(total.count for total in totals)
+        lines.append(("kernels", f"{busy / 1e6:.2f} ms in {launches} launches of {len(totals)} kernels"))
+    for report, word in ((COPY_TIMES, "copies"), (CALLS, "calls into CUDA")):
+        if rows := draft.reports.get(report):
+            num = sum(row.count or 0 for row in rows)
+            lines.append((word, f"{sum(row.total for row in rows) / 1e6:.2f} ms in {num}"))
+    tables = [_table(draft, report, totals) for report in TITLES if draft.reports.get(report)]
+    notes = (*draft.problems, *(f"{count} {what}" for what, count in draft.counts.items() if count))
+    return Recording(format=FORMAT, paths=tuple(paths), lines=tuple(lines), tables=tuple(tables), notes=notes)
+
+
+def _table(draft: Draft, report: str, totals: Sequence[KernelTotal]) -> Table:
+    if report == KERNELS:
+        figures = [(one.name, one.total_ns, one.count, one.mean_ns) for one in totals]
+    else:
+        rows = sorted(draft.reports[report], key=lambda row: -row.total)
+        mean = "proj avg" if report == PROJECTIONS else "avg"
+        figures = [(row.name, row.total, row.count or 0, row.figures.get(mean)) for row in rows]
+    if report == COPY_SIZES:
+        unit = draft.units.get(report) or "MB"
+        cells = [(name, f"{total:.3f}", str(count)) for name, total, count, _ in figures]
+        return Table(title=TITLES[report], columns=("name", unit, "calls"), rows=tuple(cells[:MAX_SHOWN]), right=(1, 2))
+    whole = sum(total for _, total, _, _ in figures)
+    cells4 = [
+        (name, f"{total / 1e6:.2f}", _share(total, whole, report), str(count), "-" if mean_ns is None else f"{mean_ns / 1e3:.1f}")
+        for name, total, count, mean_ns in figures
+    ]
+    return Table(
+        title=TITLES[report],
+        columns=("name", "ms", "share", "calls", "mean us"),
+        rows=tuple(cells4[:MAX_SHOWN]),
+        right=(1, 2, 3, 4),
+    )
+
+
+def _share(total: float, whole: float, report: str) -> str:
+    """Ranges stand in one another: their shares would not add up."""
+    return "-" if report in (PROJECTIONS, RANGES) or not whole else f"{100 * total / whole:.1f} %"

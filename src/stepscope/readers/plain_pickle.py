@@ -1,0 +1,287 @@
+"""Pickles that hold plain containers alone, without the standard library's loader: that one runs whatever code a file names.
+
+A pickle is a program for a small machine with a stack. Here the machine can make dict, list, tuple, set, str, bytes, int, float,
+bool and None. Everything that would import a name, call it or ask for an object from outside is refused by its name and place,
+before anything else is done with the file. There is no recursion: a file may nest as deep as it likes.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import struct
+from struct import Struct
+from typing import Any
+
+from stepscope.errors import FormatError
+
+MAX_CONTAINERS = 12_000_000
+"""Dicts, and everything else, each. A snapshot of a gigabyte has seven million; an empty one is a byte there and 64 here."""
+MAX_INT_BYTES = 16
+"""Addresses and sizes have eight."""
+MAX_KEY_INT = 1 << 31
+"""Larger whole numbers as keys can be chosen so that a dict of them takes forever."""
+MAX_FIELDS = 1 << 20
+"""In one dict; a snapshot's have ten."""
+PROTOCOLS = range(2, 6)
+CODES: dict[int, str] = {ord(code.code): code.name for code in pickletools.opcodes}
+REFUSED = {
+    ord(code.code)
+    for code in pickletools.opcodes
+    if code.name
+    in {
+        *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"),
+        *("PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER", "BYTEARRAY8"),
+    }
+}
+"""What makes a file more than data."""
+WORD = Struct("<I")
+HALF = Struct("<H")
+SIGNED = Struct("<i")
+LONG = Struct("<Q")
+DOUBLE = Struct(">d")
+
+
+class PicklePlaceError(FormatError):
+    """What is wrong, and at which byte."""
+
+
+def load_plain(data: bytes, label: str) -> Any:
+    """The value that the pickle holds. Raises FormatError for what is damaged, and for what is more than data."""
+    if len(data) < 2 or data[0] != 0x80 or data[1] not in PROTOCOLS:
+        raise FormatError(
+            f"{label}: it does not begin like a pickle of protocol {PROTOCOLS[0]} to {PROTOCOLS[-1]}; "
+            "write it with torch.cuda.memory._dump_snapshot"
+        )
+    machine = _Machine(data)
+    try:
+        return machine.run()
+    except PicklePlaceError as problem:
+        raise FormatError(f"{label}: {problem}") from None
+    except (IndexError, struct.error):
+        raise FormatError(f"{label}: the pickle is damaged or cut off, near byte {machine.at} of {len(data)}") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{label}: the pickle is damaged: a text near byte {machine.at} is not UTF-8") from None
+
+
+class _Machine:
+    """The stack machine. Its loop is one long function: a call for each of millions of codes would cost more than the work."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 2
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: list[Any] = []
+        self.left = MAX_CONTAINERS
+
+    def run(self) -> Any:
+        """The common codes here, in the order of how often a snapshot has them; the others in `_rare`."""
+        data, stack, marks, memo = self.data, self.stack, self.marks, self.memo
+        push, keep, word, size = stack.append, memo.append, WORD.unpack_from, len(self.data)
+        at = here = self.at
+        left = MAX_CONTAINERS
+        try:
+            while at < size:
+                here = at
+                code = data[at]
+                at += 1
+                if code == 0x68:  # BINGET
+                    push(memo[data[at]])
+                    at += 1
+                elif code == 0x8C:  # SHORT_BINUNICODE, which a MEMOIZE mostly follows
+                    end = at + 1 + data[at]
+                    value = data[at + 1 : end].decode("utf-8", "surrogatepass")
+                    push(value)
+                    at = end
+                    if data[at] == 0x94:
+                        keep(value)
+                        at += 1
+                elif code == 0x7D:  # EMPTY_DICT, mostly kept and filled at once: MEMOIZE, MARK
+                    fields: dict[Any, Any] = {}
+                    push(fields)
+                    left -= 1
+                    if left < 0:
+                        raise _too_many()
+                    if data[at] == 0x94 and data[at + 1] == 0x28:
+                        keep(fields)
+                        marks.append(len(stack))
+                        at += 2
+                elif code == 0x94:  # MEMOIZE
+                    keep(stack[-1])
+                elif code == 0x28:  # MARK
+                    marks.append(len(stack))
+                elif code == 0x75:  # SETITEMS
+                    start = marks.pop()
+                    _set_items(stack[start - 1], stack[start:], here)
+                    del stack[start:]
+                elif code == 0x4B:  # BININT1
+                    push(data[at])
+                    at += 1
+                elif code == 0x6A:  # LONG_BINGET
+                    push(memo[word(data, at)[0]])
+                    at += 4
+                elif code == 0x58:  # BINUNICODE
+                    end = at + 4 + word(data, at)[0]
+                    push(data[at + 4 : end].decode("utf-8", "surrogatepass"))
+                    at = end
+                elif code == 0x65:  # APPENDS
+                    start = marks.pop()
+                    _list(stack[start - 1], here).extend(stack[start:])
+                    del stack[start:]
+                elif code == 0x2E:  # STOP
+                    return self._result(here)
+                else:
+                    self.at = here
+                    at = self._rare(code, at)
+        finally:
+            self.at = here
+        raise IndexError
+
+    def _result(self, here: int) -> Any:
+        if len(self.stack) != 1 or self.marks:
+            raise PicklePlaceError(f"it ends with {len(self.stack)} values where one belongs, at byte {here}")
+        return self.stack[0]
+
+    def _rare(self, code: int, at: int) -> int:
+        """One code that is not frequent; gives where the next one stands."""
+        data, stack = self.data, self.stack
+        if code in REFUSED:
+            raise PicklePlaceError(
+                f"refused at byte {self.at}: the code {CODES[code]} can run a program, and a memory snapshot needs none. "
+                "The file is not a plain snapshot, and nothing in it was run"
+            )
+        if code == 0x5D:  # EMPTY_LIST
+            stack.append([])
+            self._spend()
+            return at
+        if code == 0x95:  # FRAME: how the bytes were buffered.
+            LONG.unpack_from(data, at)
+            return at + 8
+        if code in (0x4A, 0x4D, 0x47):  # BININT, BININT2, BINFLOAT
+            kind = {0x4A: SIGNED, 0x4D: HALF, 0x47: DOUBLE}[code]
+            stack.append(kind.unpack_from(data, at)[0])
+            return at + kind.size
+        if code in (0x8A, 0x8B):  # LONG1, LONG4
+            width = data[at] if code == 0x8A else WORD.unpack_from(data, at)[0]
+            at += 1 if code == 0x8A else 4
+            if width > MAX_INT_BYTES:
+                raise PicklePlaceError(f"a whole number of {width} bytes at byte {self.at}: no size or address is that large")
+            stack.append(int.from_bytes(self._bytes(at, width), "little", signed=True))
+            return at + width
+        if code in SIMPLE:
+            stack.append(SIMPLE[code])
+            return at
+        if code in TUPLES:
+            return self._tuple(code, at)
+        if code in SIZED:
+            return self._sized(code, at)
+        return self._other(code, at)
+
+    def _tuple(self, code: int, at: int) -> int:
+        stack = self.stack
+        count = TUPLES[code]
+        start = self.marks.pop() if count is None else len(stack) - count
+        if start < 0:
+            raise IndexError
+        stack[start:] = [tuple(stack[start:])]
+        self._spend()
+        return at
+
+    def _sized(self, code: int, at: int) -> int:
+        """Texts and bytes with their length before them."""
+        kind, is_text = SIZED[code]
+        width = self.data[at] if kind is None else kind.unpack_from(self.data, at)[0]
+        at += 1 if kind is None else kind.size
+        value = self._bytes(at, width)
+        self.stack.append(value.decode("utf-8", "surrogatepass") if is_text else value)
+        return at + width
+
+    def _other(self, code: int, at: int) -> int:
+        """The memo by number, single items, sets, and what takes values away again."""
+        data, stack, memo, marks = self.data, self.stack, self.memo, self.marks
+        if code in (0x71, 0x72):  # BINPUT, LONG_BINPUT
+            place = data[at] if code == 0x71 else WORD.unpack_from(data, at)[0]
+            if place > len(memo):
+                raise PicklePlaceError(f"damaged at byte {self.at}: it keeps value {place:,} after {len(memo):,}")
+            memo[place : place + 1] = [stack[-1]]
+            return at + (1 if code == 0x71 else 4)
+        if code == 0x61:  # APPEND
+            value = stack.pop()
+            _list(stack[-1], self.at).append(value)
+        elif code == 0x73:  # SETITEM
+            value, key = stack.pop(), stack.pop()
+            _set_items(stack[-1], [key, value], self.at)
+        elif code == 0x8F:  # EMPTY_SET
+            stack.append(set())
+            self._spend()
+        elif code in (0x90, 0x91):  # ADDITEMS, FROZENSET
+            start = marks.pop()
+            items = stack[start:]
+            for item in items:
+                _check_key(item, self.at)
+            del stack[start:]
+            if code == 0x91:
+                stack.append(frozenset(items))
+                self._spend()
+            elif type(stack[-1]) is set:
+                stack[-1].update(items)
+            else:
+                raise PicklePlaceError(f"damaged at byte {self.at}: items for a set that is none")
+        elif code == 0x30:  # POP
+            stack.pop()
+        elif code == 0x31:  # POP_MARK
+            del stack[marks.pop() :]
+        else:
+            name = CODES.get(code)
+            what = f"the code {name}, which a snapshot does not use" if name else f"{code:#04x}, which is no code"
+            raise PicklePlaceError(f"byte {self.at} of the pickle is {what}")
+        return at
+
+    def _bytes(self, at: int, width: int) -> bytes:
+        if width > len(self.data) - at:
+            raise PicklePlaceError(f"cut off: {width:,} bytes were announced at byte {self.at} of {len(self.data):,}")
+        return self.data[at : at + width]
+
+    def _spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise _too_many()
+
+
+SIMPLE: dict[int, Any] = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}
+TUPLES: dict[int, int | None] = {0x85: 1, 0x86: 2, 0x87: 3, 0x74: None}
+SIZED: dict[int, tuple[Struct | None, bool]] = {
+    0x8D: (LONG, True),  # BINUNICODE8
+    0x43: (None, False),  # SHORT_BINBYTES
+    0x42: (WORD, False),  # BINBYTES
+    0x8E: (LONG, False),  # BINBYTES8
+}
+
+
+def _too_many() -> PicklePlaceError:
+    return PicklePlaceError(f"it has more than {MAX_CONTAINERS:,} containers; record fewer events (max_entries=)")
+
+
+def _list(value: Any, at: int) -> list[Any]:
+    if type(value) is not list:
+        raise PicklePlaceError(f"damaged at byte {at}: items for a list that is none")
+    return value
+
+
+def _set_items(target: Any, items: list[Any], at: int) -> None:
+    if type(target) is not dict or len(items) % 2:
+        raise PicklePlaceError(f"damaged at byte {at}: fields for a dict that is none, or a name without a value")
+    if len(items) > MAX_FIELDS:
+        raise PicklePlaceError(f"a dict of {len(items) // 2:,} fields at byte {at}: no snapshot has one")
+    keys = items[::2]
+    for key in keys:
+        if type(key) is not str:
+            _check_key(key, at)
+    target.update(zip(keys, items[1::2], strict=True))
+
+
+def _check_key(key: Any, at: int) -> None:
+    """Only what hashes fast and without a deep descent: a tuple in a tuple in a tuple would end the process."""
+    if key is None or type(key) in (str, bytes, bool, float) or (type(key) is int and abs(key) < MAX_KEY_INT):
+        return
+    raise PicklePlaceError(f"a {type(key).__name__} stands as a key at byte {at}: a snapshot's keys are words")

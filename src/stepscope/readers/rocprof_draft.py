@@ -1,0 +1,148 @@
+"""Rows gathered from a recording of AMD's tools, and the Trace they become.
+
+The tools write integer nanoseconds, kernel by kernel and call by call. A row is ten whole numbers in one flat array: 80 bytes,
+however many rows there are.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace, TraceMeta
+from stepscope.readers.assemble import assemble
+from stepscope.readers.columns import Columns
+from stepscope.readers.exact import LIMIT_NS
+from stepscope.readers.scan import SEPARATOR, Scanner
+from stepscope.readers.source import Source
+
+MAX_NAME = 4096
+"""Characters kept of a name: kernels of templates have a thousand or two."""
+MAX_ROWS = 200_000_000
+"""16 GB of rows: what is beyond is counted."""
+LARGEST_ID = 2**62
+COPIES = {"HOST_TO_HOST": "HtoH", "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD"}
+"""Directions as traces of torch.profiler write them: what looks at copies knows these."""
+WIDTH = 10
+NO_HOST = "no host calls were recorded (--hip-trace or --sys-trace): what the host did between kernels is not known"
+NO_MARKS = "no ROCTx ranges were recorded (--marker-trace): steps are told by the kernels' own pattern, where they have one"
+MAX_DEVICE = 2**15 - 1
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a reader fills, row by row."""
+
+    scanner: Scanner = field(default_factory=Scanner)
+    devices: list[DeviceProperties] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    least_ns: int = 1
+    """The earliest start that is a time: AMD's tools write 0 where they have none."""
+    num_left_out: int = 0
+    """Rows with no readable time."""
+    num_backwards: int = 0
+    num_beyond: int = 0
+    counts: Counter[Kind] = field(default_factory=Counter)
+    """Rows of each kind."""
+    _launches: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _rows: array[int] = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self._rows) // WIDTH
+
+    def add(
+        self,
+        kind: Kind,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        pid: int | str,
+        tid: int | str,
+        device: int = NONE,
+        stream: int = NONE,
+        correlation: int = NONE,
+        size_bytes: int = NONE,
+        detail: int = NONE,
+    ) -> None:
+        """One row."""
+        self.scanner.tally.raw_events += 1
+        if not self.least_ns <= start_ns < LIMIT_NS or not 0 <= end_ns < LIMIT_NS:
+            self.num_left_out += 1
+            return
+        if len(self) >= MAX_ROWS:
+            self.num_beyond += 1
+            return
+        if end_ns < start_ns:
+            self.num_backwards += 1
+            end_ns = start_ns
+        name_code, thread = self.scanner.names[name[:MAX_NAME]], self.scanner.threads[pid, tid]
+        fields = (start_ns, end_ns - start_ns, kind, name_code, thread, min(max(device, NONE), MAX_DEVICE))
+        self.counts[kind] += 1
+        self._rows.extend((*fields, _id(stream), _id(correlation), _id(size_bytes), detail))
+
+    def launch(
+        self,
+        items: tuple[int, int, int],
+        group: tuple[int, int, int],
+        registers: int | None,
+        shared_bytes: int | None,
+    ) -> int:
+        """The number of a kernel's geometry. AMD counts a grid in work items; a trace counts it in groups of them."""
+        key = (items, group, registers, shared_bytes)
+        known = self._launches.get(key)
+        if known is None:
+            grid = [-(-all_of // one) if one > 0 else all_of for all_of, one in zip(items, group, strict=True)]
+            parts = (_json(grid), _json(list(group)), _json(registers), _json(shared_bytes), b"")
+            known = self._launches[key] = self.scanner.details[SEPARATOR.join(parts)]
+        return known
+
+    def trace(self, source: Source, text_bytes: int, problem: str | None = None) -> Trace:
+        """All rows as a Trace. The rows are given away on the way."""
+        table = np.frombuffer(self._rows, np.int64).reshape(-1, WIDTH) if self._rows else np.empty((0, WIDTH), np.int64)
+        base = int(table[:, 0].min()) if len(table) else 0
+        columns = Columns.blank(table[:, 0] - base, table[:, 1].copy())
+        columns.kind = table[:, 2].astype(np.uint8)
+        columns.name, columns.thread = table[:, 3].astype(np.int32), table[:, 4].astype(np.int32)
+        columns.device, columns.stream = table[:, 5].astype(np.int16), table[:, 6].copy()
+        columns.correlation, columns.size_bytes = table[:, 7].copy(), table[:, 8].copy()
+        columns.detail = table[:, 9].astype(np.int32)
+        del table
+        self._rows = array("q")
+        meta = TraceMeta(
+            path=source.label,
+            rank=source.rank,
+            rank_source=source.rank_source,
+            devices=tuple(self.devices),
+            base_ns=base,
+            versions=dict(self.versions),
+            size_bytes=text_bytes,
+        )
+        return assemble([columns], self.scanner, meta, [*self.notes, *self._troubles(problem)])
+
+    def _troubles(self, problem: str | None) -> list[str]:
+        told = [
+            (problem, f"the file was read only in part: {problem}"),
+            (self.num_left_out, f"{self.num_left_out} row(s) without a readable time were left out"),
+            (self.num_backwards, f"{self.num_backwards} row(s) that end before they start count as 0 long"),
+            (self.num_beyond, f"{self.num_beyond} row(s) past the first {MAX_ROWS} were left out"),
+        ]
+        return [text for condition, text in told if condition]
+
+
+def copy_name(operation: str) -> str:
+    """`MEMORY_COPY_HOST_TO_DEVICE` as `Memcpy HtoD`: whether the host's memory was pinned is not recorded."""
+    direction = next((short for long, short in COPIES.items() if operation.upper().endswith(long)), None)
+    return f"Memcpy {direction}" if direction else operation or "Memcpy"
+
+
+def _id(value: int) -> int:
+    return value if 0 <= value <= LARGEST_ID else NONE
+
+
+def _json(value: list[int] | int | None) -> bytes:
+    return b"" if value is None else str(value).encode()

@@ -1,0 +1,51 @@
+"""A text's lines, safely: none longer than a limit, no more than a limit, whatever the file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+
+MAX_LINE_BYTES = 64 << 10
+"""A stack of a thousand calls is below it."""
+MAX_LINES = 20_000_000
+
+
+class TextLines:
+    """The lines of a source; afterwards `notes` says what was damaged or left out."""
+
+    def __init__(self, source: Source, *, max_line_bytes: int = MAX_LINE_BYTES, max_lines: int = MAX_LINES) -> None:
+        self._source = source
+        self._max_line_bytes = max_line_bytes
+        self._max_lines = max_lines
+        self.num_cut = 0
+        self.notes: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        stream = Stream(self._source.path, self._source.offset, self._source.length)
+        with closing(stream.blocks()) as blocks:
+            for number, line in enumerate(self._lines(blocks)):
+                if number >= self._max_lines:
+                    self.notes.append(f"{self._source.label}: what comes after {self._max_lines:,} lines was left out")
+                    break
+                yield line.decode("utf-8", "replace").rstrip("\r")
+        if stream.problem:
+            self.notes.append(f"{self._source.label}: {stream.problem}")
+        if self.num_cut:
+            self.notes.append(f"{self._source.label}: {self.num_cut:,} line(s) longer than {self._max_line_bytes >> 10} KiB cut")
+
+    def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        most, rest, is_whole = self._max_line_bytes, b"", True
+        for block in blocks:
+            first, *others = block.split(b"\n")
+            is_whole = is_whole and len(rest) + len(first) <= most
+            rest = (rest + first[:most])[:most]
+            for part in others:
+                self.num_cut += not is_whole
+                yield rest
+                rest, is_whole = part[:most], len(part) <= most
+        if rest:
+            self.num_cut += not is_whole
+            yield rest

@@ -1,0 +1,125 @@
+"""What is gathered while a recording of torch.compile is read, with limits on all of it; finished, it is a CompilerReport."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from stepscope.core.compiler_guard import Guard, guard_of
+from stepscope.core.compiler_report import Break, CacheUse, Compile, CompilerReport, merged, ranks_of, with_ranks
+
+MAX_COMPILES = 50_000
+"""A run compiles hundreds of times; TorchDynamo gives a function up after 8, or 256 in all."""
+MAX_GUARDS = 500_000
+MAX_BREAKS = 10_000
+MAX_HINTS = 2_000
+MAX_NAME = 300
+Writer = tuple[int | None, int | None]
+"""Rank and process."""
+
+
+@dataclass(slots=True)
+class CompileDraft:
+    function: str = ""
+    place: str = ""
+    guards: list[Guard] | None = None
+    seconds: float | None = None
+    backward_s: float | None = None
+    num_ops: int | None = None
+    num_guards: int | None = None
+    limit: str | None = None
+    failure: str | None = None
+
+
+@dataclass(slots=True)
+class Draft:
+    compiles: dict[tuple[Writer, str], CompileDraft] = field(default_factory=dict)
+    breaks: dict[tuple[object, ...], Break] = field(default_factory=dict)
+    hints: Counter[str] = field(default_factory=Counter)
+    caches: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """By file, cache, and hit, miss or bypass."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    num_guards: int = 0
+    num_lines: int = 0
+    """Of the format that was looked for."""
+
+    def compile(self, writer: Writer, ident: str) -> CompileDraft:
+        """The compilation of this id. Beyond the limit it is one that nobody keeps."""
+        key = (writer, ident)
+        if key not in self.compiles and len(self.compiles) >= MAX_COMPILES:
+            self.left_out["compilations"] += 1
+            return CompileDraft()
+        return self.compiles.setdefault(key, CompileDraft())
+
+    def add_guard(self, compiled: CompileDraft, text: str, frames: Sequence[tuple[str, str]] = ()) -> None:
+        """One more guard that failed; told twice of one compilation, by an artifact and by its metrics, it is one."""
+        guards = compiled.guards = [] if compiled.guards is None else compiled.guards
+        if self.num_guards >= MAX_GUARDS:
+            self.left_out["guards"] += 1
+            return
+        self.num_guards += 1
+        guards.append(known_guard(text, tuple(frames)))
+
+    def add_break(self, told: Break) -> None:
+        if told.key not in self.breaks and len(self.breaks) >= MAX_BREAKS:
+            self.left_out["graph breaks"] += 1
+        else:
+            self.breaks.setdefault(told.key, told)
+
+    def add_hint(self, text: str) -> None:
+        if text not in self.hints and len(self.hints) >= MAX_HINTS:
+            self.left_out["performance hints"] += 1
+        elif text:
+            self.hints[text] += 1
+
+    def notes(self) -> Iterator[str]:
+        for what, count in self.left_out.items():
+            if count:
+                yield f"{count} {what} beyond what is kept were left out"
+
+    def finished(self) -> CompilerReport:
+        compiles = [_compile(writer, ident, draft) for (writer, ident), draft in self.compiles.items()]
+        breaks = list(self.breaks.values())
+        ranks = ranks_of(compiles, breaks)
+        caches = sorted({(path, cache) for path, cache, _ in self.caches})
+        return CompilerReport(
+            compiles=merged(with_ranks(compiles, ranks)),
+            breaks=merged(with_ranks(breaks, ranks)),
+            hints=tuple(self.hints.most_common()),
+            caches=tuple(
+                CacheUse(
+                    path=path,
+                    cache=cache,
+                    hits=self.caches[(path, cache, "hit")],
+                    misses=self.caches[(path, cache, "miss")],
+                    bypassed=self.caches[(path, cache, "bypass")],
+                )
+                for path, cache in caches
+            ),
+        )
+
+
+@lru_cache(maxsize=20_000)
+def known_guard(text: str, frames: tuple[tuple[str, str], ...]) -> Guard:
+    """The same guard is told again for every version that it keeps out."""
+    return guard_of(text, frames)
+
+
+def _compile(writer: Writer, ident: str, draft: CompileDraft) -> Compile:
+    rank, process = writer
+    return Compile(
+        rank=rank,
+        process=process,
+        id=ident,
+        function=draft.function[:MAX_NAME],
+        place=draft.place[-MAX_NAME:],
+        guards=None if draft.guards is None else tuple(draft.guards),
+        seconds=draft.seconds,
+        backward_s=draft.backward_s,
+        num_ops=draft.num_ops,
+        num_guards=draft.num_guards,
+        limit=draft.limit,
+        failure=draft.failure,
+    )

@@ -1,0 +1,123 @@
+"""Lines of a job's output, and the numbers, times and ranks in them. Everything is bounded: a log may be anyone's."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from datetime import date
+
+MAX_LINE_BYTES = 8192
+"""A line of Megatron with every metric it has is below 2 KiB."""
+MAX_MS = 1e10
+"""Longer than a hundred days is no time of a step."""
+MAX_RANKS = 1 << 20
+MAX_BAR_NAME = 80
+MAX_BAR_REST = 1024
+"""What a loop puts behind its rate: losses and the like."""
+
+COLOR = re.compile(r"\x1b\[[0-9;?]{0,40}[A-Za-z]")
+ENDS = re.compile(rb"[\r\n]+")
+NUMBER = r"[+-]?\d{1,18}(?:\.\d{0,18})?(?:[eE][+-]?\d{1,3})?"
+FIRST_NUMBER = re.compile(rf"\s*({NUMBER})(?![\w.])")
+STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)[.,](\d{3,6})")
+RANK = re.compile(r"\[(?:[Rr]ank |rank|default)(\d{1,7})\]")
+BAR = re.compile(
+    r"\d{1,3}%\|[^|]{0,200}\|\s{0,16}(?P<at>\d{1,12})/(?P<of>\d{1,12})"
+    r" \[(?P<gone>[\d:]{4,12})<[^,\]]{1,20},\s{0,8}(?:\?|\d{1,12}(?:\.\d{1,6})?)(?:it/s|s/it)"
+)
+"""tqdm: `Epoch 0:  15%|#5   | 12/80 [00:04<00:23,  2.90it/s, v_num=0]`."""
+
+
+def text_lines(blocks: Iterator[bytes]) -> Iterator[tuple[str, bool]]:
+    """Lines without colours, none longer than the limit; and whether each is whole. A progress bar's rewrites are lines."""
+    rest, is_whole = b"", True
+    for block in blocks:
+        first, *others = ENDS.split(block)
+        is_whole = is_whole and len(rest) + len(first) <= MAX_LINE_BYTES
+        rest = (rest + first[:MAX_LINE_BYTES])[:MAX_LINE_BYTES]
+        for part in others:
+            if rest:
+                yield _text(rest), is_whole
+            rest, is_whole = part[:MAX_LINE_BYTES], len(part) <= MAX_LINE_BYTES
+    if rest:
+        yield _text(rest), is_whole
+
+
+def _text(line: bytes) -> str:
+    text = line.decode("utf-8", "replace")
+    return COLOR.sub("", text) if "\x1b" in text else text
+
+
+def number(text: str) -> float | None:
+    """The number that a text begins with (thousands may be apart); None where there is none, or no finite one."""
+    found = FIRST_NUMBER.match(text.replace(",", ""))
+    value = float(found[1]) if found else math.nan
+    return value if math.isfinite(value) else None
+
+
+def whole(text: str) -> int | None:
+    value = number(text)
+    return int(value) if value is not None and 0 <= value < 2**53 else None
+
+
+def ns_of_ms(text: str) -> int | None:
+    """Milliseconds as nanoseconds; None where it is no time that a step takes."""
+    value = number(text)
+    return round(value * 1e6) if value is not None and 0 <= value <= MAX_MS else None
+
+
+def positive_ns(text: str) -> int | None:
+    return ns_of_ms(text) or None
+
+
+def fields(text: str) -> Iterator[tuple[str, str]]:
+    """` a: 1 | b c: 2 |` as (a, 1), (b c, 2)."""
+    for part in text.split("|"):
+        name, colon, value = part.rpartition(":")
+        if colon:
+            yield name.strip(), value.strip()
+
+
+def seconds_of(text: str, end: int | None = None) -> float | None:
+    """The time of day, with its date, that a line begins with; in seconds since some day long ago."""
+    found = STAMP.search(text[:160] if end is None else text[:end])
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    try:
+        days = date(year, month, day).toordinal()
+    except ValueError:
+        return None
+    return days * 86400.0 + hour * 3600 + minute * 60 + second + float(f"0.{found[7]}")
+
+
+def rank_of(text: str, end: int) -> int | None:
+    """The rank that a line's prefix names."""
+    found = None
+    for found in RANK.finditer(text[:end]):  # noqa: B007 - the last one, which stands nearest
+        pass
+    return int(found[1]) if found is not None and int(found[1]) < MAX_RANKS else None
+
+
+def bars(line: str) -> Iterator[tuple[str, int, int, int]]:
+    """Every progress bar in a line: its name, where it stands, of how many, and the seconds gone."""
+    end = 0
+    for found in BAR.finditer(line):
+        gone = _bar_seconds(found["gone"])
+        if gone is not None:
+            name = line[max(end, found.start() - MAX_BAR_NAME) : found.start()].strip()
+            yield name, int(found["at"]), int(found["of"]), gone
+        closed = line.find("]", found.end(), found.end() + MAX_BAR_REST)
+        end = closed + 1 if closed >= 0 else found.end()
+
+
+def _bar_seconds(text: str) -> int | None:
+    """`1:02:03` as seconds."""
+    parts = text.split(":")
+    if not 2 <= len(parts) <= 3 or not all(part.isdecimal() and part.isascii() for part in parts):
+        return None
+    total = 0
+    for part in parts:
+        total = total * 60 + int(part)
+    return total

@@ -1,0 +1,101 @@
+"""What frameworks write about their own steps, out of a job's output: one module for each of them (`training_megatron.py`, ...).
+
+A file may hold several frameworks' lines (Megatron's and DeepSpeed's, the Trainer's and DeepSpeed's), anything else between,
+several ranks, colours, and progress bars that rewrite themselves. Each framework's draft sees the lines that have one of its
+marks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Protocol
+
+from stepscope.core.training_log import FrameworkLog, TrainingLog
+from stepscope.errors import FormatError, InputError
+from stepscope.readers import (
+    training_deepspeed,
+    training_huggingface,
+    training_lightning,
+    training_megatron,
+    training_nanotron,
+    training_torchtitan,
+)
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+from stepscope.readers.training_lines import text_lines
+from stepscope.readers.training_words import recordings_of
+
+FRAMEWORKS = (
+    training_megatron,
+    training_torchtitan,
+    training_deepspeed,
+    training_lightning,
+    training_huggingface,
+    training_nanotron,
+)
+JSON_START = re.compile(rb"[\s\xef\xbb\xbf]*(?:\{\s*\"|\[\s*[\[{\"])")
+NOT_A_LOG = (".md", ".rst", ".py", ".ipynb", ".html")
+"""Words and programs about logs quote their lines."""
+
+
+class Drafted(Protocol):
+    """What is gathered of one framework."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def take(self, line: str) -> None: ...
+
+    def finished(self, path: str) -> FrameworkLog | None: ...
+
+
+def is_mine(head: bytes, name: str) -> bool:
+    """Whether a line in the first bytes is one that a framework writes, with its numbers."""
+    if b"\0" in head[:4096] or JSON_START.match(head) or name.lower().endswith(NOT_A_LOG):
+        return False
+    return any(framework.SIGN.search(head) for framework in FRAMEWORKS)
+
+
+def read(sources: Sequence[Source]) -> TrainingLog:
+    """All logs. A file in which nothing is told of a step is an error, in words."""
+    logs: list[FrameworkLog] = []
+    notes: list[str] = []
+    for source in sources:
+        logs += _read_one(source, notes)
+    together = TrainingLog(logs=tuple(logs))
+    if together.is_contradictory:
+        times = ", ".join(f"{log.step_ns / 1e6:.4g} ms in {log.path}" for log in together.surest[:4] if log.step_ns)
+        notes.append(f"the logs tell different step times ({times}): are they of one run? None of them was taken; name one alone")
+    return TrainingLog(logs=together.logs, recordings=recordings_of(logs, notes))
+
+
+def _read_one(source: Source, notes: list[str]) -> list[FrameworkLog]:
+    stream = Stream(source.path, source.offset, source.length)
+    drafts: list[tuple[tuple[str, ...], Drafted]] = [(framework.MARKS, framework.Draft()) for framework in FRAMEWORKS]
+    num_cut = num_lines = 0
+    with closing(stream.blocks()) as blocks:
+        for line, is_whole in text_lines(blocks):
+            num_lines += 1
+            num_cut += not is_whole
+            for marks, draft in drafts:
+                if draft.is_open or any(mark in line for mark in marks):
+                    draft.take(line)
+    if stream.problem:
+        notes.append(f"{source.label}: {stream.problem}")
+    if num_cut:
+        notes.append(f"{source.label}: the ends of {num_cut} very long line(s) were left out")
+    found = [log for log in (draft.finished(source.label) for _, draft in drafts) if log is not None]
+    if not found:
+        raise _nothing(source, num_lines, stream.problem)
+    return found
+
+
+def _nothing(source: Source, num_lines: int, problem: str | None) -> InputError:
+    names = ", ".join(framework.NAME for framework in FRAMEWORKS)
+    why = f"; {problem}" if problem else ""
+    return FormatError(
+        f"{source.label} has {num_lines} lines, and none of them tells a step or a phase as {names} write them{why}."
+        " Keep the whole output of the job, of the rank that logs (torchrun --tee 3, or srun's output file), and name that."
+    )

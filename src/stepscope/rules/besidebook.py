@@ -1,0 +1,92 @@
+"""The rules that look at what other tools recorded, and what they advise.
+
+Such a rule is a module with `CODE`, `BOUND`, a docstring in the usual sections, and `advise(beside)`, which gives Advice,
+several, or nothing. A rule that judges traces too has both `propose` and `advise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.diagnosis import Finding
+from stepscope.core.facts import Facts
+from stepscope.rules import (
+    barrier_stalls,
+    fragmentation,
+    gil_contention,
+    graph_breaks,
+    low_l2_hits,
+    low_occupancy,
+    memory_growth,
+    memory_pressure,
+    memory_stalls,
+    one_busy_core,
+    page_cache_misses,
+    python_overhead,
+    recompilation,
+    register_pressure,
+    tail_wave,
+    thread_oversubscription,
+    throttled_gpu,
+    uncoalesced_access,
+)
+
+BESIDE_RULES: tuple[ModuleType, ...] = (
+    barrier_stalls,
+    fragmentation,
+    gil_contention,
+    graph_breaks,
+    low_l2_hits,
+    low_occupancy,
+    memory_growth,
+    memory_pressure,
+    memory_stalls,
+    one_busy_core,
+    page_cache_misses,
+    python_overhead,
+    recompilation,
+    register_pressure,
+    tail_wave,
+    thread_oversubscription,
+    throttled_gpu,
+    uncoalesced_access,
+)
+
+
+def advise(beside: Beside) -> tuple[Advice, ...]:
+    """What every rule says, the weightiest first; what has no weight stands after that."""
+    found = [advice for rule in BESIDE_RULES for advice in _several(rule.advise(beside))]
+    return tuple(sorted(found, key=lambda advice: -(advice.weight if advice.weight is not None else -1.0)))
+
+
+def _several(said: Advice | Iterable[Advice] | None) -> Iterable[Advice]:
+    return () if said is None else (said,) if isinstance(said, Advice) else said
+
+
+def weighed(beside: Beside, facts: Facts) -> Beside:
+    """With the share of the step that each kernel has, where traces tell it."""
+    shares = kernel_shares(facts)
+    return replace(beside, kernel_shares=shares) if shares else beside
+
+
+def kernel_shares(facts: Facts) -> Mapping[str, float]:
+    """Of the median rank's measured windows, by kernel name."""
+    if not facts.ranks:
+        return {}
+    rank = facts.median_rank
+    whole = sum(rank.steps.pitches)
+    shares: dict[str, float] = {}
+    for row in rank.kernels if whole else ():
+        shares[row.name] = shares.get(row.name, 0.0) + row.total_ns / whole
+    return shares
+
+
+def joined(findings: Sequence[Finding], advice: Sequence[Advice]) -> tuple[tuple[Finding, ...], tuple[Advice, ...]]:
+    """Advice on a fault that the trace shows too becomes evidence of that finding; the rest stays."""
+    codes = {finding.code for finding in findings}
+    lines = {code: tuple(line for one in advice if one.code == code for line in one.evidence) for code in codes}
+    told = tuple(replace(finding, evidence=(*finding.evidence, *lines[finding.code])) for finding in findings)
+    return told, tuple(one for one in advice if one.code not in codes)

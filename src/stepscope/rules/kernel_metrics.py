@@ -1,0 +1,190 @@
+"""What the rules about single kernels share: how near a kernel is to a roof, what it weighs, and its name in a trace.
+
+The bounds are those of the rules that come with Nsight Compute (its `sections` folder): below 60 % of every peak a kernel waits
+rather than works, above 80 % it is near what the device can do (SpeedOfLight.py); a stall is worth a word when it takes 30 % of
+the warps' time while the schedulers issue in less than 80 % of the cycles (CPIStall.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.kernel_report import KernelMetrics
+
+MAX_EVIDENCE = 10
+NAME_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    busy: float = 0.6
+    """Of a unit's peak, from which the kernel works rather than waits. SpeedOfLight.py: latency_bound_threshold = 60."""
+    issuing: float = 0.8
+    """Of the cycles, from which the schedulers are as good as full. CPIStall.py: issueActive < 0.8."""
+    stalled: float = 0.3
+    """Of the warps' time in one stall, from which it is worth a word. CPIStall.py: 0.3."""
+    filled: float = 1.0
+    """Waves, below which the grid does not fill the device: what else is measured then follows from that."""
+    least_share: float = 0.01
+    """Of the step, or of what was measured, below which there is nothing to say."""
+
+
+POLICY = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What a rule saw in a launch."""
+
+    kernel: KernelMetrics
+    cause: str
+    """One advice is given for all faults of a cause."""
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    summary: str
+    action: str
+
+
+def is_busy(kernel: KernelMetrics) -> bool | None:
+    """Whether some unit is near its peak; None where too little was recorded to tell."""
+    roof = kernel.roof
+    if kernel.compute_throughput is None or kernel.dram_throughput is None or roof is None:
+        return None
+    return roof[1] >= POLICY.busy
+
+
+def is_waiting(kernel: KernelMetrics) -> bool:
+    """Whether nothing is near its peak, and the schedulers have cycles to spare."""
+    return is_busy(kernel) is False and (kernel.issue is None or kernel.issue < POLICY.issuing)
+
+
+def fills_device(kernel: KernelMetrics) -> bool:
+    return kernel.waves is None or kernel.waves >= POLICY.filled
+
+
+def told(
+    beside: Beside, code: str, bound: str, judge: Callable[[KernelMetrics], Fault | None], wordings: Mapping[str, Wording]
+) -> tuple[Advice, ...]:
+    """An advice for each cause, with the kernels it is about, the weightiest first."""
+    report = beside.kernels
+    faults = [] if report is None else [fault for kernel in report.kernels if (fault := judge(kernel)) is not None]
+    weigh = Weights(beside)
+    found = []
+    for cause, wording in wordings.items():
+        mine = [fault for fault in faults if fault.cause == cause]
+        weight = weigh.of(mine)
+        if mine and (weight is None or weight >= POLICY.least_share):
+            found.append(_advice(code, bound, wording, mine, weigh, weight))
+    return tuple(found)
+
+
+def _advice(code: str, bound: str, wording: Wording, faults: Sequence[Fault], weigh: Weights, weight: float | None) -> Advice:
+    by_name: dict[str, list[Fault]] = {}
+    for fault in faults:
+        by_name.setdefault(fault.kernel.name, []).append(fault)
+    order = sorted(by_name, key=lambda name: -(weigh.of(by_name[name]) or 0.0))
+    lines = [_line(by_name[name], weigh) for name in order[:MAX_EVIDENCE]]
+    if len(order) > MAX_EVIDENCE:
+        lines.append(f"and {len(order) - MAX_EVIDENCE} more kernels")
+    return Advice(
+        code=code,
+        bound=bound,
+        summary=wording.summary.format(kernels="one kernel" if len(order) == 1 else f"{len(order)} kernels"),
+        action=wording.action,
+        evidence=tuple(lines),
+        weight=weight,
+        weight_of=weigh.whole if weight is not None else "",
+        kernels=tuple(dict.fromkeys(known for name in order for known in weigh.names(name))),
+    )
+
+
+def _line(faults: Sequence[Fault], weigh: Weights) -> str:
+    """Of the longest launch of a name."""
+    worst = max(faults, key=lambda fault: fault.kernel.duration_ns or 0.0)
+    weight = weigh.of(faults)
+    share = "" if weight is None else f" ({weight:.0%})" if weight >= 0.005 else " (<1%)"
+    return f"{short_name(worst.kernel.name)}{share}: {worst.words}"
+
+
+class Weights:
+    """What kernels weigh: of the step where a trace has them, else of the time of all that was measured."""
+
+    def __init__(self, beside: Beside) -> None:
+        self._shares = beside.kernel_shares
+        self._measured: dict[str, float] = {}
+        self._known: dict[str, list[str]] = {}
+        for name in beside.kernel_shares:
+            self._known.setdefault(plain_name(name), []).append(name)
+        for kernel in () if beside.kernels is None else beside.kernels.kernels:
+            self._measured[kernel.name] = self._measured.get(kernel.name, 0.0) + (kernel.total_ns or 0.0)
+        self._total = sum(self._measured.values())
+        self._is_traced = any(plain_name(name) in self._known for name in self._measured)
+        self.whole = "the step" if self._is_traced else "the kernels that were measured"
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """As the trace has it; as it stands where no trace has it."""
+        return tuple(self._known.get(plain_name(name), ())) or (name,)
+
+    def of(self, faults: Iterable[Fault]) -> float | None:
+        """None where no times were recorded. A name's launches without the fault do not count."""
+        faulty: dict[str, float] = {}
+        for fault in faults:
+            faulty[fault.kernel.name] = faulty.get(fault.kernel.name, 0.0) + (fault.kernel.total_ns or 0.0)
+        if not self._total:
+            return None
+        if not self._is_traced:
+            return sum(faulty.values()) / self._total
+        return sum(self._step_share(name) * ns / self._measured[name] for name, ns in faulty.items() if ns)
+
+    def _step_share(self, name: str) -> float:
+        return sum(self._shares[known] for known in self._known.get(plain_name(name), ()))
+
+
+NOISE = (
+    (re.compile(r"\bvoid\s+"), ""),
+    (re.compile(r"\s+"), ""),
+    (re.compile(r"\[lambda\([^\[\]]{0,500}?\)\(instance(\d{1,6})\)\]"), r"{lambda#\1}"),
+    (re.compile(r"\{lambda\([^{}]{0,500}?\)#(\d{1,6})\}"), r"{lambda#\1}"),
+    (re.compile(r"<unnamed>::|\(anonymousnamespace\)::|\bnative::|\bat::"), ""),
+    (re.compile(r"(?<![\w.])(\d{1,20})(?:ull|ul|u|l)\b", re.IGNORECASE), r"\1"),
+    (re.compile(r"\btrue\b"), "1"),
+    (re.compile(r"\bfalse\b"), "0"),
+)
+MAX_NAME_CHARS = 4096
+
+
+@lru_cache(maxsize=4096)
+def plain_name(name: str) -> str:
+    """One spelling for a kernel that two tools name: demanglers differ in spaces, lambdas, namespaces and numbers.
+
+    void at::<unnamed>::f<float, 32, 0>(const T1 *)
+    void at::native::(anonymous namespace)::f<float, 32u, false>(float const*)      both: f<float,32,0>
+    """
+    text = name[:MAX_NAME_CHARS].removesuffix("[clone .kd]")
+    for pattern, by in NOISE:
+        text = pattern.sub(by, text)
+    return _without_parameters(text)
+
+
+def _without_parameters(text: str) -> str:
+    """Without parentheses and what is in them: a demangler writes T1 where another writes the type."""
+    depth, kept = 0, []
+    for letter in text:
+        depth += letter == "("
+        if depth == 0:
+            kept.append(letter)
+        depth = max(depth - (letter == ")"), 0)
+    return "".join(kept)
+
+
+def short_name(name: str) -> str:
+    """For a line of text: without the namespaces that every kernel of torch has."""
+    text = name.removeprefix("void ").removeprefix("at::native::").removeprefix("at::")
+    return text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 3]}..."

@@ -1,0 +1,168 @@
+"""What rules advise from recordings of the machine: one recording where each speaks, and its look-alike where it is silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stepscope.core.beside import Beside
+from stepscope.core.system_report import DeviceSeries, HostCounters, HostStacks, HostThread, HotSpot, Spread, SystemReport
+from stepscope.rules import (
+    gil_contention,
+    one_busy_core,
+    page_cache_misses,
+    python_overhead,
+    thread_oversubscription,
+    throttled_gpu,
+)
+
+RULES = (gil_contention, one_busy_core, page_cache_misses, python_overhead, thread_oversubscription, throttled_gpu)
+
+
+def flat(value: float) -> Spread:
+    return Spread(num=20, low=value, median=value, high=value)
+
+
+def device(index: int = 0, *, clock: float = 1900, **more: Any) -> DeviceSeries:
+    told: dict[str, Any] = {
+        "name": "H200",
+        "num_samples": 20,
+        "num_working": 20,
+        "busy_share": flat(0.95),
+        "sm_clock_working_mhz": flat(clock),
+        "max_sm_clock_mhz": 1980.0,
+        "throttled": {},
+    }
+    return DeviceSeries(index=index, **(told | more))
+
+
+def stacks(**more: Any) -> HostStacks:
+    told: dict[str, Any] = {"tool": "py-spy", "path": "host.txt", "unit": "samples", "amount": 100.0}
+    return HostStacks(**(told | more))
+
+
+def beside(*parts: DeviceSeries | HostStacks | HostCounters) -> Beside:
+    return Beside(
+        system=SystemReport(
+            devices=tuple(part for part in parts if isinstance(part, DeviceSeries)),
+            stacks=tuple(part for part in parts if isinstance(part, HostStacks)),
+            counters=tuple(part for part in parts if isinstance(part, HostCounters)),
+        )
+    )
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_recorded_is_nothing_said(rule: Any) -> None:
+    assert not rule.advise(Beside())
+    assert not rule.advise(beside(device(), DeviceSeries(index=1), stacks(), HostCounters(path="stat.txt")))
+
+
+def test_heat_holds_the_clock_down() -> None:
+    hot = device(clock=1400, throttled={"hw_thermal_slowdown": 0.8, "sw_power_cap": 0.3}, temperature_c=flat(88))
+
+    (advice,) = throttled_gpu.advise(beside(hot))
+
+    assert (advice.code, advice.weight, advice.weight_of) == ("throttled-gpu", 0.8, "the samples at work")
+    assert "1400 of 1980 MHz" in advice.evidence[0]
+    assert "88 C" in advice.evidence[0]
+    assert not throttled_gpu.advise(beside(replace(hot, throttled={"hw_thermal_slowdown": 0.4})))
+    assert not throttled_gpu.advise(beside(replace(hot, num_working=4)))
+    assert not throttled_gpu.advise(beside(replace(hot, sm_clock_working_mhz=flat(1970))))
+
+
+def test_a_power_limit_is_told_only_where_it_costs_much() -> None:
+    capped = device(clock=1500, throttled={"sw_power_cap": 0.9}, power_limit_w=400.0, power_working_w=flat(398))
+
+    (advice,) = throttled_gpu.advise(beside(capped))
+
+    assert "power limit" in advice.summary
+    assert "398 of 400 W" in advice.evidence[0]
+    assert not throttled_gpu.advise(beside(replace(capped, sm_clock_working_mhz=flat(1850))))
+    assert not throttled_gpu.advise(beside(replace(capped, max_sm_clock_mhz=None)))  # no word of how far down
+    assert not throttled_gpu.advise(beside(replace(capped, throttled={"gpu_idle": 1.0})))
+
+
+def test_one_device_behind_its_peers() -> None:
+    (advice,) = throttled_gpu.advise(beside(device(0), device(1, clock=1520), device(2)))
+
+    assert advice.summary.startswith("Device 1 runs at 1520 MHz, its peers at 1900")
+    assert advice.weight == pytest.approx(0.2)
+    assert not throttled_gpu.advise(beside(device(0), device(1, clock=1520, name="A100")))
+
+
+def test_threads_wait_for_the_lock() -> None:
+    threads = (
+        HostThread(name="MainThread", share=0.5, gil_wait_share=0.6),
+        HostThread(name="log", share=0.5, gil_wait_share=0.1),
+    )
+
+    (advice,) = gil_contention.advise(beside(stacks(threads=threads)))
+
+    assert (advice.weight, advice.weight_of) == (0.6, "that thread's samples")
+    assert "MainThread" in advice.summary
+    for share in (0.05, None):
+        calm = (replace(threads[0], gil_wait_share=share), replace(threads[1], gil_wait_share=share))
+        assert not gil_contention.advise(beside(stacks(threads=calm)))
+
+
+def test_python_runs_for_most_samples() -> None:
+    spots = (HotSpot(name="mask", file="model.py", line=12, self_share=0.5, total_share=0.6),)
+    host = stacks(interpreter_share=0.55, training=spots)
+
+    (advice,) = python_overhead.advise(beside(host))
+
+    assert advice.weight == 0.55
+    assert advice.evidence == ("mask (model.py:12): 50% of the samples in its own Python",)
+    assert not python_overhead.advise(beside(replace(host, interpreter_share=0.2)))
+    assert not python_overhead.advise(beside(replace(host, interpreter_share=None)))  # without native frames nobody knows
+    assert not python_overhead.advise(beside(host, device()))  # the device is busy: it costs nothing
+
+
+def test_threads_are_swapped_and_moved() -> None:
+    counted = HostCounters(path="stat.txt", cpu_s=5.11, context_switches=11922, migrations=266)
+    fitting = HostCounters(path="stat.txt", cpu_s=4.80, context_switches=1188, migrations=6)
+    locked = HostCounters(path="stat.txt", cpu_s=1.385, context_switches=1932, migrations=2)
+
+    (advice,) = thread_oversubscription.advise(beside(counted))
+
+    assert "swapped 2,333 times and moved elsewhere 52" in advice.summary
+    assert not thread_oversubscription.advise(beside(fitting, locked))
+
+
+def test_more_threads_than_cores_that_are_never_free() -> None:
+    crowded = stacks(tool="perf", num_cores=4, busy_cores=3.9, even_threads=16, num_threads=20)
+
+    (advice,) = thread_oversubscription.advise(beside(crowded))
+
+    assert advice.summary == "16 threads share 4 cores that are never free."
+    assert not thread_oversubscription.advise(beside(replace(crowded, busy_cores=2.0)))
+    assert not thread_oversubscription.advise(beside(replace(crowded, even_threads=5)))
+    assert not thread_oversubscription.advise(beside(replace(crowded, num_cores=None)))
+
+
+def test_pages_are_fetched_while_threads_wait() -> None:
+    counted = HostCounters(path="stat.txt", elapsed_s=10.0, major_faults=5000)
+    sampled = stacks(tool="perf", page_read_share=0.12)
+
+    one, two = page_cache_misses.advise(beside(counted, sampled))
+
+    assert "500 pages a second" in one.summary
+    assert two.weight == 0.12
+    calm = (replace(counted, major_faults=900), replace(counted, major_faults=None), replace(sampled, page_read_share=0.01))
+    assert not page_cache_misses.advise(beside(*calm))
+
+
+def test_one_core_busy_and_the_device_not() -> None:
+    counted = HostCounters(path="stat.txt", busy_cores=1.02)
+    waiting = device(busy_share=flat(0.35))
+
+    advice = one_busy_core.advise(beside(waiting, counted))
+
+    assert advice is not None
+    assert advice.weight == pytest.approx(0.65)
+    assert one_busy_core.advise(beside(device(), counted)) is None
+    assert one_busy_core.advise(beside(waiting, replace(counted, busy_cores=6.0))) is None
+    assert one_busy_core.advise(beside(waiting)) is None
+    assert one_busy_core.advise(beside(waiting, counted, device(1))) is None
