@@ -35,7 +35,8 @@ def test_every_command_has_a_page_and_every_link_leads_somewhere() -> None:
     for module in COMMANDS:
         assert (ROOT / "docs" / f"{module.__name__.rsplit('.', 1)[1]}.md").is_file()
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        prose = re.sub(r"```.*?```|^    .*?$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\(([^)#]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 

@@ -81,7 +81,8 @@ def test_the_monitor_says_how_large_the_device_is_where_the_recording_does_not()
     unknown = counters(peak_bytes=75 * MB)
     full = only(memory_pressure.advise(monitored(unknown, 80, 80)))
     assert full.summary == "tensors hold 0.1 of 0.1 GB at the peak (94%)"
-    assert (full.weight, full.weight_of) == (pytest.approx(75 / 80), "the device's memory")
+    assert full.weight == pytest.approx(75 / 80)
+    assert full.weight_of == "the device's memory"
     assert memory_pressure.advise(monitored(unknown, 100)) is None
     assert memory_pressure.advise(monitored(unknown, None)) is None
     assert memory_pressure.advise(monitored(unknown, 80, 100)) is None  # Which of them it was is not known.

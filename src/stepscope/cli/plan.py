@@ -4,6 +4,7 @@ MODEL is a built-in name (llama3-70b), a Hugging Face config.json, or a size (10
 DEVICESxNAME, or a .toml file. Options such as --tp 8 pin a part of the layout; what is not pinned is searched.
 --from RUN starts from a recorded run instead, and says what its step becomes at other widths.
 --rows FILE predicts published results, one JSON line each.
+--beside FILE lays the plan's memory beside a recording of it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.report.plan_account import Plan
+    from stepscope.report.plan_beside import PlanBeside
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 FRAMEWORKS = ("megatron", "megatron-core", "megatron-deepspeed", "nanotron", "torchtitan", "fsdp", "internevo", "ddp")
@@ -77,6 +83,9 @@ def _add_pins(group: argparse._ArgumentGroup) -> None:
 def _add_questions(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--layouts", type=_whole, default=10, metavar="N", help="layouts to list (default: 10)")
     group.add_argument("--explain", metavar="LAYOUT", help="the whole account of one, by its name in the table")
+    group.add_argument(
+        "--beside", nargs="+", metavar="FILE", help="a memory snapshot, memory_stats or memory timeline to hold the plan against"
+    )
     group.add_argument("--tokens", type=_count, metavar="N", help="a token budget, such as 15T: days, device-hours, cost, energy")
     group.add_argument("--price", type=_positive, metavar="X", help="of one device-hour")
     group.add_argument(
@@ -91,35 +100,44 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rows is not None:
         return _run_rows(arguments)
     if arguments.from_run is not None and arguments.model is None:
+        if arguments.beside is not None:
+            from stepscope.errors import UsageError
+
+            raise UsageError("--beside holds a model's plan against a recording: give --model and --cluster too")
         from stepscope.cli.plan_run import run_from
 
         return run_from(arguments)
     from stepscope.cli.plan_answer import answer
 
+    memory = None
+    if arguments.beside is not None:
+        from stepscope.cli.plan_beside import laid_beside, read_memory
+
+        memory = read_memory(arguments.beside)
     plan = answer(arguments)
+    beside = None if memory is None else laid_beside(plan, *memory)
     if arguments.format == "json":
         from stepscope.report.plan_json import plan_json
 
-        put(plan_json(plan) + "\n", arguments.out)
+        put(plan_json(plan, beside) + "\n", arguments.out)
     elif arguments.format == "html":
+        from stepscope.report.plan_beside import beside_html
         from stepscope.report.plan_html import plan_html
 
-        put(plan_html(plan), arguments.out)
+        put(plan_html(plan) if beside is None else beside_html(plan, beside), arguments.out)
     else:
-        _print(plan, arguments.out)
+        _print(plan, beside, arguments.out)
     return 0 if plan.best is not None else NOTHING_FITS
 
 
-def _print(plan: object, out: Path | None) -> None:
+def _print(plan: Plan, beside: PlanBeside | None, out: Path | None) -> None:
     from stepscope.cli.printing import print_report
-    from stepscope.report.plan_account import Plan
     from stepscope.report.plan_text import render_plan, show_plan
 
-    assert isinstance(plan, Plan)
     if out is not None:
-        put(render_plan(plan), out)
+        put(render_plan(plan, beside), out)
         return
-    print_report(lambda console: show_plan(plan, console), lambda: render_plan(plan))
+    print_report(lambda console: show_plan(plan, console, beside), lambda: render_plan(plan, beside))
 
 
 def put(text: str, out: Path | None) -> None:
@@ -141,8 +159,8 @@ def _run_rows(arguments: argparse.Namespace) -> int:
 
     if arguments.format != "json":
         raise UsageError("--rows prints JSON lines: give --format json")
-    if arguments.model or arguments.cluster or arguments.from_run:
-        raise UsageError("each row has its own model and cluster: leave out --model, --cluster and --from")
+    if arguments.model or arguments.cluster or arguments.from_run or arguments.beside:
+        raise UsageError("each row has its own model and cluster: leave out --model, --cluster, --from and --beside")
     lines = []
     is_told = sys.stderr.isatty()
     for number, row in enumerate(read_rows(arguments.rows), 1):

@@ -21,7 +21,7 @@ from stepscope.readers.scan import Scanner
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
-WANTED = "Give it a PyTorch profiler (Kineto) or Chrome trace."
+WANTED = "Give it a PyTorch profiler (Kineto) or Chrome trace, or one of what `stepscope formats` lists."
 RUBBISH_ENTRIES = 10_000
 ONE_EVENT = re.compile(rb'\s*\{[^{}\[\]]{0,4096}"ph"\s*:')
 

@@ -87,7 +87,7 @@ def refuse_unknown(source: Source) -> None:
     """The same, and where it does not begin like a trace either."""
     refuse_others(source)
     if not _head(source).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
-        raise FormatError(f"{source.label} is nothing that is known here. {WANTED} `stepscope formats` names all that is read.")
+        raise FormatError(f"{source.label} is nothing that is known here. {WANTED}")
 
 
 def _head(source: Source) -> bytes:

@@ -8,13 +8,15 @@ from typing import Any
 
 from stepscope.planner.job import Job
 from stepscope.report.plan_account import Account, Plan, Variant
+from stepscope.report.plan_beside import PlanBeside, beside_contract
 
 SCHEMA = "stepscope.plan/1"
 
 
-def plan_json(plan: Plan) -> str:
-    """The contract as indented text."""
-    return json.dumps(plan_contract(plan), indent=2, allow_nan=False)
+def plan_json(plan: Plan, beside: PlanBeside | None = None) -> str:
+    """The contract as indented text; `beside` is there where it was asked for."""
+    told = plan_contract(plan) if beside is None else plan_contract(plan) | {"beside": beside_contract(beside)}
+    return json.dumps(told, indent=2, allow_nan=False)
 
 
 def plan_contract(plan: Plan) -> dict[str, Any]:

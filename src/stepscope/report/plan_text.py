@@ -11,6 +11,7 @@ from rich.text import Text
 from stepscope.planner.job import Job
 from stepscope.planner.recipes import Budget
 from stepscope.report.plan_account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
+from stepscope.report.plan_beside import PlanBeside, draw_beside
 from stepscope.report.plan_words import (
     asked_words,
     count_words,
@@ -35,25 +36,25 @@ NEGLIGIBLE = 0.001
 """Of the whole: a part below it has no line."""
 
 
-def render_plan(plan: Plan, *, width: int = PLAIN_WIDTH) -> str:
+def render_plan(plan: Plan, beside: PlanBeside | None = None, *, width: int = PLAIN_WIDTH) -> str:
     """The plan as plain text."""
     console = Console(file=io.StringIO(), width=width, color_system=None, no_color=True, legacy_windows=False)
     with console.capture() as captured:
-        show_plan(plan, console)
+        show_plan(plan, console, beside)
     return captured.get()
 
 
-def show_plan(plan: Plan, console: Console) -> None:
+def show_plan(plan: Plan, console: Console, beside: PlanBeside | None = None) -> None:
     """Print the plan."""
     utf8 = "utf" in console.encoding.lower()
     fancy = utf8 and console.is_terminal and console.color_system is not None
     sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
-    _draw(sheet, plan)
+    _draw(sheet, plan, beside)
     for line in sheet.lines:
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
-def _draw(sheet: Sheet, plan: Plan) -> None:
+def _draw(sheet: Sheet, plan: Plan, beside: PlanBeside | None) -> None:
     sheet.prose(job_words(plan.job), style="dim")
     sheet.blank()
     sheet.prose(verdict_words(plan), style="bold")
@@ -68,6 +69,8 @@ def _draw(sheet: Sheet, plan: Plan) -> None:
         else:
             _draw_memory(sheet, plan.job, account)
             _draw_time(sheet, account)
+    if beside is not None:
+        draw_beside(sheet, beside)
     if plan.explained is None:
         _draw_layouts(sheet, plan)
         _draw_pareto(sheet, plan)
