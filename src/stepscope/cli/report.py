@@ -1,13 +1,15 @@
 """The report as one HTML file that opens anywhere.
 
-PATH is what `diagnose` takes: traces, a folder of them, a run that `stepscope run` recorded; or a diagnosis that was kept as
-JSON, which has no timeline and no tables of kernels.
+PATH is what `diagnose` takes: traces, a folder of them, a run that `stepscope run` recorded, what other tools recorded
+(`stepscope formats`), beside traces or alone; or a diagnosis that was kept as JSON, which has no timeline and no tables of
+kernels.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,12 +26,14 @@ if TYPE_CHECKING:
     from stepscope.readers.source import Source
 
 MAX_DIAGNOSIS_BYTES = 256 << 20
+KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
+"""How JSON of ours is told. A profile of a job may name our modules, and is none."""
 MAX_RANKS_READ_AGAIN = 8
 """To draw when one of them waited for the others."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="run, traces, or a diagnosis as JSON")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="run, traces, other tools' recordings, or a diagnosis as JSON")
     parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
     parser.add_argument("--step-ms", type=step_time, metavar="X", help="the step time without a profiler attached, in ms")
     parser.add_argument("--roofs", type=Path, metavar="FILE", help="the machine's measured roofs as JSON (default: datasheets)")
@@ -145,7 +149,7 @@ def _kept_diagnosis(paths: Sequence[str]) -> dict[str, Any] | None:
     if len(paths) != 1 or path.suffix != ".json" or not path.is_file() or path.stat().st_size > MAX_DIAGNOSIS_BYTES:
         return None
     with path.open("rb") as file:
-        if b'"stepscope.' not in file.read(4096):
+        if not KEPT.search(file.read(4096)):
             return None
     try:
         told = json.loads(path.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 SCRIPTS = ("vendor/echarts.js", "timeline_data.js", "timeline_panels.js", "timeline.js", "charts.js", "page.js")
-STYLES = ("page.css", "timeline.css")
+STYLES = ("page.css", "timeline.css", "beside.css")
 
 
 def render_page(page: dict[str, Any]) -> str:

@@ -9,7 +9,8 @@ from stepscope import __version__
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.hardware import Roofs
-from stepscope.errors import InputError, UsageError
+from stepscope.errors import InputError
+from stepscope.report.html.beside import beside_of, beside_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.json import SCHEMA, contract, median_place
@@ -17,8 +18,7 @@ from stepscope.report.kernel_view import COLLECTIVE
 from stepscope.report.names import clean
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.terminal import BOUND_WORDS, SOURCE_WORDS
-from stepscope.report.units import digits_after_point, number
-from stepscope.rules.explanation import explain
+from stepscope.report.units import digits_after_point, number, plural
 
 Contract = Mapping[str, Any]
 LEAST_MORE = 0.001
@@ -39,6 +39,7 @@ def page_of(
     rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
     page = page_of_contract(contract(diagnosis), floor_ms=_floor_ms(rank))
     page["title"] = _title(diagnosis)
+    page["beside"] = beside_of(diagnosis)
     if rank is not None:
         page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank)
         page["ops"] = op_rows(rank)
@@ -123,6 +124,7 @@ def _page(told: Contract, floor_ms: float | None) -> dict[str, Any]:
         "is_judged": told["replay"] is not None,
         "where": "device",
         "findings": [_card(place, finding) for place, finding in enumerate(told["findings"], 1)],
+        "beside": beside_of_contract(told),
         "picture": _picture(told, floor_ms),
         "ranks": [_rank(rank) for rank in told["ranks"]],
         "notes": list(told["notes"]),
@@ -161,7 +163,8 @@ def _picture(told: Contract, floor_ms: float | None) -> dict[str, Any]:
         if floor_ms is not None and floor_ms < min(bar["ms"] for bar in bars):
             bars.append({"name": "floor: the device's work at its roofs", "ms": floor_ms, "is_floor": True})
     return {
-        "bars": bars,
+        # Today's step alone is a number, and no picture.
+        "bars": bars if len(bars) > 1 or shown else [],
         "parts": [{"part": part, "word": _part_word(part, unsplit=unsplit)} for part, _ in shown],
     }
 
@@ -191,11 +194,6 @@ def _ladder(told: Contract) -> list[float]:
 def _card(place: int, finding: Mapping[str, Any]) -> dict[str, Any]:
     low, likely, high = (finding[f"predicted_{name}"] for name in ("low", "speedup", "high"))
     places = finding.get("places") or []
-    try:
-        text = explain(str(finding["code"])).partition("\n\n")[2]
-    except UsageError:
-        # The code of an older or newer version: the card stands without its text.
-        text = ""
     return {
         "place": place,
         "code": finding["code"],
@@ -217,7 +215,7 @@ def _card(place: int, finding: Mapping[str, Any]) -> dict[str, Any]:
             }
             for one in places
         ],
-        "explain": [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()],
+        "explain": explained(str(finding["code"])),
     }
 
 
@@ -263,9 +261,12 @@ def _chips(rank: RankFacts) -> list[dict[str, str]]:
 
 
 def _title(diagnosis: Diagnosis) -> str:
-    run, ranks = diagnosis.facts.run, diagnosis.facts.ranks
+    run, ranks, beside = diagnosis.facts.run, diagnosis.facts.ranks, diagnosis.facts.beside
     if run is not None:
         return " ".join(run.command) or run.path
+    if not ranks and beside is not None:
+        paths = [path for one in beside.recordings for path in one.paths]
+        return paths[0] if len(paths) == 1 else f"{plural(len(paths), 'recording')}, no trace"
     return "Training run" if not ranks else (ranks[0].path if len(ranks) == 1 else f"{len(ranks)} ranks")
 
 

@@ -1,0 +1,253 @@
+"""What other tools recorded, in the HTML report: shown whole, beside a trace or alone, and as text whatever it says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli.main import main
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.recording import Recording, Table
+from stepscope.core.run import RunFacts
+from stepscope.errors import InputError
+from stepscope.report.html import render_page
+from stepscope.report.html.beside import MAX_CELL, MAX_EVIDENCE, MAX_LINES, MAX_RECORDINGS, MAX_ROWS, MAX_TABLES
+from stepscope.report.html.model import page_of, page_of_contract
+from stepscope.report.json import contract
+from stepscope.report.names import clean
+from stepscope.rules.untraced import diagnose_beside, diagnose_untraced
+from tests import scenarios
+from tests.report.test_html import HOSTILE, Reader
+from tests.shared_data import DEMO, SHARED, needs_shared
+
+FORMATS = SHARED / "lab" / "formats"
+ADVICE = Advice(
+    code="low-occupancy",
+    bound="compute",
+    summary="The grid of one kernel does not fill the device.",
+    action="a larger batch",
+    evidence=("32 blocks on 132 multiprocessors", "0.12 waves"),
+    weight=0.34,
+    weight_of="the step",
+)
+RECORDING = Recording(
+    format="ncu-csv",
+    paths=("one.csv", "two.csv"),
+    lines=(("launches", "12 of 9 kernels"),),
+    tables=(Table(title="Kernels, by time", columns=("kernel", "us", "waits for"), rows=(("gemm", "344.1", "-"),), right=(1,)),),
+    notes=("the last row was cut",),
+)
+
+
+def beside(recording: Recording = RECORDING, advice: Advice = ADVICE) -> Diagnosis:
+    """A healthy traced run with one recording of another tool."""
+    made = scenarios.healthy()
+    return replace(made, advice=(advice,), facts=replace(made.facts, beside=Beside(recordings=(recording,))))
+
+
+def section(text: str) -> str:
+    return text.partition('<section id="beside">')[2].partition("</section>")[0]
+
+
+def cells(text: str) -> list[tuple[str, str | None, str | None]]:
+    """Tag, class and title of every cell of the section."""
+    return [(tag, told.get("class"), told.get("title")) for tag, told in Reader(section(text)).tags if tag in ("th", "td")]
+
+
+def test_advice_and_recordings_stand_in_the_text() -> None:
+    read = Reader(section(render_page(page_of(beside()))))
+    assert "low-occupancy" in "".join(read.text["h3"])
+    assert "ncu-csv" in "".join(read.text["h3"])
+    assert {"34\u00a0% of the step", ADVICE.summary, "one.csv, two.csv"} <= set(read.text["p"])
+    assert read.text["code"] == ["a larger batch"]
+    assert read.text["li"] == [*ADVICE.evidence, "the last row was cut"]
+    assert (read.text["dt"], read.text["dd"]) == (["launches"], ["12 of 9 kernels"])
+    assert "Kernels, by time" in read.text["summary"]
+    assert [text for text in read.text["th"] if text.strip()] == ["kernel", "us", "waits for", "gemm"]
+    assert read.text["td"] == ["344.1", "-"]
+    assert any("What it sees:" in text for text in read.text["p"]), "what `stepscope explain` says"
+
+
+def test_an_advice_without_a_weight_says_none() -> None:
+    text = render_page(page_of(beside(advice=replace(ADVICE, weight=None))))
+    assert '<p class="weight">' in render_page(page_of(beside()))
+    assert '<p class="weight">' not in text
+
+
+def test_nothing_beside_the_trace_leaves_no_section() -> None:
+    made = scenarios.healthy()
+    for told in (None, Beside(), Beside(notes=("x.csv could not be read",))):
+        text = render_page(page_of(replace(made, facts=replace(made.facts, beside=told))))
+        assert 'id="beside"' not in text
+    assert 'id="beside"' in render_page(page_of(beside()))
+
+
+def test_a_strangers_text_stays_text() -> None:
+    table = Table(title=HOSTILE, columns=(HOSTILE, HOSTILE), rows=((HOSTILE, HOSTILE * 3),))
+    recording = Recording(format=HOSTILE, paths=(HOSTILE,), lines=((HOSTILE, HOSTILE),), tables=(table,), notes=(HOSTILE,))
+    advice = Advice(
+        code=HOSTILE, bound=HOSTILE, summary=HOSTILE, action=HOSTILE, evidence=(HOSTILE,), weight=1, weight_of=HOSTILE
+    )
+    hostile, plain = (Reader(render_page(page_of(one))) for one in (beside(recording, advice), beside()))
+    assert not [tag for tag, _ in hostile.tags if tag == "img"]
+    assert [tag for tag, _ in hostile.tags].count("script") == [tag for tag, _ in plain.tags].count("script")
+    assert not [name for _, told in hostile.tags for name in told if name.startswith("on")]
+    for element in ("h3", "code", "li", "dt", "dd", "summary", "th"):
+        assert any(clean(HOSTILE) in text for text in hostile.text[element]), f"shown as it is in {element}"
+
+
+def test_a_hostile_kernel_in_a_file_end_to_end(tmp_path: Path) -> None:
+    name = "evil<script>alert(1)</script>"
+    fixed = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Block Size", "Grid Size")
+    rows = (
+        (*fixed, "gpu__time_duration.sum", "dram__bytes_read.sum"),
+        (*[""] * len(fixed), "ns", "byte"),
+        ("0", "1", "python", "h", name, "(128, 1, 1)", "(64, 2, 1)", "4000", "1000"),
+    )
+    recorded = tmp_path / "ncu.csv"
+    recorded.write_text("".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
+    trace = tmp_path / "t.pt.trace.json.gz"
+    shutil.copy(DEMO, trace)
+    assert main(["report", str(trace), str(recorded), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    assert name in Reader(section(text)).text["th"], "it is shown, as text"
+    assert 'id="timeline"' in text, "the trace is drawn as ever"
+
+
+def test_a_long_name_is_cut_and_has_the_whole_in_its_title() -> None:
+    long = "void at::native::" + "x" * 400
+    table = Table(title="t", columns=("kernel", "by"), rows=((long, long), ("short", "")))
+    text = render_page(page_of(beside(replace(RECORDING, tables=(table,)))))
+    assert [title for _, _, title in cells(text)] == [None, None, long, long, None, None]
+    assert max(map(len, Reader(section(text)).text["th"])) == MAX_CELL
+
+
+def test_rows_shorter_and_longer_than_the_head_are_made_to_fit() -> None:
+    table = Table(title="t", columns=("a", "b"), rows=(("1",), ("1", "2", "3"), ("", "2")), right=(1,))
+    kinds = [(tag, which) for tag, which, _ in cells(render_page(page_of(beside(replace(RECORDING, tables=(table,))))))]
+    row = [("th", None), ("td", "n")]
+    assert kinds == [("th", None), ("th", "n"), *row, *row, ("td", None), ("td", "n")], "an empty cell heads no row"
+
+
+def test_what_is_beyond_the_bounds_is_counted() -> None:
+    table = Table(title="t", columns=("a",), rows=(("r",),) * (MAX_ROWS + 1))
+    wide = Table(title="w", columns=("c",) * 30, rows=(("r",) * 30,))
+    recording = replace(
+        RECORDING,
+        paths=("p",) * 6,
+        lines=(("l", "v"),) * (MAX_LINES + 3),
+        tables=(table, wide, *(RECORDING.tables * MAX_TABLES)),
+        notes=("n",) * (MAX_LINES + 5),
+    )
+    made = beside(recording, replace(ADVICE, evidence=("e",) * (MAX_EVIDENCE + 7)))
+    many = replace(made, facts=replace(made.facts, beside=Beside(recordings=(recording, *((RECORDING,) * MAX_RECORDINGS)))))
+    said = " ".join(Reader(section(render_page(page_of(many)))).text["p"])
+    for num, noun in ((1, "row"), (6, "columns"), (3, "lines"), (2, "tables"), (5, "notes"), (7, "lines"), (1, "recording")):
+        assert f"and {num} more {noun}, left out here" in said
+    assert "p, p, p, p and 2 more" in said
+
+
+def test_tables_stand_open_where_there_is_no_trace() -> None:
+    alone = diagnose_beside(Beside(recordings=(RECORDING,)))
+    for made, is_open in ((beside(), False), (alone, True)):
+        told = [told for tag, told in Reader(section(render_page(page_of(made)))).tags if tag == "details"]
+        assert ("open" in told[-1]) is is_open
+
+
+def test_recordings_alone_give_a_page() -> None:
+    text = render_page(page_of(diagnose_beside(Beside(recordings=(RECORDING,)))))
+    read = Reader(text)
+    assert "no trace was given" in "".join(read.text["h1"])
+    assert "2\u00a0recordings, no trace" in read.text["span"]
+    assert "not measured" in read.text["b"], "no step time is told"
+    assert "Nothing could be judged" not in " ".join(read.text["p"])
+    assert not [told for _, told in read.tags if told.get("id") in ("step", "timeline", "ranks", "kernels")]
+    ids = {told["id"] for _, told in read.tags if told.get("id")}
+    assert {(told.get("href") or "")[1:] for tag, told in read.tags if tag == "a"} <= ids, "every link leads somewhere"
+
+
+def test_a_run_without_a_recorded_step_has_them_too() -> None:
+    run = RunFacts(path="runs/one", command=("python", "train.py"), exit_code=0, ranks=())
+    made = diagnose_untraced(run, beside=Beside(recordings=(RECORDING,)))
+    read = Reader(render_page(page_of(made)))
+    assert "python train.py" in read.text["span"]
+    assert any("ncu-csv" in text for text in read.text["h3"])
+
+
+def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
+    made = diagnose_beside(Beside(recordings=(RECORDING,)))
+    made = replace(made, step=replace(made.step, count=8, ms=500.0, source="log"))
+    read = Reader(render_page(page_of(made)))
+    assert "500 ms" in [text.replace("500.0", "500") for text in read.text["b"]]
+    assert "as the job's own log tells" in read.text["span"]
+    assert not [told for _, told in read.tags if told.get("id") == "picture-chart"]
+
+
+def test_a_kept_diagnosis_shows_the_same(tmp_path: Path) -> None:
+    made = beside()
+    kept = tmp_path / "diagnosis.json"
+    kept.write_text(json.dumps(contract(made)))
+    assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == 0
+    assert section((tmp_path / "r.html").read_text(encoding="utf-8")) == section(render_page(page_of(made)))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda told: told.update(advice={}),
+        lambda told: told["advice"][0].update(weight="much"),
+        lambda told: told["advice"][0].update(evidence="one"),
+        lambda told: told["advice"][0].pop("action"),
+        lambda told: told.update(recordings=[1]),
+        lambda told: told["recordings"][0].update(lines=["a"]),
+        lambda told: told["recordings"][0]["tables"][0].update(rows=[[{}]]),
+        lambda told: told["recordings"][0]["tables"][0].update(title=None),
+    ],
+)
+def test_a_damaged_one_is_an_error_in_words(spoil: Callable[[Any], None]) -> None:
+    told = json.loads(json.dumps(contract(beside())))
+    page_of_contract(told)
+    spoil(told)
+    with pytest.raises(InputError, match="damaged"):
+        page_of_contract(told)
+
+
+def test_a_profile_that_names_our_modules_is_no_kept_diagnosis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "shared": {"frames": [{"name": "stepscope.capture.loop"}, {"name": "forward"}]},
+        "profiles": [
+            {
+                "type": "sampled",
+                "name": "stepscope.capture",
+                "unit": "seconds",
+                "startValue": 0,
+                "endValue": 1,
+                "samples": [[0], [1]],
+                "weights": [0.5, 0.5],
+            }
+        ],
+    }
+    path = tmp_path / "spy.json"
+    path.write_text(json.dumps({"name": "stepscope.capture"} | profile))
+    assert main(["report", str(path), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0, capsys.readouterr().err
+    assert 'id="beside"' in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+@needs_shared
+def test_the_lab_s_recordings_give_a_page(tmp_path: Path) -> None:
+    paths = [str(FORMATS / name) for name in ("ncu_raw.csv", "torch_logs.txt", "nvidia_smi.csv", "memory_stats.json")]
+    assert main(["report", *paths, "--no-cache", "-o", str(tmp_path / "r.html")]) == 0
+    read = Reader(section((tmp_path / "r.html").read_text(encoding="utf-8")))
+    heads = "".join(read.text["h3"])
+    assert all(name in heads for name in ("ncu-csv", "torch-logs", "nvidia-smi", "memory-stats", "memory-stalls"))
+    # The longest of the twelve launches, as the file has it: 344,064 ns.
+    assert "344.1" in read.text["td"]
