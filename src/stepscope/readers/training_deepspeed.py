@@ -107,7 +107,7 @@ class Draft:
         for name, ns in times.items():
             self.phases.add(name, ns)
         engine: list[int] = [times[name] for name in ENGINE if name in times]
-        if len(engine) == len(ENGINE) and sum(engine):
+        if len(engine) == len(ENGINE) and any(engine):
             self.engine.add(self.engine.num + 1, sum(engine), None)
 
     def _take_speed(self, line: str, found: re.Match[str]) -> None:
