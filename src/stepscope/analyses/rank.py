@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from stepscope.analyses.calls import copy_rows, host_facts
@@ -88,6 +90,30 @@ def _doubt(steps: Steps, found: Survey, step_ns: int | None) -> tuple[str, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """How a recorder is asked for what is lacking."""
+
+    calls: str
+    operators: str
+    marks: str
+    shapes: str
+
+
+KINETO = _How(
+    calls="activities=[CPU, CUDA]",
+    operators="profile with ProfilerActivity.CPU",
+    marks="ProfilerActivity.CPU, profiler.step()",
+    shapes="profile with record_shapes=True",
+)
+NSYS = _How(
+    calls="nsys profile -t cuda",
+    operators="nsys profile --pytorch=autograd-nvtx, or torch.autograd.profiler.emit_nvtx()",
+    marks="nsys profile -t cuda,nvtx, and torch.cuda.nvtx ranges around the step",
+    shapes="nsys profile --pytorch=autograd-shapes-nvtx; their types are never there",
+)
+
+
 def _notes(found: Survey, work: Int64) -> tuple[str, ...]:
     trace, links, steps, device = found.trace, found.links, found.cut.steps, found.device
     unlinked = int((links.launch[work] == NONE).sum())
@@ -95,6 +121,7 @@ def _notes(found: Survey, work: Int64) -> tuple[str, ...]:
     lost = num_lost(trace, links, work)
     devices = len(np.unique(trace.device[work]))
     name = "the device" if device is None else repr(device.name)
+    how = NSYS if any(key.startswith("nsys") for key in trace.meta.versions) else KINETO
     told = [
         (len(trace) == 0, "the trace holds no events: nothing could be measured"),
         (len(trace) and steps.where == "host", "no device work was recorded: operators on the host are taken for the work"),
@@ -110,15 +137,15 @@ def _notes(found: Survey, work: Int64) -> tuple[str, ...]:
         (devices > 1, f"work of {devices} devices in one trace: busy means that any of them was"),
         (
             len(work) and not trace.is_kind(Kind.RUNTIME).any(),
-            "no runtime calls were recorded: what the device waited for is not known (activities=[CPU, CUDA])",
+            f"no runtime calls were recorded: what the device waited for is not known ({how.calls})",
         ),
         (
             len(work) and not trace.is_kind(Kind.OP).any(),
-            "no operators were recorded: kernels are not charged to them (profile with ProfilerActivity.CPU)",
+            f"no operators were recorded: kernels are not charged to them ({how.operators})",
         ),
         (
             steps.where == "device" and not trace.is_kind(Kind.MARK).any(),
-            "no marks were recorded: loader and optimizer are not told from other work (ProfilerActivity.CPU, profiler.step())",
+            f"no marks were recorded: loader and optimizer are not told from other work ({how.marks})",
         ),
         (
             steps.where == "host" and device is not None,
@@ -133,7 +160,7 @@ def _notes(found: Survey, work: Int64) -> tuple[str, ...]:
         (found.roofs is None and steps.where == "device", f"{name} is not in our tables: no roofs, no MFU"),
         (
             steps.where == "device" and not trace.meta.has_shapes,
-            "no input shapes: no FLOPs, no MFU (profile with record_shapes=True)",
+            f"no input shapes: no FLOPs, no MFU ({how.shapes})",
         ),
     ]
     return tuple(text for condition, text in told if condition)
