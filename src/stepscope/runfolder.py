@@ -82,6 +82,21 @@ PACE_COLUMNS = ("first_step", "num_steps", "from_ns", "to_ns", "min_ns", "max_ns
 NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
 
 
+MOST_STOCK_STEPS = 400
+
+
+def stock_steps(num_workers: object, prefetch_factor: object) -> int:
+    """Steps that a loader's stock of ready batches may feed, and for which a trial waits: workers fill it while a first step
+    compiles.
+
+    Twice the stock, for as it is used up it is half refilled; where a worker is hardly slower than a step, what is left of it
+    changes little.
+    """
+    workers = num_workers if isinstance(num_workers, int) else 0
+    factor = prefetch_factor if isinstance(prefetch_factor, int) else 2
+    return min(2 * max(workers, 0) * max(factor, 1), MOST_STOCK_STEPS)
+
+
 def read_options(run: Path) -> dict[str, Any]:
     """What was asked of the capture; empty where nothing can be read."""
     return _told(run, "options")

@@ -181,3 +181,18 @@ def test_mistakes_are_told_before_anything_is_read(words: tuple[str | Path, ...]
 def test_a_kept_diagnosis_takes_no_step_time(kept: dict[str, Path]) -> None:
     with pytest.raises(UsageError, match="has its step time"):
         called(kept["contract"], DEMO, "--step-ms", "5", "6")
+
+
+def test_runs_with_no_steps_in_common_are_nothing_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    timed = timed_run(tmp_path / "timed", 2.6)
+    empty = tmp_path / "empty"
+    write_rank(write_run(empty), 0)
+    assert called(timed, empty) == compare.NOT_COMPARED == 1
+    out, err = capsys.readouterr()
+    words = " ".join(out.replace("\u00a0", " ").split())
+    assert "Nothing to compare between A and B: no step of the second was timed" in words
+    assert "2.63 ms, no profiler, median of 60 steps" in words
+    assert "while profiled" not in words
+    assert "nothing to compare between the steps of A and B" in err
+    assert called(timed, empty, timed, "--format", "json") == 1
+    assert called(timed, timed) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,12 +136,31 @@ def test_the_cache_is_listed_exported_merged_and_forgotten(tmp_path: Path, capsy
     run("list", "--format", "json")
     assert json.loads(capsys.readouterr().out)["entries"][0]["settings"] == {"num_workers": 3}
     run("export", other)
+    assert "1 settings added, 0 replaced, 0 as they were" in capsys.readouterr().out
+    run("export", other)
+    assert "0 settings added, 0 replaced, 1 as they were" in capsys.readouterr().out
     run("forget", "torch 2.13")
     assert "1 of 1 settings forgotten" in capsys.readouterr().out
     run("import", other)
     assert "1 settings added" in capsys.readouterr().out
     with pytest.raises(UsageError, match="--all"):
         run("forget")
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_script_given_as_the_cache_is_left_alone(tmp_path: Path) -> None:
+    script, other = tmp_path / "train.py", tmp_path / "other.jsonl"
+    script.write_text("print(1)\n")
+    key = CacheKey(what="a", shapes="", dtype="", device="cpu", versions={})
+    TuningCache(other).add(CacheEntry(key=key, settings={"num_workers": 3}, ns=1e7))
+    with pytest.raises(InputError, match="no tuning cache"):
+        searched(tmp_path, "--cache", str(script))
+    for word in ("import", "export"):
+        cache, path = (script, other) if word == "import" else (other, script)
+        with pytest.raises(InputError, match="no tuning cache"):
+            tune.run(parse("cache", "--cache", str(cache), word, str(path)))
+    assert script.read_text() == "print(1)\n"
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_cache_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +179,47 @@ def test_kernel_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stepscope.cli.tune_kernel.run_kernel", run_kernel)
     assert tune.run(parse("kernel", "pkg.mod:fn", "--shapes", "8x8")) == 3
     assert seen == ["pkg.mod:fn"]
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize("is_in_job", [False, True])
+@pytest.mark.parametrize("at", [4, 12])
+def test_sigterm_ends_it_as_ctrl_c_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_in_job: bool, at: int
+) -> None:
+    from stepscope.experiments import trial
+
+    made_up, count = trial.run_trial, [0]
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run_trial(*words: Any, **options: Any) -> Trial:
+        count[0] += 1
+        if count[0] == at and is_in_job:
+            # As the trial's own handler has it, which ends the job first.
+            raise SystemExit(128 + signal.SIGTERM)
+        if count[0] == at:
+            signal.raise_signal(signal.SIGTERM)
+        return made_up(*words, **options)
+
+    monkeypatch.setattr(trial, "run_trial", run_trial)
+    assert searched(tmp_path, "--format", "json") == tune.INTERRUPTED_CODE
+    told = json.loads(capsys.readouterr().out)
+    # The first run is the baseline; the seven settings come next, and then the proof.
+    assert len(told["trials"]) == min(at - 2, 7)
+    assert "interrupted" in told["because"]
+    assert (tmp_path / "out" / tune.RESULT_FILE).exists()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_job_that_leaves_by_itself_is_no_signal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run_trial(*_words: Any, **_options: Any) -> Trial:
+        raise SystemExit(3)
+
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    runner = tune.Runner(("python",), tmp_path, parse("--knob", "num_workers=0,1"))
+    with pytest.raises(SystemExit) as left:
+        runner.measure(Change())
+    assert left.value.code == 3
 
 
 def test_a_real_training_is_tuned(tmp_path: Path) -> None:

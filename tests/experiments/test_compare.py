@@ -19,6 +19,7 @@ from stepscope.experiments.compare import compare
 from stepscope.experiments.compare_read import read_side
 from stepscope.experiments.compare_saved import side_of_json
 from stepscope.experiments.compare_side import CompareSide, WorkDone, side_of
+from stepscope.report.comparison_words import step_words
 from stepscope.report.json import to_json
 from tests.experiments.test_pairing import pieces
 from tests.live_runs import add_steps, row, write_rank, write_run
@@ -119,6 +120,36 @@ def test_a_burst_that_the_median_does_not_see_is_told() -> None:
     found = compare(side("a", bursty), side("b", noisy(10, 80, 5, spread=0.001)))
     assert found.speedup.value == pytest.approx(1.0, rel=0.01)
     assert any("bursts" in note for note in found.notes)
+
+
+def test_a_median_that_is_not_the_pace_is_told_whatever_the_interval() -> None:
+    # Both alike: the ratio of medians and that of means agree. A mean of 17.5 ms less a twentieth at each end is 16.67 ms.
+    bursty = [10.0, 10.0, 10.0, 40.0] * 20
+    notes = [note for note in compare(side("a", bursty), side("b", bursty)).notes if "two kinds" in note]
+    assert len(notes) == 2
+    assert "first run's mean step" in notes[0]
+    assert "16.7 ms where its median is 10 ms" in notes[1]
+    few = compare(side("a", bursty[:7]), side("b", noisy(10, 40, 1))).notes
+    assert sum("two kinds" in note for note in few) == 1
+    even = compare(side("a", noisy(10, 80, 1, spread=0.1)), side("b", noisy(12, 80, 2))).notes
+    assert not any("two kinds" in note for note in even)
+
+
+def test_a_side_that_stands_alone_is_told_as_it_was_timed() -> None:
+    timed, empty = side("a", noisy(2.6, 20, 1)), side("b", step_source="trace")
+    found = compare(timed, empty)
+    assert found.speedup.value is None
+    assert "no step of the second was timed" in found.speedup.why
+    assert (found.before.source, found.before.num_steps) == ("unprofiled", 20)
+    assert found.before.step_ns == pytest.approx(2.6 * MS, rel=0.02)
+    assert found.after.step_ns is None
+    assert step_words(found.before).replace("\u00a0", " ").endswith("no profiler, median of 20 steps")
+    recorded = compare(empty, side("c", recorded=(12 * MS,) * 10, recorded_ns=12 * MS, step_source="trace"))
+    assert (recorded.after.source, recorded.after.num_steps) == ("recorded", 10)
+    assert "no step of the first" in recorded.speedup.why
+    assert "no step of either" in compare(empty, empty).speedup.why
+    log = compare(empty, side("d", step_ns=4.0 * MS, step_source="log"))
+    assert log.after.source == "kept"
 
 
 def test_one_run_each_points_to_verify() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.experiment import NumericsCheck
-from stepscope.core.trials import Change, NumericRow, Setup, Trial
+from stepscope.core.trials import Change, Setup, Trial
 from stepscope.core.tuning import (
     CACHE,
     DIAGNOSIS,
@@ -21,7 +20,6 @@ from stepscope.core.tuning import (
     OUT_OF_MEMORY,
     PROVEN,
     PRUNED,
-    REFUSED,
     UNEQUAL,
     Tuning,
 )
@@ -249,33 +247,6 @@ def test_what_was_measured_survives_an_interruption() -> None:
     assert len(found.trials) == 3
     assert found.verdict == NOT_PROVEN
     assert "interrupted" in found.because
-
-
-def numerics_of(differs: Callable[[Change], bool]) -> Any:
-    def numerics(change: Change) -> Trial:
-        rows = tuple(
-            NumericRow(step=i, loss=1 / i + differs(change), grad_norm=1.0, parameters=None, parameter_norm=None)
-            for i in range(1, 9)
-        )
-        return trial(change, 10, numerics=rows)
-
-    return numerics
-
-
-def test_a_setting_that_computes_something_else_is_passed_over() -> None:
-    def clock(change: Change) -> float:
-        return 10 - 4 * (change.knobs.get("amp") == "bf16") - int(change.knobs.get("num_workers", 0))
-
-    where = space("amp=off,bf16", "num_workers=0,1,2")
-    numerics = numerics_of(lambda change: change.knobs.get("amp") == "bf16")
-    found = proven(searched(where, Clocked(clock)), numerics)
-    assert found.verdict == REFUSED
-    assert isinstance(found.check, NumericsCheck)
-    assert "--free numerics" in found.because
-    free = proven(searched(where, Clocked(clock), free=frozenset({"numerics"})), numerics)
-    assert free.verdict == PROVEN
-    assert free.winner is not None
-    assert free.winner.settings["amp"] == "bf16"
 
 
 def test_a_lucky_trial_is_not_proven() -> None:

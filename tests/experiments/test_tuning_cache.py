@@ -57,7 +57,7 @@ def test_caches_are_merged(tmp_path: Path) -> None:
     mine.add(replace(ENTRY, at="2024-01-01T00:00:00Z"))
     theirs.add(replace(ENTRY, at="2023-01-01T00:00:00Z", ns=1.0))
     theirs.add(OTHER)
-    assert theirs.export_to(tmp_path / "out.jsonl") == 2
+    assert theirs.export_to(tmp_path / "out.jsonl").added == 2
     with (tmp_path / "out.jsonl").open("a") as file:
         file.write("nonsense\n")
     counts = mine.import_from(tmp_path / "out.jsonl")
@@ -121,7 +121,48 @@ def test_a_cache_behind_a_url_is_a_folder_of_records(tmp_path: Path) -> None:
     assert cache.near(KEY) == [OTHER]
     cache.add(replace(ENTRY, checked=False, ns=1.0))
     assert cache.find(KEY) == ENTRY
-    assert cache.export_to(tmp_path / "out.jsonl") == 2
+    assert cache.export_to(tmp_path / "out.jsonl").added == 2
     assert TuningCache(tmp_path / "mine.jsonl").import_from(f"memory://stepscope-test-{tmp_path.name}/cache").added == 2
     assert cache.forget([KEY]) == 1
     assert cache.entries() == [OTHER]
+
+
+@pytest.mark.parametrize("text", ["import torch\nprint(1)\n", "\x00\x01", '{"v": 2}'])
+def test_an_export_leaves_a_file_alone_that_is_no_cache(tmp_path: Path, text: str) -> None:
+    mine, script = TuningCache(tmp_path / "mine.jsonl"), tmp_path / "train.py"
+    mine.add(ENTRY)
+    script.write_text(text)
+    with pytest.raises(InputError, match="no tuning cache"):
+        mine.export_to(script)
+    assert script.read_text() == text
+    assert {path.name for path in tmp_path.iterdir()} <= {"mine.jsonl", ".mine.jsonl.lock", "train.py"}
+
+
+def test_an_export_adds_to_a_cache_that_is_there(tmp_path: Path) -> None:
+    mine, shared = TuningCache(tmp_path / "mine.jsonl"), TuningCache(tmp_path / "shared.jsonl")
+    mine.add(replace(ENTRY, at="2024-01-01T00:00:00Z"))
+    shared.add(OTHER)
+    with (tmp_path / "shared.jsonl").open("a") as file:
+        file.write("a line of another version")
+    first = mine.export_to(tmp_path / "shared.jsonl")
+    assert (first.added, first.replaced, first.kept, first.refused) == (1, 0, 0, 1)
+    mine.add(replace(ENTRY, at="2025-01-01T00:00:00Z", ns=3.0))
+    second = mine.export_to(tmp_path / "shared.jsonl")
+    assert (second.added, second.replaced, second.kept) == (0, 1, 0)
+    third = mine.export_to(tmp_path / "shared.jsonl")
+    assert (third.added, third.replaced, third.kept) == (0, 0, 1)
+    assert {entry.key.digest for entry in shared.entries()} == {KEY.digest, OTHER.key.digest}
+    found = shared.find(KEY)
+    assert found is not None
+    assert found.ns == 3.0
+    assert "a line of another version" in (tmp_path / "shared.jsonl").read_text()
+
+
+def test_an_export_to_a_folder_behind_a_url_adds_records(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    url = f"memory://stepscope-export-{tmp_path.name}/cache"
+    TuningCache(url).add(OTHER)
+    mine = TuningCache(tmp_path / "mine.jsonl")
+    mine.add(ENTRY)
+    assert mine.export_to(url).added == 1
+    assert {entry.key.digest for entry in TuningCache(url).entries()} == {KEY.digest, OTHER.key.digest}

@@ -9,7 +9,19 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from stepscope.core.experiment import BASELINE, NO_GAIN, PROVEN, REFUSED, UNSETTLED, WORSE, Interval, Prediction, Side, Verified
+from stepscope.core.experiment import (
+    BASELINE,
+    CANDIDATE,
+    NO_GAIN,
+    PROVEN,
+    REFUSED,
+    UNSETTLED,
+    WORSE,
+    Interval,
+    Prediction,
+    Side,
+    Verified,
+)
 from stepscope.core.trials import Change, Setup, Trial
 from stepscope.experiments.bootstrap import student
 from stepscope.experiments.schedule import VerifyPolicy, looks, order, paired_interval, share_of_errors, verdict_of
@@ -235,7 +247,7 @@ def test_a_knob_that_never_took_hold_is_refused() -> None:
     assert told.refusals == ("num_workers was never set: no DataLoader was made",)
 
 
-def test_rare_long_steps_that_the_pace_leaves_out_are_noted() -> None:
+def test_rare_long_steps_may_take_a_gain_back() -> None:
     lab = Lab(4, 1.2, num_steps=40)
 
     def measure(side: Side) -> Trial:
@@ -243,8 +255,36 @@ def test_rare_long_steps_that_the_pace_leaves_out_are_noted() -> None:
         return made if side == BASELINE else trial([*made.step_ns[:-1], 30 * made.step_ns[-1]])
 
     told = verify(measure, VerifyPolicy())
+    assert told.verdict == UNSETTLED
+    assert "rare long steps take the gain back" in told.because
+
+
+def test_rare_long_steps_may_be_where_the_gain_lies() -> None:
+    lab = Lab(4, 1.0, num_steps=60)
+
+    def measure(side: Side) -> Trial:
+        made = lab.measure(side)
+        long = [20 * made.step_ns[0], 20 * made.step_ns[30]]
+        return made if side == CANDIDATE else trial([long[0], *made.step_ns[1:30], long[1], *made.step_ns[31:]])
+
+    told = verify(measure, VerifyPolicy())
     assert told.verdict == PROVEN
-    assert any("rare long steps" in note for note in told.notes)
+    assert "the rare long ones" in told.because
+    assert told.speedup is not None
+    assert told.speedup.value == pytest.approx((58 + 40) / 60, rel=0.1)
+
+
+def test_a_gain_that_ends_with_the_stock_of_batches_is_none() -> None:
+    """Two thirds of the candidate's steps come from a full buffer; then it is as slow as ever."""
+    lab = Lab(4, 1.0, num_steps=60)
+
+    def measure(side: Side) -> Trial:
+        made = lab.measure(side)
+        return made if side == BASELINE else trial([*(ns // 8 for ns in made.step_ns[:40]), *made.step_ns[40:]])
+
+    told = verify(measure, VerifyPolicy(max_rounds=4))
+    assert told.verdict == UNSETTLED
+    assert "the last third" in told.because
 
 
 @pytest.mark.parametrize(

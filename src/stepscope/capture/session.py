@@ -237,7 +237,8 @@ class Session:
                     self._fold_passes()
             elif kind == WAITED:
                 self._wait_ns += ended - begun
-                self._num_batches += 1
+                # An epoch's end is waited for, and brings no batch.
+                self._num_batches += not who
             elif kind == STEPPED:
                 self._optimizer_ns += ended - begun
                 self._num_instead = self._first_instead_ns = 0

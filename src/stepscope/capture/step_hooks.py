@@ -28,11 +28,14 @@ def hooked_next(session: Session) -> Callable[[Any], Any]:
     def make(was: Any) -> Any:
         @functools.wraps(was)
         def now(self: Any) -> Any:
-            begun = clock()
+            begun, is_over = clock(), 0
             try:
                 return was(self)
+            except StopIteration:
+                is_over = 1
+                raise
             finally:
-                tell((WAITED, begun, clock(), 0))
+                tell((WAITED, begun, clock(), is_over))
                 known = session.loader
                 if known is None or known() is not self:
                     session.loader = ref(self)

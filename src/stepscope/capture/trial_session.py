@@ -18,11 +18,13 @@ from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.rank_notes import rank_numbers
 from stepscope.capture.session import Session, Tape
-from stepscope.runfolder import ENDED_FILE, RANK_FOLDER, write_json
+from stepscope.runfolder import ENDED_FILE, RANK_FOLDER, stock_steps, write_json
 
 LONGEST_WAIT_S = 10.0
 """For the other ranks to end their last step: one that leaves before takes its connections with it."""
 LOOK_S = 0.02
+STOCK_KNOWN = 3
+"""The step from which the loader that feeds the job is known."""
 WORKER_S = 2.0
 """For a loader's worker to end when it is asked to."""
 
@@ -49,7 +51,7 @@ class TrialSession(Session):
         # A forked child keeps those of its parent: what they hold on to lives in it too.
         self.listeners: list[Listener] = getattr(self, "listeners", [])
         self.is_every_step = getattr(self, "is_every_step", False)
-        self._is_told = False
+        self._is_told = self._is_stretched = False
 
     def listen(self, listener: Listener, *, every_step: bool = False) -> None:
         self.listeners.append(listener)
@@ -62,11 +64,23 @@ class TrialSession(Session):
             if step == 0 and self.writer is not None:
                 listener.began(self.writer.folder)
             listener.stepped(step)
+        if self.last_step is not None and not self._is_stretched and step >= STOCK_KNOWN:
+            self._stretch()
         if self.last_step is not None and step >= self.last_step and self.window is None:
             self.leave()
         if self.is_every_step:
             # What the listeners did is in no step.
             self._last_ns = max(self._last_ns, time.perf_counter_ns())
+
+    def _stretch(self) -> None:
+        """The end is put off by the steps that a loader's stock feeds: they say nothing of its pace, and are left out."""
+        assert self.last_step is not None
+        self._is_stretched = True
+        loader = None if self.loader is None else self.loader()
+        more = stock_steps(getattr(loader, "_num_workers", 0), getattr(loader, "_prefetch_factor", None))
+        self.last_step += more
+        if self.wanted_step is not None:
+            self.wanted_step += more
 
     def finish(self) -> None:
         if not self._is_told and self.writer is not None:

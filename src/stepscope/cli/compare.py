@@ -3,6 +3,7 @@
 A and B are what `diagnose` takes: a run that `stepscope run` recorded, traces (a file, a folder with one file per rank, a tar),
 or a diagnosis that was kept as JSON. Each further run is compared with the first. A speedup is before / after.
 
+Exit code 1 where the steps of a run cannot be compared with A's, or a limit (--fail-if, --budget) is not kept.
 With --scaling each is a run of one training job at another width, as with `diagnose --scaling`.
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from stepscope.rules.job import Job
 
 FORMATS = ("text", "json", "markdown", "html")
+NOT_COMPARED = 1
 OWN_NAMES = ("speedup", "speedup_low", "speedup_high")
 """What --fail-if may name beside the quantities of a diagnosis: the run against A, before / after."""
 
@@ -75,14 +77,25 @@ def run(arguments: argparse.Namespace) -> int:
     comparisons = [compare(sides[0][0], side) for side, _ in sides[1:]]
     gate = None if asked is None else _judge(asked, comparisons, [text for _, text in sides], arguments.paths[0])
     _give(comparisons, arguments, gate)
+    sys.stdout.flush()
+    is_compared = _say_uncompared(comparisons)
     if gate is None:
-        return 0
+        return 0 if is_compared else NOT_COMPARED
     from stepscope.report.gate import gate_lines
 
-    sys.stdout.flush()
     for line in gate_lines(gate):
         print(f"stepscope: {line}", file=sys.stderr)
-    return 0 if gate.is_passed else gating.FAILED
+    return gating.FAILED if not gate.is_passed else 0 if is_compared else NOT_COMPARED
+
+
+def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
+    """Whether every run's steps could be compared with A's; says which could not."""
+    from stepscope.report.comparison_words import letter
+
+    lacking = [(letter(place), one) for place, one in enumerate(comparisons, start=1) if one.speedup.value is None]
+    for name, one in lacking:
+        print(f"stepscope: nothing to compare between the steps of A and {name}: {one.speedup.why}", file=sys.stderr)
+    return not lacking
 
 
 def _refuse_contradictions(arguments: argparse.Namespace) -> None:

@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         plan = mended(command, propose(found.findings, _local_ranks(found), policy), found.step.ms)
         _print(plan, arguments.format)
         return 0 if any(one.knobs and one.outcome == "not tried" for one in plan.attempts) else 1
+    _say(f"running, many times: {shlex.join(command)} (in {Path.cwd()})")
     result = _Loop(arguments, command, found, policy).mended()
     _print(result, arguments.format)
     return 0 if result.is_faster else 1

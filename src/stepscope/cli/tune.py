@@ -1,7 +1,7 @@
 """Search a job's knobs with short real trials; the winner is checked and proven before it is named.
 
   stepscope tune --knob num_workers=0..8 --knob compile_mode=off,default -- python train.py
-  stepscope tune --knob lr=1e-4..1e-2:log --as lr="--lr={}" -- python train.py
+  stepscope tune --knob chunk=1..16 --as chunk="--loss-chunks={}" -- python train.py
   stepscope tune kernel MODULE:FUNCTION ...      configurations of one kernel; see stepscope tune kernel --help
   stepscope tune cache list|export|import|forget     what was found before; see stepscope tune cache --help
 The command as it was given is trial 0. Optuna chooses the others (pip install 'stepscope[tune]'). Exit code 0 when a faster
@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,7 @@ RUNS = "stepscope-runs"
 RESULT_FILE = "tuning.json"
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
 PROVEN_CODE, UNPROVEN_CODE, INTERRUPTED_CODE = 0, 1, 130
+ENDS_US = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 SEARCH_SHARE = 0.6
 """Of the budget; the rest is for the proof."""
 
@@ -117,7 +120,6 @@ def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     from stepscope.experiments.knob_space import Space, parse_knobs, parse_ways
     from stepscope.experiments.tune import Search
     from stepscope.experiments.tune_batch import check_batch
-    from stepscope.experiments.tune_proof import ProofPolicy, concluded
     from stepscope.experiments.tune_study import import_optuna
 
     space = Space(knobs=parse_knobs(arguments.knob, parse_ways(arguments.ways)))
@@ -132,18 +134,43 @@ def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     codes = _codes(arguments.started_by)
     policy = _policy(arguments, command, space)
     runner = Runner(command, folder, arguments)
-    search = Search(space, runner.measure, policy, _say)
-    memory = _Memory(arguments.cache or os.environ.get(CACHE_VARIABLE), command, space)
+    with _ended_as_by_hand():
+        return _search(arguments, Search(space, runner.measure, policy, _say), runner, codes)
+
+
+def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes: Sequence[str]) -> int:
+    from stepscope.experiments.tune_proof import ProofPolicy, concluded
+
+    memory = _Memory(arguments.cache or os.environ.get(CACHE_VARIABLE), runner.command, search.space)
     search.run(lambda given: [*memory.starts(given, search), *_from_codes(codes, given)])
     if search.baseline is None:
         raise KeyboardInterrupt
-    left = None if policy.budget_s is None else max(1.0, arguments.budget - (search.clock() - search.began))
+    left = None if arguments.budget is None else max(1.0, arguments.budget - (search.clock() - search.began))
     proof = ProofPolicy(budget_s=left, skip=arguments.no_verify)
-    tuning = concluded(search, command, None if arguments.no_verify else runner.numerics, proof)
+    tuning = concluded(search, runner.command, None if arguments.no_verify else runner.numerics, proof)
     memory.keep(tuning)
-    _keep(tuning, folder)
+    _keep(tuning, runner.folder)
     _print(tuning, arguments.format)
     return INTERRUPTED_CODE if search.is_interrupted else PROVEN_CODE if tuning.is_proven else UNPROVEN_CODE
+
+
+@contextmanager
+def _ended_as_by_hand() -> Iterator[None]:
+    """SIGTERM, as from `timeout`, and SIGHUP do what Ctrl-C does: what was measured is shown."""
+    import threading
+
+    def leave(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    # What is ignored, as under nohup, stays so.
+    heard = [number for number in ENDS_US if is_main and signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in heard}
+    try:
+        yield
+    finally:
+        for number, was in before.items():
+            signal.signal(number, was)
 
 
 def _check_command(command: Sequence[str]) -> None:
@@ -181,23 +208,29 @@ class Runner:
     """Runs the command in a numbered folder of its own."""
 
     def __init__(self, command: Sequence[str], folder: Path, arguments: argparse.Namespace) -> None:
-        self._command, self._folder, self._arguments = tuple(command), folder, arguments
+        self.command, self.folder, self._arguments = tuple(command), folder, arguments
         self._count = 0
 
     def measure(self, change: Change, on_steps: OnSteps | None = None, *, with_numerics: bool = False) -> Trial:
         from stepscope.experiments.trial import run_trial
 
         number, self._count = self._count, self._count + 1
-        return run_trial(
-            self._command,
-            self._folder / f"trial-{number:03d}",
-            change,
-            max_steps=self._arguments.steps,
-            warm_up_steps=self._arguments.warm_up,
-            timeout_s=self._arguments.timeout,
-            with_numerics=with_numerics,
-            on_steps=on_steps,
-        )
+        try:
+            return run_trial(
+                self.command,
+                self.folder / f"trial-{number:03d}",
+                change,
+                max_steps=self._arguments.steps,
+                warm_up_steps=self._arguments.warm_up,
+                timeout_s=self._arguments.timeout,
+                with_numerics=with_numerics,
+                on_steps=on_steps,
+            )
+        except SystemExit as left:
+            # While a job runs, a signal that ends us is told so: the job is ended first.
+            if left.code in {128 + number for number in ENDS_US}:
+                raise KeyboardInterrupt from None
+            raise
 
     def numerics(self, change: Change) -> Trial:
         return self.measure(change, with_numerics=True)
@@ -210,6 +243,8 @@ class _Memory:
         from stepscope.experiments.tuning_cache import TuningCache
 
         self._cache = TuningCache(path) if path else None
+        if self._cache is not None:
+            self._cache.refuse_strange()
         self._command, self._space = command, space
 
     def starts(self, given: Trial, search: Search) -> list[Start]:
@@ -304,7 +339,7 @@ def cache_parser() -> argparse.ArgumentParser:
     words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
     shown = words.add_parser("list", help="what is in it")
     shown.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
-    there = words.add_parser("export", help="write it to one file, or to a URL")
+    there = words.add_parser("export", help="write it to one file, or to a URL; a cache that is there is added to")
     there.add_argument("path", metavar="PATH")
     here = words.add_parser("import", help="take another cache in: of two records the checked one is believed, then the newer")
     here.add_argument("path", metavar="PATH")
@@ -327,8 +362,12 @@ def _run_cache(words: Sequence[str]) -> int:
     if arguments.word == "list":
         _list(cache, arguments.format)
     elif arguments.word == "export":
-        print(f"{cache.export_to(arguments.path)} settings written to {arguments.path}")
+        there = cache.export_to(arguments.path)
+        print(
+            f"{arguments.path}: {there.added} settings added, {there.replaced} replaced, {there.kept} as they were there already"
+        )
     elif arguments.word == "import":
+        cache.refuse_strange()
         found = cache.import_from(arguments.path)
         print(
             f"{found.added} settings added, {found.replaced} replaced, {found.kept} kept as they were, {found.refused} lines left"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 RUNS = "stepscope-runs"
 RESULT_FILE = "verification.json"
 PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
+LEAST_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
+"""For a run that nobody gave a limit: so long at least, and so many times the longest before it."""
+LEAST_LEFT_S = 10.0
 ALLOWABLE = (
     "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters", "seed", "versions", "world-size",
 )  # fmt: skip
@@ -216,20 +220,34 @@ class Runner:
     def __init__(self, asked: Asked, folder: Path, arguments: argparse.Namespace) -> None:
         self._asked, self._folder, self._arguments = asked, folder, arguments
         self._count = 0
+        self._longest_s = 0.0
+        self._started = time.monotonic()
+
+    def _limit_s(self) -> float | None:
+        """What was given; else what is left of the budget, and no more than many times what the longest run took: one that hangs,
+        as workers may, must end."""
+        if self._arguments.timeout is not None:
+            return float(self._arguments.timeout)
+        limits = [max(LEAST_LIMIT_S, LIMIT_TIMES * self._longest_s)] if self._longest_s else []
+        if self._arguments.budget is not None:
+            limits.append(max(self._arguments.budget - (time.monotonic() - self._started), LEAST_LEFT_S))
+        return min(limits, default=None)
 
     def measure(self, side: Side, *, with_numerics: bool = False) -> Trial:
         from stepscope.experiments.trial import run_trial
 
         number, self._count = self._count, self._count + 1
-        return run_trial(
+        trial = run_trial(
             self._asked.commands[side],
             self._folder / f"{number:02d}-{side}",
             self._asked.changes[side],
             max_steps=self._arguments.steps,
             warm_up_steps=self._arguments.warm_up,
-            timeout_s=self._arguments.timeout,
+            timeout_s=self._limit_s(),
             with_numerics=with_numerics,
         )
+        self._longest_s = max(self._longest_s, trial.wall_s)
+        return trial
 
 
 def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction: Prediction | None) -> Verified:
@@ -238,8 +256,13 @@ def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction:
 
     runner = Runner(asked, folder, arguments)
     progress = Progress(arguments.max_rounds)
+    begun = time.monotonic()
     before = checked_runs(runner, progress) if arguments.check else []
-    verified = verify(runner.measure, policy_of(arguments), told=progress.told, before=before)
+    policy = policy_of(arguments)
+    if policy.budget_s is not None:
+        # It is for all runs together, those of --check too.
+        policy = replace(policy, budget_s=max(policy.budget_s - (time.monotonic() - begun), 0.0))
+    verified = verify(runner.measure, policy, told=progress.told, before=before)
     return replace(
         verified,
         check=check_of(before, arguments.tolerance) if arguments.check and not verified.refusals else None,
@@ -273,6 +296,9 @@ def check_of(runs: Sequence[Measured], tolerance: float | None) -> NumericsCheck
     check = check_numerics(first.numerics, again.numerics, candidate.numerics, TOLERANCE if tolerance is None else tolerance)
     if first.setup.samples != candidate.setup.samples:
         return replace(check, verdict=UNKNOWN, because="a step of the two sides has a different number of samples")
+    if first.setup.data == again.setup.data != candidate.setup.data:
+        why = "the two sides were fed other data: worker processes draw random numbers of their own"
+        return replace(check, verdict=UNKNOWN, because=why)
     return check
 
 
@@ -287,10 +313,10 @@ class Progress:
 
         steps = run.trial.step_ns
         when = "before it counts" if run.round is None else f"round {run.round + 1} of at most {self._max_rounds}"
-        time = "no step was timed" if not steps else f"{len(steps)} steps"
+        told = "no step was timed" if not steps else f"{len(steps)} steps"
         pace = "" if run.pace_ns is None else f", {short_time(run.pace_ns)} each"
         seen = "" if interval is None or not interval.is_bounded else f" (so far {interval.low:.2f} to {interval.high:.2f})"
-        print(f"stepscope: {when}: {run.side}, {time}{pace}{seen}".replace(NBSP, " "), file=sys.stderr, flush=True)
+        print(f"stepscope: {when}: {run.side}, {told}{pace}{seen}".replace(NBSP, " "), file=sys.stderr, flush=True)
 
 
 def _keep(verified: Verified, folder: Path) -> None:

@@ -10,7 +10,7 @@ from stepscope.core.diagnosis import Finding
 from stepscope.core.scaling import SCALING_PARTS
 from stepscope.experiments.compare_knobs import changed_knobs
 from stepscope.experiments.compare_side import CompareSide, WorkDone
-from stepscope.experiments.compare_speed import Timed, both_timed, bursts, scaled, speedup_of
+from stepscope.experiments.compare_speed import Timed, alone, both_timed, bursts, scaled, speedup_of, uneven
 from stepscope.experiments.differences import account, device_accounts, device_change
 
 SAME_WORK = 0.02
@@ -23,6 +23,7 @@ model's."""
 AGREES = 0.15
 """A prediction within this share of what was measured agrees with it, where nothing is known of the spread."""
 NO_STEPS = "no step was timed in the same way in both: give --step-ms for both, or record both with `stepscope run`"
+NO_STEPS_IN = "no step of {} was timed: record it with `stepscope run`, or give --step-ms for both"
 ONE_RUN_EACH = (
     "one run against one run tells nothing of how runs differ by themselves (clocks, placement, neighbours);"
     " `stepscope verify` runs both several times and does"
@@ -32,7 +33,7 @@ ONE_RUN_EACH = (
 def compare(before: CompareSide, after: CompareSide) -> Comparison:
     """The second against the first."""
     first, second, profiled = both_timed(before, after)
-    speedup = speedup_of(first, second, why=NO_STEPS)
+    speedup = speedup_of(first, second, why=_why_not(before, after))
     pieces = (before.pieces, after.pieces)
     accounts = []
     if before.parts_ns is not None and after.parts_ns is not None:
@@ -71,13 +72,20 @@ def _used(parts: dict[str, float], other: dict[str, float]) -> dict[str, float]:
     return {part: ns for part, ns in parts.items() if ns or other[part]}
 
 
-def _run(side: CompareSide, steps: Timed | None) -> ComparedRun:
+def _why_not(before: CompareSide, after: CompareSide) -> str:
+    """Why steps could not be compared, if they could not."""
+    lacking = [word for word, side in (("the first", before), ("the second", after)) if alone(side) is None and not side.step_ns]
+    return NO_STEPS_IN.format("either" if len(lacking) > 1 else lacking[0]) if lacking else NO_STEPS
+
+
+def _run(side: CompareSide, compared: Timed | None) -> ComparedRun:
+    steps = compared or alone(side)
     return ComparedRun(
         label=side.label,
         kind=side.kind,
         step_ns=side.step_ns if steps is None else steps.ns,
         num_steps=0 if steps is None else len(steps.steps) or (side.kept.num if steps.source == "kept" and side.kept else 0),
-        source="recorded" if steps is None else steps.source,
+        source=steps.source if steps is not None else "recorded" if side.step_source == "trace" else "kept",
         bound=side.bound,
         num_ranks=side.num_ranks,
         world_size=side.work.world_size,
@@ -265,7 +273,7 @@ def _notes(
         )
     if first is not None and second is not None:
         told = bursts(first, second, speedup)
-        notes += [told] if told else []
+        notes += [*([told] if told else []), *uneven(first, second)]
     gone = [one.code for one in _held(before, after, speedup) if one.status == "gone"]
     if len(gone) > 1:
         notes.append(f"{len(gone)} findings are gone at once ({', '.join(gone)}): what was measured is of all of them together")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from stepscope.core.comparison import Speedup
 from stepscope.core.experiment import Interval
-from stepscope.experiments.bootstrap import ratio_of_medians, ratio_of_paces, smallest_shown
+from stepscope.experiments.bootstrap import pace, ratio_of_medians, ratio_of_paces, smallest_shown
 from stepscope.experiments.compare_side import CompareSide
 
 ENOUGH_STEPS = 8
@@ -19,6 +19,8 @@ ENOUGH_STEPS = 8
 Z_KEPT = 1.645
 """A diagnosis keeps nine times in ten of the mean."""
 Z = 1.96
+UNEVEN = 1.2
+"""A mean this much longer than the median, or shorter: the median is not the pace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,11 @@ def timed(side: CompareSide, *, profiled: bool) -> Timed | None:
         error = (side.kept.high_ns - side.kept.low_ns) / (2 * Z_KEPT * side.kept.step_ns)
         return Timed(source="kept", ns=side.kept.step_ns, error=error if side.kept.num >= ENOUGH_STEPS else None)
     return None
+
+
+def alone(side: CompareSide) -> Timed | None:
+    """A side's own steps where they are compared with nothing: those without a profiler, where it has them."""
+    return timed(side, profiled=False) or timed(side, profiled=True)
 
 
 def both_timed(before: CompareSide, after: CompareSide) -> tuple[Timed | None, Timed | None, bool]:
@@ -121,10 +128,26 @@ def bursts(first: Timed, second: Timed, speedup: Speedup) -> str | None:
     """Says when the mean tells another ratio than the median: some steps are far longer than others."""
     if speedup.low is None or speedup.high is None or not first.steps or not second.steps:
         return None
-    pace = ratio_of_paces(first.steps, second.steps)
-    if pace.low <= speedup.high and pace.high >= speedup.low:
+    mean = ratio_of_paces(first.steps, second.steps)
+    if mean.low <= speedup.high and mean.high >= speedup.low:
         return None
     return (
-        f"the mean step, without the longest and shortest twentieth, gives {pace.value:.3g}x ({pace.low:.3g} to {pace.high:.3g}),"
+        f"the mean step, without the longest and shortest twentieth, gives {mean.value:.3g}x ({mean.low:.3g} to {mean.high:.3g}),"
         " which the median does not see: some steps are far longer than others, as with a loader that delivers in bursts"
     )
+
+
+def uneven(first: Timed, second: Timed) -> list[str]:
+    """Says of which side the median is not the pace, whatever the ratio is."""
+    notes = []
+    for word, side in (("first", first), ("second", second)):
+        if not side.steps or not side.ns:
+            continue
+        mean = pace(side.steps)
+        if not 1 / UNEVEN <= mean / side.ns <= UNEVEN:
+            notes.append(
+                f"the {word} run's mean step, without the longest and shortest twentieth, is {mean / 1e6:.3g} ms where its median"
+                f" is {side.ns / 1e6:.3g} ms: its steps are of two kinds, as with a loader that delivers in bursts, and medians"
+                " compare one kind alone"
+            )
+    return notes

@@ -7,7 +7,7 @@
     fused_optimizer=on,off
 
 A knob with a name of `capture.settings` is set inside the job. Any other is given to the script, as `--as` says: words at the end
-of the command (`--as lr="--lr={}"`), or a variable of its environment (`--as OMP=env:OMP_NUM_THREADS`).
+of the command (`--as chunk="--loss-chunks={}"`), or a variable of its environment (`--as OMP=env:OMP_NUM_THREADS`).
 """
 
 from __future__ import annotations
@@ -217,7 +217,9 @@ def parse_ways(texts: Sequence[str]) -> dict[str, Way]:
     for text in texts:
         name, equals, template = text.partition("=")
         if not (equals and template.strip() and _NAME.fullmatch(name)):
-            raise UsageError(f'--as {text}: say how a knob is given, such as --as lr="--lr={{}}" or --as OMP=env:OMP_NUM_THREADS')
+            raise UsageError(
+                f'--as {text}: say how a knob is given, such as --as chunk="--loss-chunks={{}}" or --as OMP=env:OMP_NUM_THREADS'
+            )
         ways[name] = _way(name, template)
     return ways
 

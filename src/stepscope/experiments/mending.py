@@ -15,7 +15,7 @@ from stepscope.core.diagnosis import Finding
 from stepscope.core.experiment import Prediction, Verified
 from stepscope.core.mended import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, PUT_BACK, Attempt, Mended
 from stepscope.core.trials import Change, Value
-from stepscope.experiments.numerics_check import DIFFERS
+from stepscope.experiments.numerics_check import DIFFERS, UNKNOWN
 
 Look = Callable[[Change], Sequence[Finding]]
 """The findings of the command with this change laid over it, the dearest first."""
@@ -90,8 +90,10 @@ def mend(
             kept = trying
             findings = list(look(kept))
     proven = [one for one in attempts if one.outcome == KEPT]
-    whole = proven[0].verified if len(proven) == 1 else None
-    if len(proven) > 1:
+    num_tried = sum(one.verified is not None for one in attempts)
+    whole = proven[0].verified if len(proven) == num_tried == 1 else None
+    if proven and whole is None:
+        # Of several that were tried the one that stays was chosen for its figure: it is measured afresh.
         told("all that was kept, against the command as it was given")
         whole = prove(Change(), kept, None)
     left = tuple(one.code for one in findings if one.code not in {each.code for each in attempts})
@@ -140,6 +142,8 @@ def _judged(attempt: Attempt, verified: Verified, policy: MendPolicy) -> Attempt
             why = f"it is faster, but what is computed differs: {check.because}"
         else:
             outcome = KEPT
+            if check is not None and check.verdict == UNKNOWN:
+                why = f"{why}; what is computed could not be compared: {check.because}"
     return replace(attempt, outcome=outcome, why=why, verified=verified)
 
 

@@ -6,6 +6,7 @@ Two runs of the baseline say how far it differs from itself: a difference within
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 
 from stepscope.core.experiment import Gap, NumericsCheck
@@ -24,6 +25,9 @@ GRADIENT_TOLERANCE = 10.0
 """Times the loss's: a norm of gradients follows the parameters' drift more closely."""
 NOISE_FACTOR = 3.0
 """Times the baseline's distance from itself: one pair of runs tells it only roughly."""
+
+MOST_NOISE = 0.01
+"""Beyond this the baseline's distance from itself is not rounding that grew, but another run: no seed."""
 
 Rows = Sequence[NumericRow]
 Read = Callable[[NumericRow], "float | None"]
@@ -68,11 +72,18 @@ def _verdict(quantities: Sequence[_Quantity], same_bits: bool, compared: int) ->
         return UNKNOWN, "neither losses nor gradients nor parameters of a common step were seen"
     if all(one.gap.largest == 0 for one in told) and same_bits:
         named = [f"every {one.words}" for one in told] + ([] if not compared else ["every parameter's bits"])
-        return IDENTICAL, f"{' and '.join(named)} agree at each step compared"
+        num = max([one.gap.num for one in told] + [compared])
+        return IDENTICAL, f"{' and '.join(named)} agree at each of the {num} steps compared"
     beyond = [one for one in told if one.gap.first_step is not None]
     if not beyond:
+        if not told:
+            return DIFFERS, "the parameters' bits differ, and neither losses nor norms were seen that say by how much"
         return ROUNDING, _furthest([one.gap for one in told])
     worse = [one for one in beyond if not _is_noise(one.gap, one.floor)]
+    loose = [one for one in beyond if (one.floor.largest or 0.0) > MOST_NOISE]
+    if not worse and loose:
+        apart = f"two runs of the baseline are {_apart(loose[0].floor)} themselves"
+        return UNKNOWN, f"{apart} in the {loose[0].words}: the job is not seeded, and nothing can be told"
     if not worse:
         return NOISE, f"the {beyond[0].words} is {_apart(beyond[0].gap)}; two runs of the baseline are {_apart(beyond[0].floor)}"
     first = min(worse, key=lambda one: one.gap.first_step or 0)
@@ -105,7 +116,9 @@ def _gap(first: Rows, second: Rows, read: Read, tolerance: float) -> Gap:
     """Over the steps that both have."""
     others = {row.step: value for row in second if (value := read(row)) is not None}
     pairs = [(row.step, value, others[row.step]) for row in first if (value := read(row)) is not None and row.step in others]
-    apart = [(step, _relative(a, b)) for step, a, b in pairs]
+    # A loss near zero is no measure of itself: the usual size of it is.
+    least = tolerance * statistics.median([abs(a) for _, a, _ in pairs if math.isfinite(a)] or [0.0])
+    apart = [(step, _relative(a, b, least)) for step, a, b in pairs]
     if not apart:
         return Gap(num=0, largest=None, at_step=None, first_step=None)
     at_step, largest = max(apart, key=lambda pair: pair[1])
@@ -113,12 +126,12 @@ def _gap(first: Rows, second: Rows, read: Read, tolerance: float) -> Gap:
     return Gap(num=len(apart), largest=largest, at_step=at_step, first_step=first_step)
 
 
-def _relative(a: float, b: float) -> float:
+def _relative(a: float, b: float, least: float) -> float:
     if a == b or (math.isnan(a) and math.isnan(b)):
         return 0.0
     if not (math.isfinite(a) and math.isfinite(b)):
         return math.inf
-    return abs(a - b) / max(abs(a), abs(b))
+    return abs(a - b) / max(abs(a), abs(b), least)
 
 
 def _digests(first: Rows, second: Rows) -> tuple[int, int]:

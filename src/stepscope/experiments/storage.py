@@ -110,6 +110,13 @@ def put(place: Where, name: str, line: bytes) -> None:
             file.write(line + b"\n")
 
 
+def is_folder(url: str) -> bool:
+    """Whether a URL names a folder that is there."""
+    with _in_words(url):
+        system, path = _writable(url)
+        return bool(system.isdir(path))
+
+
 def take_away(url: str, name: str) -> None:
     """Removes the object `name` of a folder behind a URL; nothing where it is gone already."""
     with _in_words(url), suppress(FileNotFoundError):

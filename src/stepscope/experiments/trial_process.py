@@ -109,6 +109,7 @@ def _signals_raise() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     numbers = [getattr(signal, name) for name in ENDS_US if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
         numbers = []
     before = {number: signal.signal(number, leave) for number in numbers}

@@ -13,7 +13,7 @@ from stepscope.analyses import unprofiled
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.experiments.trial_process import Ended
 from stepscope.readers.run_folder import RankRecord, Row, RunRecord
-from stepscope.runfolder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE
+from stepscope.runfolder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE, stock_steps
 
 TAIL_CHARS = 4_000
 LEAST_MEASURED = 0.5
@@ -33,7 +33,7 @@ def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int) -> Tria
     tail = _tail(run.path / STDERR_FILE)
     is_oom, oom_note = _memory(ended, tail, is_cut=is_cut)
     taken, refusals = _taken(run, change)
-    notes = [*run.notes, *refusals, *([oom_note] if oom_note else [])]
+    notes = [*run.notes, *refusals, *([oom_note] if oom_note else []), *_stock_notes(run, skipped)]
     notes += [f"rank {one.rank}: the capture switched itself off: {one.problem}" for one in run.ranks if one.problem]
     first = run.ranks[0] if run.ranks else None
     return Trial(
@@ -56,9 +56,28 @@ def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int) -> Tria
 
 def median_rank(run: RunRecord, skipped: int) -> tuple[RankRecord | None, tuple[int, ...], bool]:
     """The rank of the middle pace (the faster one of two), its steps, and whether the device's clock told them."""
-    told = [(rank, *timed_steps(rank.rows, skipped)) for rank in run.ranks]
+    told = [(rank, *timed_steps(rank.rows, skipped + stock_of(rank))) for rank in run.ranks]
+    if not any(steps for _, steps, _ in told):
+        # A short job: better its stock than nothing; the notes say so.
+        told = [(rank, *timed_steps(rank.rows, skipped)) for rank in run.ranks]
     paced = sorted((one for one in told if one[1]), key=lambda one: statistics.median(one[1]))
     return paced[(len(paced) - 1) // 2] if paced else (None, (), False)
+
+
+def stock_of(rank: RankRecord) -> int:
+    """Steps that the loader's stock of ready batches fed."""
+    loader = _dict(rank.told.get("loader_iter"))
+    return stock_steps(loader.get("num_workers"), loader.get("prefetch_factor"))
+
+
+def _stock_notes(run: RunRecord, skipped: int) -> list[str]:
+    """Where the job was too short to use its loader's stock up."""
+    fed = [rank for rank in run.ranks if stock_of(rank) and rank.rows]
+    short = [rank for rank in fed if not timed_steps(rank.rows, skipped + stock_of(rank))[0]]
+    if not short:
+        return []
+    what = f"within the {stock_of(short[0])} steps that its loader's stock of ready batches may feed"
+    return [f"the job ended {what}: its pace may not be the loader's"]
 
 
 def timed_steps(rows: Sequence[Row], skipped: int) -> tuple[tuple[int, ...], bool]:

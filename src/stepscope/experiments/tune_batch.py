@@ -88,6 +88,13 @@ def samples_of(settings: Settings, seen: Setup | None, given: Setup, effective: 
     return given.samples or (None if effective is None else float(effective))
 
 
+def changes_batch(settings: Settings, given: Setup) -> bool:
+    """Whether a step with these settings sees other samples than one of the baseline."""
+    size, times = settings.get(BATCH), settings.get(ACCUMULATION)
+    is_other = times is not None and given.num_batches is not None and times != round(given.num_batches)
+    return is_other or (size is not None and size != given.batch_size)
+
+
 def batch_words(space: Space) -> str | None:
     """How the effective batch was kept, in words."""
     if space.pinned is None:

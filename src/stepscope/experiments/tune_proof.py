@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stepscope.core.experiment import CANDIDATE, NumericsCheck, Side, Verified
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.core.tuning import NOT_MEASURED, NOT_PROVEN, NOTHING_FASTER, PROVEN, REFUSED, SAMPLE, KnobShown, Tuning, Winner
 from stepscope.experiments.knob_space import ARGUMENT, ENVIRONMENT, Knob, Settings
-from stepscope.experiments.tune import Search, words_of
-from stepscope.experiments.tune_batch import BATCH, FREE_BATCH, FREE_NUMERICS, batch_words
+from stepscope.experiments.tune import Search, last_words, words_of
+from stepscope.experiments.tune_batch import ACCUMULATION, BATCH, FREE_BATCH, FREE_NUMERICS, batch_words, changes_batch
 from stepscope.experiments.tune_words import winner_words
 from stepscope.experiments.verify import VerifyPolicy, verify
 
@@ -18,6 +18,10 @@ LEAST_GAIN = 1.01
 """Below this a setting is not worth proving: verify would not call it a gain."""
 MAX_CHECKED = 3
 """Settings whose numbers are compared, the best first, until one computes what the baseline does."""
+WORKERS = "num_workers"
+"""Changes no arithmetic; but each worker of a loader has random numbers of its own."""
+HINTS = {"batch-size": "--free batch", "batches": "--free batch", "data": "--free numerics"}
+"""What lets a difference between the sides of the proof pass."""
 
 Numerics = Callable[[Change], Trial]
 """Runs the job once with what it computes written down."""
@@ -115,41 +119,143 @@ def _prove(search: Search, numerics: Numerics | None, policy: ProofPolicy, proof
 def _choose(
     search: Search, better: list[tuple[dict[str, Value], float]], numerics: Numerics | None, proof: _Proof, notes: list[str]
 ) -> bool:
-    """Takes the best setting that computes what the baseline does; False where each of the first few computes something else."""
+    """Takes the best setting that computes what the baseline does; False where each of the first few does not, or crashed."""
     if numerics is None:
         notes.append("what the settings compute was not compared")
         return True
-    from stepscope.experiments.numerics_check import DIFFERS, check_numerics
-
-    first = again = None
+    checker = _Checker(search, numerics)
+    refused: tuple[dict[str, Value], float, NumericsCheck] | None = None
+    crashed: str | None = None
     for settings, ns in better[:MAX_CHECKED]:
-        if _changes_batch(search, settings):
-            proof.settings, proof.ns = settings, ns
-            notes.append(
-                "the winner's batch size is another than the baseline's: its steps see other data and cannot be compared"
-            )
+        said = checker.look_at(settings)
+        if said.passed_over is None:
+            proof.settings, proof.ns, proof.check = settings, ns, said.check
+            _tell(search, notes, *said.notes)
             return True
-        if first is None or again is None:
-            search.say("what it computes: the baseline, twice")
-            first, again = numerics(Change()), numerics(Change())
-        search.say(f"what it computes: {words_of(settings)}")
-        trial = numerics(search.space.change(settings))
-        check = check_numerics(first.numerics, again.numerics, trial.numerics)
-        if check.verdict != DIFFERS or FREE_NUMERICS in search.policy.free:
-            proof.settings, proof.ns, proof.check = settings, ns, check
-            return True
-        proof.check = proof.check or check
-        notes.append(f"{words_of(settings)} was passed over: {check.because}")
-        search.say(notes[-1])
+        if checker.problem is not None:
+            proof.verdict, proof.because = NOT_PROVEN, checker.problem
+            return False
+        if said.check is not None:
+            refused = refused or (settings, ns, said.check)
+        crashed = crashed or f"{words_of(settings)}: {said.passed_over}"
+        _tell(search, notes, f"{words_of(settings)} was passed over: {said.passed_over}")
+    if refused is None:
+        proof.verdict, proof.because = NOT_PROVEN, f"what it computes could not be checked. {crashed}"
+        return False
+    proof.settings, proof.ns, proof.check = refused
     proof.verdict = REFUSED
-    assert proof.check is not None
     proof.because = f"{proof.check.because}. If that is wanted, say --free numerics"
     return False
 
 
-def _changes_batch(search: Search, settings: Settings) -> bool:
-    size, given = settings.get(BATCH), search.given_setup.batch_size
-    return size is not None and size != given
+def _tell(search: Search, notes: list[str], *words: str) -> None:
+    for each in words:
+        notes.append(each)
+        search.say(each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What is known of the numbers of one setting."""
+
+    check: NumericsCheck | None = None
+    """None where there was nothing to compare, or it crashed."""
+    passed_over: str | None = None
+    """Why it is no winner."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Checker:
+    """Compares settings with two runs of the baseline, which are made when first needed."""
+
+    search: Search
+    numerics: Numerics
+    problem: str | None = None
+    """Why the baseline itself cannot be compared with."""
+    _pair: tuple[Trial, Trial] | None = None
+    _runs: dict[str, Trial] = field(default_factory=dict)
+
+    def look_at(self, settings: Settings) -> _Look:
+        """The setting whole; where its steps see other data than the baseline's, what of it leaves the data alone."""
+        if changes_batch(settings, self.search.given_setup):
+            return self._without(settings, (BATCH, ACCUMULATION), "the winner's batch is another than the baseline's")
+        pair = self._baseline()
+        if pair is None:
+            return self._unchecked()
+        trial = self._run(settings)
+        if trial.is_good and WORKERS in settings and _sees_other_data(pair, trial):
+            why = f"with {WORKERS}={settings[WORKERS]} the dataset draws other random numbers than in the baseline"
+            return self._without(settings, (WORKERS,), why)
+        return self._compared(settings, pair, trial)
+
+    def _without(self, settings: Settings, left_out: tuple[str, ...], why: str) -> _Look:
+        note = f"{why}: its steps see other data and cannot be compared"
+        others = {name: value for name, value in settings.items() if name not in left_out}
+        if self.search.space.change(others).is_none:
+            return _Look(notes=(note,))
+        pair = self._baseline()
+        if pair is None:
+            return self._unchecked()
+        look = self._compared(others, pair, self._run(others))
+        told = f"{words_of(others)} by itself, which leaves the data as it was"
+        check = None if look.check is None else replace(look.check, because=f"{told}: {look.check.because}")
+        passed = None if look.passed_over is None else f"{told}: {look.passed_over}"
+        return replace(look, check=check, passed_over=passed, notes=(f"{note}; {told}, was compared", *look.notes))
+
+    def _compared(self, settings: Settings, pair: tuple[Trial, Trial], trial: Trial) -> _Look:
+        from stepscope.experiments.numerics_check import DIFFERS, UNKNOWN, check_numerics
+
+        if not trial.is_good:
+            return _Look(passed_over=f"while what it computes was written down, it {_how(trial)}")
+        check = check_numerics(pair[0].numerics, pair[1].numerics, trial.numerics)
+        if check.verdict == UNKNOWN:
+            return _Look(check=check, notes=(f"what {words_of(settings)} computes could not be compared: {check.because}",))
+        is_free = FREE_NUMERICS in self.search.policy.free
+        return _Look(check=check, passed_over=check.because if check.verdict == DIFFERS and not is_free else None)
+
+    def _baseline(self) -> tuple[Trial, Trial] | None:
+        if self._pair is None and self.problem is None:
+            self.search.say("what it computes: the baseline, twice")
+            pair = self.numerics(Change()), self.numerics(Change())
+            bad = next((trial for trial in pair if not trial.is_good), None)
+            if bad is None:
+                self._pair = pair
+            else:
+                self.problem = (
+                    f"what the settings compute could not be compared: the baseline {_how(bad)} while it was written down"
+                )
+        return self._pair
+
+    def _unchecked(self) -> _Look:
+        assert self.problem is not None
+        return _Look(notes=(self.problem,)) if FREE_NUMERICS in self.search.policy.free else _Look(passed_over=self.problem)
+
+    def _run(self, settings: Settings) -> Trial:
+        """Settings that differ only in what is left out are the same run."""
+        words = words_of(settings)
+        if words not in self._runs:
+            self.search.say(f"what it computes: {words}")
+            self._runs[words] = self.numerics(self.search.space.change(settings))
+        return self._runs[words]
+
+
+def _how(trial: Trial) -> str:
+    """How a run failed."""
+    told = last_words(trial.tail)
+    if trial.is_out_of_memory:
+        return "ran out of memory"
+    if trial.is_timed_out:
+        return f"did not end in time ({trial.wall_s:.0f} s)"
+    if trial.exit_code:
+        return f"failed with exit code {trial.exit_code}" + (f": {told}" if told else "")
+    return "timed no step"
+
+
+def _sees_other_data(pair: tuple[Trial, Trial], trial: Trial) -> bool:
+    """Whether the first batches are others, where the baseline's own are the same twice."""
+    first, again = pair[0].setup.data, pair[1].setup.data
+    return first is not None and first == again and trial.setup.data not in (None, first)
 
 
 def _verified(search: Search, settings: Settings, policy: ProofPolicy) -> Verified:
@@ -158,20 +264,40 @@ def _verified(search: Search, settings: Settings, policy: ProofPolicy) -> Verifi
     def measure(side: Side) -> Trial:
         return search.measure(change if side == CANDIDATE else Change(), None)
 
-    allowed = frozenset({"batch-size"} if FREE_BATCH in search.policy.free or _changes_batch(search, settings) else ())
     found = verify(
         measure,
         VerifyPolicy(
             budget_s=policy.budget_s,
             max_rounds=policy.max_rounds,
-            allowed=allowed,
+            allowed=_allowed(search, settings),
             per_sample=search.per == SAMPLE,
         ),
         told=lambda run, _interval: search.say(
             f"proof: {run.side}" + ("" if run.pace_ns is None else f", {run.pace_ns / 1e6:.3g} ms a step")
         ),
     )
-    return replace(found, changes={CANDIDATE: change})
+    return replace(in_own_words(found), changes={CANDIDATE: change})
+
+
+def _allowed(search: Search, settings: Settings) -> frozenset[str]:
+    """What may differ between the sides of the proof."""
+    may = {"data"} if FREE_NUMERICS in search.policy.free or WORKERS in settings else set()
+    if FREE_BATCH in search.policy.free or changes_batch(settings, search.given_setup):
+        may.add("batch-size")
+    return frozenset(may)
+
+
+def in_own_words(found: Verified) -> Verified:
+    """The proof with its refusals told by the options of `tune`, which has no --allow."""
+    refused = [difference for difference in found.differences if not difference.is_allowed]
+    if not found.refusals or not refused:
+        return found
+    refusals = tuple(
+        f"{one.words} differs: {one.baseline} for the baseline, {one.candidate} for the setting. "
+        + (f"If that is wanted, say {HINTS[one.what]}" if one.what in HINTS else "Search knobs that leave it as it is")
+        for one in refused
+    )
+    return replace(found, refusals=refusals, because="; ".join(refusals))
 
 
 def _shown(knob: Knob) -> KnobShown:

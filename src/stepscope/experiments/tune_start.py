@@ -12,8 +12,9 @@ from stepscope.core.trials import Setup, Value
 from stepscope.core.tuning import CACHE, DIAGNOSIS, Tuning
 from stepscope.errors import FormatError, InputError
 from stepscope.experiments.knob_space import Knob
-from stepscope.experiments.numerics_check import IDENTICAL, NOISE, ROUNDING
+from stepscope.experiments.numerics_check import IDENTICAL, ROUNDING
 from stepscope.experiments.tune import Start
+from stepscope.experiments.tune_batch import changes_batch
 from stepscope.experiments.tuning_cache import CacheEntry, CacheKey, TuningCache
 
 MAX_BYTES = 256 << 20
@@ -111,13 +112,17 @@ def keep(cache: TuningCache, key: CacheKey, tuning: Tuning) -> bool:
     """Puts a proven winner into the cache; says whether there was one."""
     if tuning.winner is None or not tuning.is_proven:
         return False
+    # A baseline that does not repeat itself shows nothing to be the same, and steps that see other data were not compared.
+    is_same = tuning.check is not None and tuning.check.verdict in (IDENTICAL, ROUNDING)
+    seen = () if tuning.verified is None else tuning.verified.differences
+    is_other = changes_batch(tuning.winner.settings, tuning.setup) or any(one.what == "data" for one in seen)
     cache.add(
         CacheEntry(
             key=key,
             settings=tuning.winner.settings,
             ns=tuning.winner.ns,
             baseline_ns=tuning.baseline.ns,
-            checked=tuning.check is not None and tuning.check.verdict in (IDENTICAL, ROUNDING, NOISE),
+            checked=is_same and not is_other,
         )
     )
     return True

@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from os import PathLike
@@ -122,6 +123,10 @@ class TuningCache:
     def __str__(self) -> str:
         return storage.name_of(self._place)
 
+    def refuse_strange(self) -> None:
+        """Says, before anything is added, when the file is something else than a cache."""
+        _read_own(self._place)
+
     def find(self, key: CacheKey) -> CacheEntry | None:
         """What was found for this very key, with these very versions."""
         return self._read()[0].get(key.digest)
@@ -165,11 +170,23 @@ class TuningCache:
                 storage.write_all(self._place, _file(kept))
         return len(entries) - len(kept)
 
-    def export_to(self, path: str | PathLike[str]) -> int:
-        """Writes every believed record to one file, there or behind a URL; says how many."""
-        entries = self.entries()
-        storage.write_all(storage.where(path), _file(entries))
-        return len(entries)
+    def export_to(self, path: str | PathLike[str]) -> Imported:
+        """Puts every believed record into one file, there or behind a URL. A cache that is there is added to; any other file is
+        refused. Which of two records is believed is as everywhere."""
+        place = storage.where(path)
+        _read_own(place)
+        with nullcontext() if isinstance(place, str) else storage.locked(place):
+            data, theirs, unread = _read_own(place)
+            ours, _ = self._read()
+            better = _better(ours, theirs)
+            if isinstance(place, str) and storage.is_folder(place):
+                for entry in better.values():
+                    storage.put(place, entry.key.digest, _encode(entry))
+            elif better or not theirs:
+                end = b"" if not data or data.endswith(b"\n") else b"\n"
+                storage.write_all(place, data + end + _file(better.values()))
+        replaced = len(set(better) & set(theirs))
+        return Imported(added=len(better) - replaced, replaced=replaced, kept=len(ours) - len(better), refused=unread)
 
     def import_from(self, path: str | PathLike[str]) -> Imported:
         """Takes another cache's records in; of two for one key the checked one is believed, then the newer."""
@@ -183,7 +200,7 @@ class TuningCache:
                 f"{storage.name_of(place)} holds no tuned settings of this version: {refused} lines could not be read"
             )
         ours, _ = self._read()
-        better = {digest: e for digest, e in theirs.items() if digest not in ours or e.weight > ours[digest].weight}
+        better = _better(theirs, ours)
         for entry in better.values():
             self.add(entry)
         replaced = len(set(better) & set(ours))
@@ -192,6 +209,21 @@ class TuningCache:
     def _read(self) -> tuple[dict[str, CacheEntry], int]:
         data = storage.read_all(self._place)
         return ({}, 0) if data is None else _parse(data)
+
+
+def _read_own(place: storage.Where) -> tuple[bytes, dict[str, CacheEntry], int]:
+    """A cache that is to be added to, or nothing; what is something else is refused."""
+    data = storage.read_all(place) or b""
+    theirs, unread = _parse(data)
+    if unread and not theirs:
+        told = f"{storage.name_of(place)} is there already and is no tuning cache: it was left as it is. Give another name"
+        raise InputError(told)
+    return data, theirs, unread
+
+
+def _better(new: Mapping[str, CacheEntry], known: Mapping[str, CacheEntry]) -> dict[str, CacheEntry]:
+    """The new records that are believed over the known ones."""
+    return {digest: entry for digest, entry in new.items() if digest not in known or entry.weight > known[digest].weight}
 
 
 def _parse(data: bytes) -> tuple[dict[str, CacheEntry], int]:

@@ -47,6 +47,12 @@ Told = Callable[[Measured, "Interval | None"], None]
 """Called after each run, with the interval of the last look."""
 
 FEW_STEPS = 5
+LATE_SHARE, LATE_LEAST = 0.5, 0.05
+"""A gain of which the last third of the steps has less than this share, and this much less, was not there to stay."""
+MOST_FADING = 1.1
+"""The ratio of paces in the first third of the steps over that in the last, beyond which a gain of the means is fading too."""
+MEAN_SHARE = 0.3
+"""Of the errors that a look may make, for the second question: whether the mean of all steps is faster where the pace is not."""
 
 
 def verify(
@@ -91,6 +97,10 @@ class _Experiment:
     verdict: str | None = None
     num_rounds: int = 0
     num_looks: int = 0
+    doubt: str | None = None
+    """Why a faster pace was not taken for a gain."""
+    is_by_mean: bool = False
+    """Whether the gain lies in rare long steps, so that the interval is of the means over all steps."""
     started: float = 0.0
     variances: list[float] = field(default_factory=list)
     """Of each counted run's pace, by its steps alone."""
@@ -107,6 +117,11 @@ class _Experiment:
                 self._round()
         except _StopError as stopped:
             self.verdict, refusals, tail = REFUSED, stopped.refusals, stopped.tail
+        except KeyboardInterrupt:
+            if self.interval is None:
+                raise
+            # What was measured is told: it cannot be measured again.
+            self.verdict, self.doubt = UNSETTLED, f"it was interrupted after {self.num_rounds} rounds"
         assert self.verdict is not None
         found = self._differences()
         return Verified(
@@ -143,9 +158,48 @@ class _Experiment:
         if errors is None:
             return
         self.num_looks += 1
-        self.interval = paired_interval(self._pairs(), errors, self.policy.level, self._least_variance())
-        settled = verdict_of(self.interval, self.policy)
+        self.interval = paired_interval(self._pairs(self._time), errors, self.policy.level, self._least_variance())
+        settled = self._with_every_step(verdict_of(self.interval, self.policy), errors)
         self.verdict = UNSETTLED if is_last and settled is None else settled
+
+    def _with_every_step(self, settled: str | None, errors: float) -> str | None:
+        """The pace leaves rare long steps out. They may take a gain back, and they may be where it lies: an epoch's start."""
+        self.doubt = self._doubt() if settled == PROVEN else None
+        if settled == PROVEN:
+            return None if self.doubt else PROVEN
+        whole = paired_interval(self._pairs(self._mean), errors * MEAN_SHARE, self.policy.level)
+        fades = math.exp(statistics.fmean(self._pairs(self._early)) - statistics.fmean(self._pairs(self._late)))
+        if verdict_of(whole, self.policy) == PROVEN and fades < MOST_FADING:
+            self.interval, self.is_by_mean = whole, True
+            return PROVEN
+        return settled
+
+    def _doubt(self) -> str | None:
+        """Why a faster pace is no gain; None where it is one."""
+        least = 1 + self.policy.threshold
+        whole, late = math.exp(statistics.fmean(self._pairs(self._mean))), self._over_thirds()
+        if whole < least:
+            return f"the pace is faster, but with every step counted it is {whole:.2f}x: rare long steps take the gain back"
+        gain = 0.0 if self.interval is None else math.log(self.interval.value)
+        if math.log(late) < min(LATE_SHARE * gain, gain - LATE_LEAST):
+            words = f"little is left of it in the last third of the timed steps ({late:.2f}x)"
+            return f"{words}: a stock of ready batches was used up meanwhile; --warm-up and --steps leave it behind"
+        return None
+
+    def _over_thirds(self) -> float:
+        """The ratio of paces in the last third of each run's steps."""
+        return math.exp(statistics.fmean(self._pairs(self._late)))
+
+    def _mean(self, run: Measured) -> float:
+        return statistics.fmean(run.trial.step_ns) * self._time(run) / (run.pace_ns or 1.0)
+
+    def _early(self, run: Measured) -> float:
+        steps = run.trial.step_ns
+        return pace(steps[: max(len(steps) // 3, 1)]) * self._time(run) / (run.pace_ns or 1.0)
+
+    def _late(self, run: Measured) -> float:
+        steps = run.trial.step_ns
+        return pace(steps[-max(len(steps) // 3, 1) :]) * self._time(run) / (run.pace_ns or 1.0)
 
     def _is_spent(self) -> bool:
         """Whether a round more would likely end after the budget."""
@@ -181,18 +235,23 @@ class _Experiment:
 
     def _differences(self) -> tuple[Difference, ...]:
         setups = {side: [run.trial.setup for run in self.runs if run.side == side] for side in (BASELINE, CANDIDATE)}
-        return differences(setups[BASELINE], setups[CANDIDATE], self.policy.allowed)
+        return differences(setups[BASELINE], setups[CANDIDATE], self.policy.allowed | self._implied())
+
+    def _implied(self) -> frozenset[str]:
+        """Worker processes draw random numbers of their own: with another number of them, augmented data is other data."""
+        counts = {run.trial.change.knobs.get("num_workers") for run in self.runs}
+        return frozenset({"data"}) if len(counts) > 1 else frozenset()
 
     def _counted(self, side: Side | None = None) -> list[Measured]:
         return [run for run in self.runs if run.round is not None and side in (None, run.side)]
 
-    def _pairs(self) -> list[float]:
+    def _pairs(self, time_of: Callable[[Measured], float]) -> list[float]:
         """The logarithm of baseline over candidate, for each two neighbours; a round not ended gives none."""
         counted = self._counted()[: self.num_rounds * RUNS_A_ROUND]
         out = []
         for one, two in zip(counted[::2], counted[1::2], strict=True):
             first, second = (one, two) if one.side == BASELINE else (two, one)
-            out.append(math.log(self._time(first)) - math.log(self._time(second)))
+            out.append(math.log(time_of(first)) - math.log(time_of(second)))
         return out
 
     def _least_variance(self) -> float:
@@ -207,7 +266,7 @@ class _Experiment:
 
     def _summary(self, side: Side) -> SideSummary:
         runs = [run for run in self._counted(side) if run.pace_ns is not None]
-        logs = [math.log(self._time(run)) for run in runs]
+        logs = [math.log((self._mean if self.is_by_mean else self._time)(run)) for run in runs]
         every = [
             ns / ((run.trial.setup.samples or 1.0) if self.policy.per_sample else 1.0) for run in runs for ns in run.trial.step_ns
         ]
@@ -221,6 +280,10 @@ class _Experiment:
     def _because(self) -> str:
         interval, policy = self.interval, self.policy
         assert interval is not None
+        if self.doubt is not None:
+            return self.doubt
+        if self.is_by_mean:
+            return "usual steps take as long; with every step counted the whole interval lies above 1: it is the rare long ones"
         if self.verdict == PROVEN:
             return f"the whole interval lies above 1, and the gain above {_percent(policy.threshold)}"
         if self.verdict == WORSE:
@@ -230,7 +293,9 @@ class _Experiment:
         if self.verdict == NO_GAIN:
             return f"a gain of more than {_percent(max(interval.high - 1, 0))} is ruled out"
         spent = "the rounds" if self.num_rounds >= policy.max_rounds else "the budget"
-        return f"{spent} ended with the interval {_percent(half_width(interval))} wide either way, around {interval.value:.3f}"
+        if half_width(interval) > 1:
+            return f"{spent} ended with too few runs, or runs too unlike, to tell anything"
+        return f"{spent} ended with the interval {half_width(interval):.1%} wide either way, around {interval.value:.3f}"
 
     def _notes(self, found: Sequence[Difference]) -> tuple[str, ...]:
         notes = [

@@ -56,6 +56,8 @@ def headline(comparison: Comparison, name: str) -> str:
     """The answer in a sentence; `name` is the second run's letter."""
     speedup, before, after = comparison.speedup, comparison.before, comparison.after
     if speedup.value is None or before.step_ns is None or after.step_ns is None:
+        if not comparison.accounts:
+            return f"Nothing to compare between A and {name}: {speedup.why}."
         return f"The steps of A and {name} cannot be compared: {speedup.why}."
     steps = f"a step takes {ms(after.step_ns)} instead of {ms(before.step_ns)}"
     sure = interval_words(speedup)

@@ -30,6 +30,8 @@ from stepscope.report.units import NBSP, percent, plural, short_time
 VERDICT_WORDS = {PROVEN: "Gain proven", NO_GAIN: "No gain", WORSE: "Worse", UNSETTLED: "Not settled", REFUSED: "Refused"}
 STYLES = {PROVEN: "bold green", WORSE: "bold red", REFUSED: "bold red"}
 MAX_TAIL_LINES = 12
+MOST_SHOWN = 3.0
+"""A smallest gain beyond this says that nothing could have been shown."""
 LARGE = 1000.0
 """A ratio above this is not written out."""
 
@@ -76,7 +78,7 @@ def interval_words(interval: Interval) -> str:
 
 def smallest_words(verified: Verified) -> str:
     """What the runs could have shown."""
-    if verified.smallest is None or not math.isfinite(verified.smallest) or verified.smallest > LARGE:
+    if verified.smallest is None or not math.isfinite(verified.smallest) or verified.smallest > MOST_SHOWN:
         return "These runs differ too much among themselves to show anything"
     runs = plural(verified.baseline.num_runs, "run")
     return f"The smallest gain that {runs} a side would have shown is about {percent(verified.smallest - 1)}"
