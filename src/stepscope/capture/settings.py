@@ -61,7 +61,10 @@ def _int(name: str, words: str, usual: int | None, low: int, high: int, **more: 
 COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 _ALL = (
-    _int("num_workers", "worker processes of every DataLoader; what a dataset draws at random is drawn anew in each", 0, 0, 256, mends=("serial-loader", "starved-loader")),
+    _int(
+        "num_workers", "worker processes of every DataLoader; what a dataset draws at random is drawn anew in each", 0, 0, 256,
+        mends=("serial-loader", "starved-loader"),
+    ),
     _bool("pin_memory", "batches in pinned memory; needs a GPU", False, mends=("pageable-copy",)),
     _int(
         "prefetch_factor", "batches that each worker keeps ready", 2, 1, 64, mends=("shallow-prefetch", "starved-loader")
