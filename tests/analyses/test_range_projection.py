@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stepscope.analyses import range_projection
 from stepscope.analyses.links import link
 from stepscope.analyses.range_projection import ProjectionRow, project, projection_rows
+from stepscope.core.trace import NONE, Kind
 from stepscope.readers import nsys_sqlite
+from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
+from stepscope.rules.job import measure_file
 from tests.nsys_files import TID, Export
+from tests.shared_data import DEMO
 
 
 def rows_of(export: Export) -> dict[str, ProjectionRow]:
@@ -77,3 +82,27 @@ def test_a_trace_without_ranges_or_work_projects_nothing(tmp_path: Path) -> None
     export = Export(tmp_path / "run.sqlite")
     export.range(0, 100, "alone")
     assert rows_of(export) == {}
+
+
+def test_a_ranks_marks_tell_their_extent() -> None:
+    """By plain loops: the calls inside each mark on its thread, the first start and the last end of what they launched."""
+    trace = read_trace(Source(path=DEMO, label="demo"), use_cache=False)
+    measured = measure_file(Source(path=DEMO, label="demo"), None, use_cache=False)
+    assert measured.facts is not None
+    (row,) = [mark for mark in measured.facts.marks if mark.name == "Optimizer.step#AdamW.step"]
+    links, spans = link(trace), []
+    work = [i for i in np.flatnonzero(trace.device_work).tolist() if links.launch[i] != NONE]
+    for mark in np.flatnonzero(trace.is_kind(Kind.MARK)).tolist():
+        if trace.names[trace.name[mark]] != row.name:
+            continue
+        mine = [
+            i
+            for i in work
+            if trace.thread[links.launch[i]] == trace.thread[mark]
+            and trace.start_ns[mark] <= trace.start_ns[links.launch[i]]
+            and trace.end_ns[links.launch[i]] <= trace.end_ns[mark]
+        ]
+        if mine:
+            spans.append(int(trace.end_ns[mine].max() - trace.start_ns[mine].min()))
+    assert len(spans) > 1
+    assert row.projected_ns == round(float(np.median(spans)))

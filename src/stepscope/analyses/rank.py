@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from stepscope.analyses.device import device_sets, device_totals
 from stepscope.analyses.intervals import Intervals, intersect, lengths_in
 from stepscope.analyses.kernels import category_rows, kernel_rows
 from stepscope.analyses.launches import launch_facts, num_lost
+from stepscope.analyses.links import Links
 from stepscope.analyses.partition import partition
 from stepscope.analyses.projection import (
     Charges,
@@ -22,10 +23,11 @@ from stepscope.analyses.projection import (
     op_rows,
     phases,
 )
+from stepscope.analyses.range_projection import project, projection_rows
 from stepscope.analyses.roofline import roofline
 from stepscope.analyses.survey import Survey
 from stepscope.core.facts import RangeRow, RankFacts, Steps
-from stepscope.core.trace import NONE, Int64, Kind
+from stepscope.core.trace import NONE, Int64, Kind, Trace
 
 MAX_ROWS = 200
 """Rows kept of each table: facts travel between processes, and nobody reads further."""
@@ -55,7 +57,7 @@ def measure_rank(found: Survey, rank: int, step_ns: int | None = None) -> RankFa
         kernels=kernel_rows(trace, charges, kernels)[:MAX_ROWS],
         ops=_op_rows(found, charges),
         modules=inclusive_rows(trace, links, charges, module_ranges(trace))[:MAX_ROWS] if trace.meta.has_stacks else None,
-        marks=inclusive_rows(trace, links, charges, mark_ranges(trace))[:MAX_ROWS],
+        marks=_projected(trace, links, inclusive_rows(trace, links, charges, mark_ranges(trace))[:MAX_ROWS]),
         phases=phases(trace, charges),
         copies=copy_rows(trace, links, found.host, charges.work),
         host=host_facts(trace, links, found.host, *found.cut.host_window),
@@ -88,6 +90,15 @@ def _doubt(steps: Steps, found: Survey, step_ns: int | None) -> tuple[str, ...]:
     return (
         f"the given step time, {step_ns / 1e6:g} ms, is less than the {busy / 1e6:.1f} ms that the device works in each step",
     )
+
+
+def _projected(trace: Trace, links: Links, rows: tuple[RangeRow, ...]) -> tuple[RangeRow, ...]:
+    """The rows of marks with their extent on the device."""
+    if not rows:
+        return rows
+    found = projection_rows(trace, project(trace, links, trace.is_kind(Kind.MARK)))
+    median = {row.name: round(row.median_ns) for row in found}
+    return tuple(replace(row, projected_ns=median.get(row.name)) for row in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

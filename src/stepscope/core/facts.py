@@ -146,6 +146,9 @@ class RangeRow:
     count: int
     device_ns: int
     host_ns: int | None = None
+    projected_ns: int | None = None
+    """From the start of the first work launched inside one such range to the end of the last, the median over them; as Nsight
+    Systems projects NVTX ranges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

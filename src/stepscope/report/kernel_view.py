@@ -78,12 +78,18 @@ def _draw_top(sheet: Sheet, rank: RankFacts, num_steps: int, compute: int) -> No
 
 def _draw_ranges(sheet: Sheet, title: str, ranges: tuple[RangeRow, ...], num_steps: int) -> None:
     """Ranges hold one another, so their times overlap and there is no rest to tell."""
-    sheet.heading(title, "a step; device time launched inside, backward with its forward")
-    columns = (Column(shrinks=True), Column(title="kernels", right=True), Column(title="ms", right=True))
-    rows = [
-        (row.name.removeprefix("nn.Module: "), per_step(row.count, num_steps), _ms(row.device_ns, num_steps))
-        for row in sorted(ranges, key=lambda row: -row.device_ns)[:MAX_RANGES]
+    shown = sorted(ranges, key=lambda row: -row.device_ns)[:MAX_RANGES]
+    is_projected = any(row.projected_ns is not None for row in shown)
+    told = "span: one, first to last" if is_projected else "backward with its forward"
+    sheet.heading(title, f"a step; device time launched inside; {told}")
+    columns: tuple[Column, ...] = (Column(shrinks=True), Column(title="kernels", right=True), Column(title="ms", right=True))
+    rows: list[tuple[str, ...]] = [
+        (row.name.removeprefix("nn.Module: "), per_step(row.count, num_steps), _ms(row.device_ns, num_steps)) for row in shown
     ]
+    if is_projected:
+        columns = (*columns, Column(title="span", right=True))
+        spans = ["-" if row.projected_ns is None else _ms(row.projected_ns, 1) for row in shown]
+        rows = [(*row, span) for row, span in zip(rows, spans, strict=True)]
     sheet.table(columns, rows)
 
 
