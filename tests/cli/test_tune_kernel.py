@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.cli.main import main
 from stepscope.cli.tune_kernel import add_kernel_arguments, run_kernel
 from stepscope.core.hardware import Roofs
 from stepscope.core.kernel_tuning import (
@@ -194,3 +195,11 @@ def test_floors_are_bytes_over_bandwidth_or_products_over_the_peak() -> None:
     assert plain / tensor == pytest.approx(roofs.peak_flops["tf32"] / roofs.peak_flops["fp32"])
     nothing = Roofs(device="d", source="s", peak_flops={}, bandwidth_bytes_per_s=1e9)
     assert floor_of(nothing, "float32", 1000, 5e9, cache_bytes=0, allows_tf32=False).ns == 1000
+
+
+def test_a_file_that_is_no_cache_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    assert main(["tune", "kernel", "math:sqrt", "--cache", str(script)]) == 2
+    assert "no tuning cache" in capsys.readouterr().err
+    assert script.read_text() == "import torch\n"

@@ -66,9 +66,14 @@ def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_kernel(arguments: argparse.Namespace) -> int:
+    path = arguments.cache or os.environ.get(CACHE_VARIABLE)
+    if path:
+        from stepscope.experiments.tuning_cache import TuningCache
+
+        # Said before anything is measured; and nothing is ever added to a file that is something else.
+        TuningCache(path).refuse_strange()
     found = tune(arguments)
     _print(found, arguments.format)
-    path = arguments.cache or os.environ.get(CACHE_VARIABLE)
     if path:
         num = keep(found, path)
         print(f"{num} winners are kept in {path}", file=sys.stderr)
