@@ -20,7 +20,7 @@ from stepscope.rules.job import measure_job
 from stepscope.rules.verdict import diagnose
 from tests.shared_data import DEMO, SHARED
 
-ROUNDS = 50 * int(os.environ.get("STEPSCOPE_FUZZ", "1"))
+ROUNDS = 25 * int(os.environ.get("STEPSCOPE_FUZZ", "1"))
 """STEPSCOPE_FUZZ says how many times as long as in CI."""
 KEPT_EVENTS = 700
 """Of each trace: enough for steps, launches and kernels, few enough for hundreds of rounds."""

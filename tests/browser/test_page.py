@@ -15,7 +15,7 @@ from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.report import page_for
 from stepscope.report.html import render_page
 from tests.report.test_html import HOSTILE
-from tests.shared_data import SHARED
+from tests.shared_data import SHARED, some
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -23,9 +23,9 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-p
 if CHROMIUM is None:
     pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)", allow_module_level=True)
 
-SINGLES = sorted((SHARED / "lab" / "single").glob("*.slow.pt.trace.json.gz"))
+SINGLES = some(sorted((SHARED / "lab" / "single").glob("*.slow.pt.trace.json.gz")), 4)
 FIRST_RANKS = SHARED.glob("lab/ranks[24]/*.slow.rank0.pt.trace.json.gz")
-RANKS = sorted((path.name.split(".rank")[0], path.parent) for path in FIRST_RANKS)
+RANKS = some(sorted((path.name.split(".rank")[0], path.parent) for path in FIRST_RANKS), 2)
 SIZES = ((1280, 900), (390, 844))
 
 

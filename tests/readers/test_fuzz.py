@@ -27,7 +27,7 @@ SHARED_NAMES = (
 )
 TIMES = int(os.environ.get("STEPSCOPE_FUZZ", "1"))
 """So many times as long as in CI."""
-MOST_ROUNDS, MOST_BYTES = 300 * TIMES, 5_000_000 * TIMES
+MOST_ROUNDS, MOST_BYTES = 150 * TIMES, 2_500_000 * TIMES
 """What each trace is mutated and read for: a minute in all."""
 HANG_S = 120
 TOKENS = [

@@ -266,7 +266,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=40), tail=st.binary(max_size=40))
 def test_any_text_is_read_or_refused_in_words(tmp_path: Path, parts: list[str], tail: bytes) -> None:
     text = "".join(parts).encode("utf-8", "surrogatepass") + tail
