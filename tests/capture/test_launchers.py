@@ -244,17 +244,25 @@ mine = torch.optim.SGD(big.parameters(), lr=0.01)
 for _ in range(24):
     loss = big(torch.randn(64, 256)).square().mean()
     if late:
-        time.sleep(0.03)
+        time.sleep(0.12)
     loss.backward(); mine.step(); mine.zero_grad()
 dist.destroy_process_group()
 """
 
 
 def test_a_rank_that_comes_late_is_named(tmp_path: Path) -> None:
+    """On a machine whose cores other work takes, a replay may miss the step, and then nobody is named: another recording is made.
+    The wrong one is never named."""
     path = script(tmp_path, STRAGGLER)
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(path), "late")
-    kept = run(tmp_path, *launcher, told=("--start-step", "10"))
-    assert [steps(rank) for rank in kept.ranks] == [24, 24]
-    diagnosis = json.loads((tmp_path / "kept" / "diagnosis.json").read_text())
-    named = [(finding["code"], finding["ranks"]) for finding in diagnosis["findings"]]
-    assert ("late-rank", [1]) in named
+    for number in range(5):
+        place = tmp_path / str(number)
+        place.mkdir()
+        kept = run(place, *launcher, told=("--start-step", "10"))
+        assert [steps(rank) for rank in kept.ranks] == [24, 24]
+        diagnosis = json.loads((place / "kept" / "diagnosis.json").read_text())
+        named = [finding["ranks"] for finding in diagnosis["findings"] if finding["code"] == "late-rank"]
+        assert named in ([], [[1]])
+        if named:
+            return
+    pytest.fail("five recordings, and nobody was named in any")
