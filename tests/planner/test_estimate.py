@@ -15,7 +15,7 @@ from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.cluster_words import parse_cluster
 from stepscope.planner.estimate import estimate, estimate_one
-from stepscope.planner.framework import FRAMEWORKS, MEGATRON, MEGATRON_CORE
+from stepscope.planner.framework import FRAMEWORKS, INTERNEVO, MEGATRON, MEGATRON_CORE
 from stepscope.planner.job import Job
 from stepscope.planner.layout import RECOMPUTE, SCHEDULES, Layout, Layouts
 from stepscope.planner.memory import layer_bytes
@@ -73,6 +73,59 @@ def test_an_update_takes_the_bytes_of_its_moments_and_muons_the_products_too() -
     # Five steps of Newton-Schulz over 2.7 B parameters beside 12,288 others: 26 FLOPs for each pair, at most at the peak.
     least = GPT3.num_params / 64 * 26 * GPT3.hidden / 312e12
     assert least < took["muon"] - took["lion"] < 2 * least
+
+
+def test_heads_of_an_odd_size_go_past_the_tensor_cores() -> None:
+    layout = Layout(tp=8, pp=8, dp=16, recompute="full", num_micro=96, is_flash=False)
+    whole, odd = (replace(GPT3, hidden=13824, heads=heads, kv_heads=heads, head_dim=13824 // heads) for heads in (64, 128))
+    assert (whole.head_dim % 8, odd.head_dim % 8) == (0, 4)
+    took = [float(estimate_one(job(model=model), layout).times.attention[0]) for model in (whole, odd)]
+    # Scores and their use, forward and twice backward, of 96 micro-batches and 12 layers on an eighth: 19.5 TFLOP/s in fp32.
+    flops = 96 * 12 * 3 * 4 * 2048**2 * 13824 / 8
+    assert flops / 19.5e12 < took[1] < 4 * flops / 19.5e12
+    assert took[1] > 3 * took[0]
+    flash = [float(estimate_one(job(model=model), replace(layout, is_flash=True)).times.attention[0]) for model in (whole, odd)]
+    assert flash[1] == pytest.approx(flash[0])
+
+
+def test_layers_that_do_not_come_out_even_leave_the_last_stage_short() -> None:
+    fast = replace(A100S, tiers=tuple(replace(tier, bytes_per_s=1e18, latency_s=0.0) for tier in A100S.tiers))
+    layout = Layout(tp=8, pp=12, dp=8, recompute="full", num_micro=128)
+
+    def parts(layers: int) -> tuple[float, float]:
+        times = estimate_one(job(fast, model=replace(GPT3, layers=layers)), layout).times
+        return float(times.gemm[0]), float(times.head[0])
+
+    even_gemm, even_head = parts(108)
+    # Eleven stages of nine layers, the last of seven and the head, which is no longer than a layer.
+    gemm, head = parts(106)
+    assert (gemm, head) == (pytest.approx(even_gemm), 0.0)
+    assert even_head > 0
+
+
+def test_the_first_kernel_for_attention_takes_about_twice_as_long() -> None:
+    layout = Layout(dp=8, zero_stage=1)
+    model = find_model("llama2-7b")
+    made = {
+        generation: float(
+            estimate_one(job(model=model, framework=replace(INTERNEVO, attention=generation)), layout).times.attention[0]
+        )
+        for generation in (1, 2)
+    }
+    assert made[1] / made[2] == pytest.approx(1 / 0.55)
+
+
+def test_what_an_update_makes_fills_the_room_of_activations_first() -> None:
+    model = find_model("llama2-7b")
+    layout = Layout(dp=8, zero_stage=1, recompute="full")
+    made = estimate_one(job(model=model, framework=INTERNEVO), layout)
+    held = parameters(job(model=model), made.layouts).dense[0] / 8 * 12
+    before = made.memory.activations + made.memory.logits
+    assert made.memory.update == pytest.approx(held - before)
+    # With so much kept for backward that the update fits where it was.
+    wide = estimate_one(job(model=model, framework=INTERNEVO), replace(layout, recompute="none", micro_batch=4))
+    assert wide.memory.update == 0
+    assert estimate_one(job(model=model), layout).memory.update == 0
 
 
 def test_the_bubble_is_what_the_schedule_leaves_empty() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stepscope.report.plan_beside import PlanBeside
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
-FRAMEWORKS = ("megatron", "megatron-core", "megatron-deepspeed", "nanotron", "torchtitan", "fsdp", "internevo", "ddp")
+FRAMEWORKS = ("megatron", "megatron-core", "megatron-deepspeed", "nanotron", "torchtitan", "fsdp", "composer", "internevo", "ddp")
 OPTIMIZERS = ("adam", "adam-bf16", "adam-8bit", "sgd", "momentum", "lion", "adafactor", "muon")
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")

@@ -86,7 +86,7 @@ def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...
     told = beside_plan(report, *sizes)
     if not told:
         told = tuple(PlanRow(part=p, planned_bytes=planned[p], at_peak_bytes=None, most_bytes=None, ratio=None) for p in PARTS)
-    between = None if account is None else parts["gathered"] + parts["buffers"]
+    between = None if account is None else parts["gathered"] + parts["buffers"] + parts["update"]
     rows = [row for row in told if row.part not in (OTHERS, TOTAL)]
     others = next((row.at_peak_bytes for row in told if row.part == OTHERS), None)
     rows.append(_row(OTHERS, between, others, None))

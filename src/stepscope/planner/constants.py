@@ -35,6 +35,10 @@ class Constants:
     wave_tail: float = 0.5
     """Of the last wave's empty places that time is lost for; the rest is hidden by smaller tiles and split sums."""
 
+    scalar_share: float = 0.45
+    """Of the fp32 peak that batched products of 16 bits reach which go past the tensor cores: heads whose size is no multiple of 8
+    cost BLOOM's A100s so much (128 heads of 108 instead of 64 of 216: 44 s more a step, 9 TFLOP/s)."""
+
     # Memory.
     stream_share: float = 0.80
     """Of the bandwidth that a kernel reaches which only reads and writes."""
@@ -44,8 +48,8 @@ class Constants:
 
     # Attention in one kernel, of the 16-bit peak, causal pairs counted once. By kernel: FlashAttention 2 or older; newer ones for
     # Hopper. H200, heads of 128: 290-317 and 520-580 TFLOP/s forward, 260-318 and 445-525 backward.
-    flash_share: float = 0.52
-    """Up to Ampere; *fitted*."""
+    flash_share: float = 0.62
+    """Up to Ampere: 190-200 of an A100's 312 TFLOP/s forward (Dao 2023)."""
     flash_share_hopper: float = 0.325
     fused_share_hopper: float = 0.59
     flash_backward: float = 0.82
@@ -54,6 +58,9 @@ class Constants:
     """Length at which half of that is reached; of the part that is there at a time, where ranks pass keys around."""
     narrow_heads: float = 0.78
     """Heads of 64 or less reach so much of that."""
+    first_flash: float = 0.55
+    """FlashAttention 1 and kernels made after it reach so much of the second's rate, whatever the heads: 25 to 40 % of the peak
+    instead of 50 to 73 (Dao 2023)."""
 
     # Links.
     link_share: float = 0.74

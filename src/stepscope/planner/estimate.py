@@ -70,7 +70,7 @@ def estimate(job: Job, layouts: Layouts) -> Estimates:
         job.constants,
         job.value_bytes,
         head_dim=job.model.head_dim,
-        is_new_attention=job.framework.has_new_attention,
+        attention_generation=job.framework.attention,
     )
     if rates is None:
         known = ", ".join(sorted(job.cluster.peak_flops))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,8 @@ class Framework:
     """Of a second one beside it, in the weights' own precision."""
     copy_bytes: float = 4.0
     """Of the optimizer's own copy of a weight and what else it keeps beside moments."""
+    update_bytes: float = 0.0
+    """Of what the update makes for its own part of the parameters, when activations have gone."""
     sharded_bytes: float = 16.0
     """Under ZeRO-3, all of a parameter together: FSDP keeps weights, gradients and two moments in fp32."""
     comm_grad_bytes: float = 4.0
@@ -32,8 +34,8 @@ class Framework:
     """Whether the optimizer is one kernel; PyTorch's own, left as it is, moves 2.7 times as many bytes."""
     is_compiled: bool = False
     """Whether graphs or a compiler take the host's launches off it."""
-    has_new_attention: bool = False
-    """Whether attention is a kernel made for the newest devices (FlashAttention 3, cuDNN) or an older one."""
+    attention: int = 2
+    """The generation of its one kernel for attention: FlashAttention 1, 2, or one made for the newest devices (3, cuDNN)."""
     logit_passes: float = 48.0
     """Bytes read and written for one logit from head to loss and back: 51 for PyTorch's own in fp32, measured."""
     has_dropout: bool = False
@@ -81,7 +83,7 @@ MEGATRON = Framework(
 MEGATRON_CORE = Framework(
     name="megatron-core",
     has_fused_update=True,
-    has_new_attention=True,
+    attention=3,
     logit_passes=24.0,
     selective_is_cheap=True,
     overlaps_data=True,
@@ -136,22 +138,27 @@ FSDP = Framework(
     has_stages=False,
     offloads=True,
 )
+COMPOSER = replace(FSDP, name="composer", attention=1, logit_passes=12.0)
+"""Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the loss in one kernel that reads logits in
+half precision once each way."""
 INTERNEVO = Framework(
     name="internevo",
     overlaps_data=True,
     grad_bytes=2.0,
     comm_grad_bytes=2.0,
-    copy_bytes=10.0,
+    update_bytes=12.0,
+    attention=1,
     fuses=False,
     accumulates_fused=False,
     zero_stages=(0, 1, 3),
 )
-"""At the update its own part of the gradients is there twice more: flat in half precision, and in fp32 (hybrid_zero_optim.py)."""
+"""As of 2023. At the update its own part of the gradients is there again in fp32 (hybrid_zero_optim.py, fsdp_optimizer.py), and
+PyTorch's AdamW of that time makes two more tensors of that size over all parameters at once: the root and the denominator."""
 DDP = Framework(
     name="ddp",
     overlaps_data=True,
     fuses=False,
-    has_new_attention=True,
+    attention=3,
     weight_bytes=6.0,
     grad_bytes=4.0,
     copy_bytes=0.0,
@@ -163,7 +170,7 @@ DDP = Framework(
 )
 """Plain PyTorch: fp32 weights under autocast, which keeps a copy of each in half precision and the residuals in fp32."""
 
-FRAMEWORKS = (MEGATRON, MEGATRON_CORE, MEGATRON_DEEPSPEED, NANOTRON, TORCHTITAN, FSDP, INTERNEVO, DDP)
+FRAMEWORKS = (MEGATRON, MEGATRON_CORE, MEGATRON_DEEPSPEED, NANOTRON, TORCHTITAN, FSDP, COMPOSER, INTERNEVO, DDP)
 
 
 def find_framework(name: str) -> Framework | None:

@@ -180,7 +180,7 @@ def _attention(job: Job, layouts: Layouts, rates: Rates) -> tuple[Floats, Floats
     model = job.model
     scores = layouts.micro_batch * model.heads / layouts.tp * job.seq_len * (job.seq_len / layouts.cp)
     inner = model.head_dim / (model.head_dim + rates.half_k)
-    plain = flops / (rates.gemm * inner) * (1.8 if model.head_dim % 8 else 1.0)
+    plain = flops / (rates.scalar if model.head_dim % 8 else rates.gemm * inner)
     dropped = DROPPED_PASSES * job.framework.has_dropout
     forward_passes, backward_passes = (
         4 + dropped + (0 if job.framework.fuses else 4),

@@ -26,6 +26,8 @@ class Memory:
     """Weights and gradients of the layers that are whole just now (ZeRO-3)."""
     buffers: Floats
     """Of collectives, and of micro-batches on their way between stages."""
+    update: Floats
+    """What the optimizer makes while it updates, as far as that is more than the activations that have gone by then."""
     slack: Floats
     """What the allocator holds and does not use."""
     context: Floats
@@ -81,15 +83,19 @@ def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
         layouts.offload == 2, np.maximum(gathered, 2 * parameters.largest_layer * framework.weight_bytes), gathered
     )
     buffers = _buffers(job, layouts)
-    held = weights + grads + states + np.where(is_last, last, first) + np.where(is_last, logits, 0.0) + gathered + buffers
+    activations, logits = np.where(is_last, last, first), np.where(is_last, logits, 0.0)
+    made = np.where(is_out, 0.0, np.where(stage >= 1, own, local) * (0.0 if job.is_adapter else framework.update_bytes))
+    update = np.maximum(made - activations - logits - gathered, 0.0)
+    held = weights + grads + states + activations + logits + gathered + buffers + update
     return Memory(
         weights=weights,
         gradients=grads,
         optimizer=states,
-        activations=np.where(is_last, last, first),
-        logits=np.where(is_last, logits, 0.0),
+        activations=activations,
+        logits=logits,
         gathered=gathered,
         buffers=buffers,
+        update=update,
         slack=held * (constants.fragmentation - 1),
         context=_context(job, layouts),
     )

@@ -42,6 +42,8 @@ class Rates:
     attention: float
     attention_backward: float
     value_bytes: int
+    scalar: float
+    """FLOP/s of products that go past the tensor cores."""
 
     def gemm_s(self, m: Any, n: Any, k: Any) -> Floats:
         """Seconds of an (m x k) by (k x n) product."""
@@ -70,7 +72,7 @@ def rates_of(
     value_bytes: int,
     *,
     head_dim: int = 128,
-    is_new_attention: bool = False,
+    attention_generation: int = 2,
 ) -> Rates | None:
     """None where the device has no unit for this precision."""
     peaks = cluster.peak_flops
@@ -87,8 +89,11 @@ def rates_of(
         share = constants.gemm_share_fp4
     flash = constants.flash_share
     if is_hopper:
-        flash = constants.fused_share_hopper if is_new_attention else constants.flash_share_hopper
-    flash *= constants.narrow_heads if head_dim <= NARROW else 1.0
+        flash = constants.fused_share_hopper if attention_generation >= 3 else constants.flash_share_hopper
+    if attention_generation == 1:
+        flash *= constants.first_flash
+    elif head_dim <= NARROW:
+        flash *= constants.narrow_heads
     # A device held below its rating clocks lower: rates go about with the root of its power.
     held = cluster.power_share**0.5 if is_hopper else 1.0
     share, flash = share * held, flash * held
@@ -107,4 +112,5 @@ def rates_of(
         attention=attention,
         attention_backward=backward,
         value_bytes=value_bytes,
+        scalar=constants.scalar_share * peaks.get("fp32", peak / 16),
     )

@@ -17,6 +17,7 @@ from stepscope.planner.cluster_words import parse_cluster
 from stepscope.planner.estimate import Estimates, estimate
 from stepscope.planner.flops import model_flops_per_token
 from stepscope.planner.framework import (
+    COMPOSER,
     FSDP,
     INTERNEVO,
     MEGATRON,
@@ -86,7 +87,9 @@ def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
         return NANOTRON, True
     if "torchtitan" in name:
         return (replace(TORCHTITAN, fuses=True) if "compile" in options else TORCHTITAN), True
-    if "fsdp" in name or "composer" in name:
+    if "composer" in name or "foundry" in name:
+        return COMPOSER, True
+    if "fsdp" in name:
         return FSDP, True
     if "internevo" in name:
         return INTERNEVO, True
@@ -96,7 +99,7 @@ def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
         return (replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED), False
     if "core r0." in name:
         # Before 2025 attention was FlashAttention 2.
-        return replace(MEGATRON_CORE, has_new_attention=False), True
+        return replace(MEGATRON_CORE, attention=2), True
     if "bridge" in name or "core" in name or "nemo" in name or "megascale" in name:
         return MEGATRON_CORE, True
     if "megatron" in name:
@@ -105,7 +108,7 @@ def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
             return MEGATRON, False
         if "overlap" in options:
             return MEGATRON_CORE, True
-        return replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, has_new_attention=False), True
+        return replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, attention=2), True
     return MEGATRON_CORE, True
 
 
@@ -192,6 +195,10 @@ def row_of(row: dict[str, Any]) -> Row:
     tp, pp, cp, ep = (int(told.get(name) or 1) for name in ("tp", "pp", "cp", "ep"))
     dp = int(told.get("dp") or max(1, num // (tp * pp * cp)))
     _check_widths(row, {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp})
+    there = int((row.get("cluster") or {}).get("num_gpus") or 0)
+    if 0 < there < tp * pp * cp * dp and there % (tp * pp * cp) == 0:
+        # More ranks than there were devices: those are counted, data ranks are often copied from another line.
+        dp = there // (tp * pp * cp)
     if "tp" not in told and "pp" not in told:
         # The product alone is known: tensor ranks fill a node before stages come.
         tp = min(max(1, num // (dp * cp)), cluster.devices_per_node)

@@ -135,14 +135,17 @@ def _per_micro_batch(job: Job, layouts: Layouts, rates: Rates, network: Network)
 def _worst_stage(job: Job, layouts: Layouts, per_layer: Floats, head: Floats) -> tuple[Floats, Floats]:
     """Seconds of the slowest stage for a micro-batch, and how much of that is the head."""
     num, pp = job.model.layers, layouts.pp
-    even = np.ceil(num / pp) * per_layer + head
+    most = np.ceil(num / pp)
+    even = most * per_layer + head
     if not job.framework.balances_stages:
-        return even, head
+        # Where layers do not come out even, the last stage has what is left.
+        end = np.maximum(num - most * (pp - 1), 0) * per_layer + head
+        return np.maximum(end, most * per_layer), np.where(end >= most * per_layer, head, 0.0)
     # The last stage gives layers away until it is no slower than the others, or has none left.
     best, best_head = even, head
     wanted = (num - (pp - 1) * head / per_layer) / pp
     for last in (np.floor(wanted), np.ceil(wanted)):
-        kept = np.clip(last, 0, np.ceil(num / pp))
+        kept = np.clip(last, 0, most)
         others = np.ceil((num - kept) / np.maximum(pp - 1, 1)) * per_layer
         end = kept * per_layer + head
         made = np.where(pp == 1, even, np.maximum(others, end))

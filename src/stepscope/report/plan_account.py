@@ -18,6 +18,7 @@ MEMORY_WORDS = {
     "logits": "logits and loss",
     "gathered": "gathered layers",
     "buffers": "buffers",
+    "update": "the update's own",
     "slack": "allocator slack",
     "context": "driver, NCCL",
 }

@@ -104,6 +104,8 @@ class _Made:
             return f"layers that are whole just now, {short_count(self.largest)} parameters each, and their gradients"
         if name == "buffers":
             return "activations on their way between tensor ranks and between stages"
+        if name == "update":
+            return "what the optimizer makes while it updates, beyond the room of the activations that have gone"
         if name == "slack":
             return f"{percent(job.constants.fragmentation - 1)} of the tensors: reserved by the allocator over allocated"
         return "the driver's context and NCCL, which no allocator counts"
