@@ -36,8 +36,8 @@ class Constants:
     """Of the last wave's empty places that time is lost for; the rest is hidden by smaller tiles and split sums."""
 
     scalar_share: float = 0.45
-    """Of the fp32 peak that batched products of 16 bits reach which go past the tensor cores: heads whose size is no multiple of 8
-    cost BLOOM's A100s so much (128 heads of 108 instead of 64 of 216: 44 s more a step, 9 TFLOP/s)."""
+    """Of the fp32 peak that batched products of 16 bits reach which go past the tensor cores. *Fitted* on BLOOM's A100s: 128
+    heads of 108 instead of 64 of 216 cost 44 s a step, which is 9 TFLOP/s."""
 
     # Memory.
     stream_share: float = 0.80

@@ -139,8 +139,8 @@ FSDP = Framework(
     offloads=True,
 )
 COMPOSER = replace(FSDP, name="composer", attention=1, logit_passes=12.0)
-"""Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the loss in one kernel that reads logits in
-half precision once each way."""
+"""Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the loss in one kernel that reads logits
+in half precision once each way."""
 INTERNEVO = Framework(
     name="internevo",
     overlaps_data=True,
