@@ -141,6 +141,31 @@ extern "C" __global__ void known_l2_misses(const float4* in, float* out, int row
     }
     if (sum == 12345.678f) out[0] = sum;
 }
+
+// Each block adds up a strip of a and a strip of b that is twice as long, past the L1. Row by row: the blocks that run together
+// share a's strip, and b, four times the L2, comes from DRAM again for every row.
+extern "C" __global__ void known_l2_bad_order(const float4* a, const float4* b, float* out, int rows, int cols, int strip) {
+    int row = blockIdx.x / cols, col = blockIdx.x % cols;
+    float sum = 0.f;
+    for (int i = threadIdx.x; i < strip; i += blockDim.x) {
+        float4 x = __ldcg(a + (size_t)row * strip + i);
+        float4 y = __ldcg(b + (size_t)col * 2 * strip + i), z = __ldcg(b + (size_t)col * 2 * strip + strip + i);
+        sum += x.x + x.w + y.x + y.w + z.x + z.w;
+    }
+    if (sum == 12345.678f) out[0] = sum;
+}
+
+// The same reads, column by column: blocks that run together share b's strip, and all of a fits the L2.
+extern "C" __global__ void known_l2_good_order(const float4* a, const float4* b, float* out, int rows, int cols, int strip) {
+    int row = blockIdx.x % rows, col = blockIdx.x / rows;
+    float sum = 0.f;
+    for (int i = threadIdx.x; i < strip; i += blockDim.x) {
+        float4 x = __ldcg(a + (size_t)row * strip + i);
+        float4 y = __ldcg(b + (size_t)col * 2 * strip + i), z = __ldcg(b + (size_t)col * 2 * strip + strip + i);
+        sum += x.x + x.w + y.x + y.w + z.x + z.w;
+    }
+    if (sum == 12345.678f) out[0] = sum;
+}
 """
 
 
@@ -191,6 +216,13 @@ KNOWN = (
         frozenset({"low-l2-hits"}),
         frozenset({"memory-stalls"}),
     ),
+    Known(
+        "known_l2_bad_order",
+        "8 rows of blocks over an operand 4 times the L2, row by row",
+        frozenset({"low-l2-hits"}),
+        frozenset({"memory-stalls"}),
+    ),
+    Known("known_l2_good_order", "the same reads, column by column", frozenset(), frozenset({"memory-stalls"})),
     Known("gemm", "torch.matmul, bf16, 4096 x 4096 x 4096", frozenset()),
 )
 
@@ -235,6 +267,10 @@ def launch(torch: Any) -> None:
     kernel("known_tail_wave", 120 << 10)((sms + sms // 8, 1, 1), (1024, 1, 1), big, out, 1 << 26)
     rows = min(int(2.5 * l2) // 512, (1 << 30) // 512)
     kernel("known_l2_misses")((rows // 8, 1, 1), (256, 1, 1), big, out, rows)
+    strip, rows = 4096, 8
+    cols = min(4 * l2, 3 << 28) // (2 * strip * 16)
+    for name in ("known_l2_bad_order", "known_l2_good_order"):
+        kernel(name)((rows * cols, 1, 1), (256, 1, 1), big, big[1 << 24 :], out, rows, cols, strip)
     torch.cuda.synchronize()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.core.memory_report import MemoryRecord
 from stepscope.errors import FormatError, StepscopeError
-from stepscope.readers import memory_arena, memory_snapshot
+from stepscope.readers import memory_arena, memory_events, memory_snapshot
 from stepscope.readers.formats import FORMATS, format_of, head_of
 from stepscope.readers.memory_arena import Arena, Rules
 from stepscope.readers.memory_snapshot import is_mine, read
@@ -208,6 +208,60 @@ def test_a_retry_is_told_from_empty_cache(tmp_path: Path) -> None:
         story.give_back(addr, frames)
         story.alloc(30 * MB, FORWARD)
     assert record_of(tmp_path, story.snapshot()).num_retries == 1
+
+
+def test_where_no_stack_says_who_gave_back_retries_are_not_known(tmp_path: Path) -> None:
+    def after(frames: list[Any]) -> int | None:
+        story = Story()
+        story.free(addr := story.alloc(10 * MB, FORWARD), FORWARD)
+        story.give_back(addr, frames)
+        story.alloc(30 * MB, FORWARD)
+        return record_of(tmp_path, story.snapshot()).num_retries
+
+    assert (after([]), after(FORWARD)) == (None, 1)
+
+
+def test_pools_of_graphs_are_told(tmp_path: Path) -> None:
+    story = Story()
+    story.alloc(10 * MB, FORWARD)
+    pool = story.segment(40 * MB)
+    story.alloc(8 * MB, FORWARD, pool)
+    snapshot = story.snapshot()
+    record = record_of(tmp_path, snapshot)
+    assert (record.pool_bytes, record.pool_free_bytes) == (0, 0), "pools were not recorded, or there are none"
+    for segment in snapshot["segments"]:
+        segment["segment_pool_id"] = (0, 7) if segment["address"] == pool else (0, 0)
+    report = read([source_of(tmp_path / "s.pickle", pickled(snapshot))])
+    assert (report.records[0].pool_bytes, report.records[0].pool_free_bytes) == (40 * MB, 32 * MB)
+    assert dict(report.recordings[0].lines)["in pools of their own"].startswith("41.9 MB at the end")
+
+
+def test_one_list_of_blocks_named_a_thousand_times_is_refused_at_once(tmp_path: Path) -> None:
+    """Kept values are named in two bytes: 10 kB here would be nine million blocks to look at."""
+    block = b"}\x94(\x8c\x04sizeK\x10\x8c\x07addressK\x01\x8c\x05state\x8c\x10active_allocatedu0"
+    blocks = b"]\x94(" + b"h\x00" * 3000 + b"e0"
+    segment = b"}\x94(\x8c\x06deviceK\x00\x8c\x07addressK\x00\x8c\x0atotal_sizeM\x00\x10\x8c\x06blocksh\x01u0"
+    data = b"\x80\x04" + block + blocks + segment + b"}(\x8c\x08segments](" + b"h\x02" * 3000 + b"eu."
+    with pytest.raises(FormatError, match="more than 2,000,000 blocks"):
+        read([source_of(tmp_path / "s.pickle", data)])
+
+
+def test_the_oldest_events_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_events, "MAX_EVENTS", 10)
+    story = training(3)
+    report = read([source_of(tmp_path / "s.pickle", pickled(story.snapshot()))])
+    note = f"the oldest {len(story.events) - 10} events were left out"
+    assert any(line.startswith(note) for line in report.recordings[0].notes)
+
+
+def test_a_device_of_unknown_size_is_said_to_be_one(tmp_path: Path) -> None:
+    def notes(story: Story) -> str:
+        return " ".join(read([source_of(tmp_path / "s.pickle", pickled(story.snapshot()))]).recordings[0].notes)
+
+    assert "does not say how large the device is" in notes(training(1))
+    story = training(1)
+    story.oom(1 << 40, device_free=MB)
+    assert "how large the device is" not in notes(story)
 
 
 def test_expandable_segments_grow_and_are_cut(tmp_path: Path) -> None:

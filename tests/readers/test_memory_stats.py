@@ -57,6 +57,12 @@ def test_several_devices_and_the_devices_size(tmp_path: Path) -> None:
         assert [(one.device, one.peak_bytes, one.capacity_bytes) for one in report.records] == [(0, 9000, 16000), (1, 1, None)]
 
 
+@pytest.mark.parametrize(("names", "devices"), [(("cuda:3", "cuda:1"), [3, 1]), (("7", "2"), [7, 2]), (("first", "2"), [0, 1])])
+def test_devices_have_the_numbers_that_they_are_named_by(tmp_path: Path, names: tuple[str, str], devices: list[int]) -> None:
+    report = read([source_of(tmp_path / "two.json", json.dumps(dict.fromkeys(names, FLAT)).encode())])
+    assert [one.device for one in report.records] == devices
+
+
 @pytest.mark.parametrize(
     "text",
     [

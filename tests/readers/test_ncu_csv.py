@@ -204,6 +204,89 @@ def test_what_is_no_number_is_not_zero(text: str) -> None:
     assert number_of(text) is None
 
 
+STALL, ISSUE = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio", ("inst", "1.0")
+EVERY = ("selected", "not_selected", "wait", "long_scoreboard", "short_scoreboard", "barrier")
+
+
+def test_stalls_are_shares_only_of_all_of_them(tmp_path: Path) -> None:
+    """A metric that was asked for alone is not 100 % of the warps' time."""
+
+    def stalls(metrics: dict[str, tuple[str, str]]) -> dict[str, float]:
+        return dict(read(wide(tmp_path, metrics)).kernels[0].stalls)
+
+    alone = {STALL.format("long_scoreboard"): ("inst", "2.0")}
+    assert stalls(alone) == {}
+    latency = {"smsp__average_warp_latency_per_inst_issued.ratio": ("cycle", "10.0")}
+    assert stalls(alone | latency) == {"long_scoreboard": 0.2}
+    whole = {STALL.format(reason): ISSUE for reason in EVERY}
+    assert stalls(whole) == {reason: pytest.approx(1 / 6) for reason in EVERY}
+    again = {STALL.format(f"{reason}_not_issued"): ISSUE for reason in EVERY}
+    assert stalls(whole | again) == stalls(whole), "the same time, counted another way"
+    sampled = {f"smsp__pcsamp_warps_issue_stalled_{reason}": ("", "5") for reason in EVERY}
+    assert stalls(sampled) == stalls(whole)
+    assert stalls({"smsp__pcsamp_warps_issue_stalled_wait": ("", "5")}) == {}
+    percent = {"smsp__warp_issue_stalled_barrier_per_warp_active.pct": ("%", "37.5")}
+    assert stalls(percent) == {"barrier": 0.375}, "as the table for users of nvprof names it"
+
+
+def test_tensor_pipes_of_all_generations(tmp_path: Path) -> None:
+    def pipe(metrics: dict[str, str]) -> float | None:
+        kernel = read(wide(tmp_path, {"launch__waves_per_multiprocessor": ("", "2")} | {k: ("%", v) for k, v in metrics.items()}))
+        return kernel.kernels[0].tensor_pipe
+
+    whole = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
+    blackwell = "sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_elapsed"
+    half = "sm__inst_executed_pipe_tensor_op_hmma.avg.pct_of_peak_sustained_active"
+    assert pipe({}) is None
+    assert pipe({whole: "52.36", blackwell: "59.93"}) == pytest.approx(0.5993)
+    assert pipe({whole: "69.19", blackwell: "0"}) == pytest.approx(0.6919)
+    assert pipe({half: "40"}) == pytest.approx(0.4)
+    assert pipe({half: "0"}) is None, "other types of operation were not asked for"
+    assert pipe({whole: "0"}) == 0
+
+
+def test_a_limit_of_zero_blocks_is_none(tmp_path: Path) -> None:
+    limits = {"registers": "4", "shared_mem": "8", "warps": "16", "blocks": "32", "barriers": "0"}
+    metrics = {f"launch__occupancy_limit_{name}": ("block", value) for name, value in limits.items()}
+    (kernel,) = read(wide(tmp_path, metrics | {"sm__maximum_warps_per_active_cycle_pct": ("%", "25")})).kernels
+    assert (kernel.limiters, kernel.blocks_per_multiprocessor) == (("registers",), 4)
+
+
+def test_decimal_commas_are_refused_not_misread(tmp_path: Path) -> None:
+    """1.024 is a thousand there, and 78,91 no number here."""
+    metrics = {"gpu__time_duration.sum": ("us", "78,91"), "launch__waves_per_multiprocessor": ("", "1.024")}
+    with pytest.raises(FormatError, match=r"decimal commas.*LC_ALL=C"):
+        read(wide(tmp_path, metrics))
+    one = wide(tmp_path, metrics).read_text()
+    other = wide(tmp_path, {"gpu__time_duration.sum": ("us", "78.91")}).read_text()
+    path = tmp_path / "both.csv"
+    path.write_text(one + other)
+    report = read(path)
+    assert [kernel.duration_ns for kernel in report.kernels] == [78_910]
+    assert any(note.startswith("1 launches have decimal commas") for note in report.recordings[0].notes)
+
+
+@needs_shared
+def test_details_with_decimal_commas_are_refused_too(tmp_path: Path) -> None:
+    text = DETAILS.read_text()
+    path = tmp_path / "details.csv"
+    path.write_text(text.replace('"%","64.75"', '"%","64,75"').replace('"%","61.96"', '"%","61,96"'))
+    assert len(read(path).kernels) == len(read(DETAILS).kernels) - 1
+
+
+def test_without_the_line_of_units_times_and_bytes_are_not_told(tmp_path: Path) -> None:
+    path = wide(tmp_path, {"gpu__time_duration.sum": ("us", "78.91"), "launch__waves_per_multiprocessor": ("", "2.5")})
+    names, _, row = path.read_text().splitlines()
+    path.write_text(f"{names}\n{row}\n")
+    report = read(path)
+    assert (report.kernels[0].duration_ns, report.kernels[0].waves) == (None, 2.5)
+    assert any("without its line of units" in note for note in report.recordings[0].notes)
+
+
+def test_labels_of_2020() -> None:
+    assert metric_of_label("SM [%]", "%") == "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+
+
 def test_labels_with_two_meanings_go_by_their_unit() -> None:
     assert metric_of_label("DRAM Throughput", "%") is not None
     assert metric_of_label("DRAM Throughput", "byte/second") is None

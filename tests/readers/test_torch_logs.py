@@ -176,6 +176,14 @@ def test_a_guard_keeps_the_users_line_and_torchs_hint() -> None:
     assert (guard.text, guard.code, guard.place, guard.hint) == ("s.i == 0", "s.i += 1", "mp/b.py:28", "make it a tensor")
 
 
+def test_a_break_of_2_4_has_its_reason_at_the_end_of_the_compilers_stack(tmp_path: Path) -> None:
+    told = ["Graph break: from user code at:", '  File "/a/m.py", line 7, in g', "    if x.item():", ""]
+    told += ["Traceback (most recent call last):", '  File "/usr/torch/_dynamo/exc.py", line 221, in unimplemented']
+    told += ["    raise Unsupported(msg)", "torch._dynamo.exc.Unsupported: Tensor.item"]
+    (place,) = read(tmp_path, "".join(line(text, kind="graph_breaks") for text in told)).break_places()
+    assert (place.told.place, place.told.code, place.told.reason) == ("/a/m.py:7", "if x.item():", "Tensor.item")
+
+
 def test_a_break_inside_a_package_tells_who_called_it(tmp_path: Path) -> None:
     place = "/env/lib/python3.11/site-packages/lib/layer.py:9"
     text = [

@@ -37,10 +37,11 @@ def test_the_real_log_names_function_guard_dimension_and_limit() -> None:
     assert "size of tensor x at dimension 0: 8, 16, 24" in advice.evidence[1]
     assert (advice.weight, advice.bound) == (None, "host")
     item, printed = graph_breaks.advise(given)
-    assert item.summary == "torch.compile broke off at train/artifacts.py:61: if y.sum().item() > 0:"
+    assert item.summary == "torch.compile broke off at train/artifacts.py:61."
+    assert item.evidence[0] == "graph break at train/artifacts.py:61 (if y.sum().item() > 0:); 8 times while compiling"
     assert "torch.where" in item.action
     assert "capture_scalar_outputs = True" in item.action
-    assert 'train/artifacts.py:63: print("break")' in printed.evidence[0]
+    assert 'train/artifacts.py:63 (print("break"))' in printed.evidence[0]
     assert all("train/artifacts.py:6" in line for one in (item, printed) for line in one.evidence)
 
 
@@ -89,8 +90,8 @@ def test_each_kind_of_guard_has_its_own_action(guard: str, words: str) -> None:
 
 
 def test_pieces_after_a_break_belong_to_the_function_they_are_of() -> None:
-    def piece(name: str, place: str, frame: int) -> Compile:
-        return Compile(id=f"{frame}/1", function=name, place=place, guards=(guard_of("y == 1"),))
+    def piece(name: str, place: str, frame: int, number: int = 1) -> Compile:
+        return Compile(id=f"{frame}/{number}", function=name, place=place, guards=(guard_of("y == 1"),))
 
     told = [
         Compile(id="0/0", function="forward", place="m.py:3"),
@@ -98,8 +99,16 @@ def test_pieces_after_a_break_belong_to_the_function_they_are_of() -> None:
         piece("torch_dynamo_resume_in_forward_at_34", "m.py:34", 2),
         piece("torch_dynamo_resume_in_forward_at_36", "m.py:36", 3),
     ]
+    assert recompilation.advise(beside(*told)) == (), "each piece learned once that y changes"
+    told.append(piece("torch_dynamo_resume_in_forward_at_36", "m.py:36", 3, number=2))
     (advice,) = recompilation.advise(beside(*told))
-    assert advice.summary.startswith("forward (m.py:30) was compiled again 2 times, 2 of them pieces")
+    assert advice.summary.startswith("forward (m.py:30) was compiled again 3 times, 3 of them pieces")
+
+
+def test_logs_without_ids_count_by_name() -> None:
+    told = [Compile(id=f"?{n}/0", function="f", place="m.py:3", guards=(guard_of("y == 1"),)) for n in (1, 2)]
+    assert len(recompilation.advise(beside(*told))) == 1
+    assert recompilation.advise(beside(told[0])) == ()
 
 
 def test_a_limit_that_counters_alone_tell_is_said_without_a_name() -> None:
@@ -117,6 +126,17 @@ def test_many_breaks_are_named_and_not_all_spelled_out() -> None:
     assert len(advice) == graph_breaks.POLICY.most_advice
     assert advice[-1].evidence[-1].startswith("graph breaks at 11 more places: m.py:14, m.py:15")
     assert all(one.action == "torch says: Do it." for one in advice)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [("Tensor.item", ""), ("call_method TensorVariable() item [] {}", ""), ("no reason told", "if x.sum().item() > 0:")],
+)
+def test_items_of_older_versions_have_the_same_mend(reason: str, code: str) -> None:
+    (advice,) = graph_breaks.advise(beside(breaks=(Break(id="0/0", place="m.py:1", reason=reason, code=code),)))
+    assert advice.action.startswith("keep the value on the device")
+    (other,) = graph_breaks.advise(beside(breaks=(Break(id="0/0", place="m.py:1", reason="No", code=code),)))
+    assert other.action.startswith("remove it")
 
 
 def test_a_counted_break_says_that_its_place_was_not_told() -> None:

@@ -34,6 +34,13 @@ def test_small_grid_is_its_own_cause() -> None:
     assert advice.evidence == ("k (100%): 32 blocks on 132 multiprocessors, 0.12 waves; these have work in 21% of its time",)
 
 
+def test_a_grid_that_nearly_fills_the_device_is_not_small() -> None:
+    assert advise(beside(kernel(waves=0.97, occupancy=0.9))) == ()
+    assert advise(beside(kernel(waves=0.97, occupancy=0.45, theoretical_occupancy=0.5))), (
+        "one block a multiprocessor, half its warps"
+    )
+
+
 def test_warps_that_end_early() -> None:
     (advice,) = advise(beside(kernel(occupancy=0.3)))
     assert "end early" in advice.summary

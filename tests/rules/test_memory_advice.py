@@ -18,11 +18,19 @@ from stepscope.rules import fragmentation, memory_growth, memory_pressure
 from tests.memory_snapshots import FORWARD, MB, Story, pickled, source_of, training
 from tests.shared_data import SHARED, needs_shared
 
+GB = 1 << 30
 RULES = (memory_pressure, fragmentation, memory_growth)
 
 
-def told(tmp_path: Path, story: Story) -> Beside:
-    return Beside(memory=read([source_of(tmp_path / "s.pickle", pickled(story.snapshot()))]))
+def told(tmp_path: Path, story: Story | dict[str, Any]) -> Beside:
+    snapshot = story.snapshot() if isinstance(story, Story) else story
+    return Beside(memory=read([source_of(tmp_path / "s.pickle", pickled(snapshot))]))
+
+
+def only_record(beside: Beside) -> MemoryRecord:
+    assert beside.memory is not None
+    (record,) = beside.memory.records
+    return record
 
 
 def counters(**fields: Any) -> Beside:
@@ -126,15 +134,62 @@ def test_memory_that_ran_out_because_it_was_full_is_not_fragmentation(tmp_path: 
 
 
 def test_a_cache_that_is_in_nobodys_way_is_not_fragmentation() -> None:
-    loose = {"peak_bytes": 40 * MB, "reserved_bytes": 70 * MB}
+    loose = {"peak_bytes": 40 * GB, "reserved_bytes": 70 * GB}
     assert only(fragmentation.advise(counters(**loose))).weight == pytest.approx(3 / 7)
-    assert fragmentation.advise(counters(**loose, capacity_bytes=200 * MB)) is None
-    assert fragmentation.advise(counters(peak_bytes=60 * MB, reserved_bytes=70 * MB)) is None
-    assert fragmentation.advise(counters(peak_bytes=60 * MB)) is None
+    assert fragmentation.advise(counters(**loose, capacity_bytes=200 * GB)) is None
+    assert fragmentation.advise(counters(peak_bytes=60 * GB, reserved_bytes=70 * GB)) is None
+    assert fragmentation.advise(counters(peak_bytes=60 * GB)) is None
+    few = {"peak_bytes": 400 * MB, "reserved_bytes": 1300 * MB}
+    assert fragmentation.advise(counters(**few)) is None, "less than a gigabyte, on a device of which nothing is known"
+    assert fragmentation.advise(counters(**few, capacity_bytes=2000 * MB)) is not None
+
+
+def test_the_monitors_size_of_the_device_counts_for_fragmentation_too() -> None:
+    loose = counters(peak_bytes=40 * GB, reserved_bytes=70 * GB)
+    assert fragmentation.advise(monitored(loose, 150_000)) is None
+    assert fragmentation.advise(monitored(loose, 80_000)) is not None
+
+
+def test_what_a_graphs_pool_has_free_is_not_fragmentation(tmp_path: Path) -> None:
+    """A captured graph's tensors are free to the allocator, and used by every replay."""
+    story = Story()
+    story.alloc(2000 * MB, FORWARD)
+    captured = story.segment(4000 * MB)
+    story.free(story.alloc(100 * MB, FORWARD, captured), FORWARD)
+    assert only(fragmentation.advise(told(tmp_path, story))).weight == pytest.approx(3900 / 6000)
+    own = story.snapshot()
+    for segment in own["segments"]:
+        segment["segment_pool_id"] = (0, 1) if segment["address"] == captured else (0, 0)
+    record = only_record(told(tmp_path, own))
+    assert (record.pool_bytes, record.pool_free_bytes) == (4000 * MB, 4000 * MB)
+    assert fragmentation.advise(told(tmp_path, own)) is None
+
+
+def test_memory_that_ran_out_beside_a_graphs_pool_is_not_fragmentation(tmp_path: Path) -> None:
+    story = Story()
+    story.alloc(2000 * MB, FORWARD)
+    captured = story.alloc(400 * MB, FORWARD)
+    story.free(captured, FORWARD)
+    story.alloc(3000 * MB, FORWARD)
+    story.oom(300 * MB, device_free=0)
+    assert "ran out" in only(fragmentation.advise(told(tmp_path, story))).summary
+    own = story.snapshot()
+    for segment in own["segments"]:
+        segment["segment_pool_id"] = (0, 1) if segment["address"] == captured else (0, 0)
+    assert fragmentation.advise(told(tmp_path, own)) is None
+
+
+def test_of_several_recordings_the_one_in_trouble_is_named_and_its_peak_told() -> None:
+    calm = MemoryRecord(format="memory-snapshot", label="rank0.pickle", peak_bytes=9 * GB, held={"weights": 9 * GB}, num_ooms=0)
+    out = replace(calm, label="rank1.pickle", device=1, peak_bytes=8 * GB, held={"activations": 8 * GB}, num_ooms=1)
+    advice = only(memory_pressure.advise(Beside(memory=MemoryReport(records=(calm, out)))))
+    assert advice.summary.endswith("held at the peak (rank1.pickle, device 1)")
+    assert "checkpoint activations" in advice.action
+    assert any("of 8.59 GB (rank1.pickle, device 1): activations 100%" in line for line in advice.evidence)
 
 
 def test_expandable_segments_that_are_on_are_not_advised() -> None:
-    beside = counters(peak_bytes=40 * MB, reserved_bytes=70 * MB, expandable=True)
+    beside = counters(peak_bytes=40 * GB, reserved_bytes=70 * GB, expandable=True)
     assert "expandable" not in only(fragmentation.advise(beside)).action
 
 

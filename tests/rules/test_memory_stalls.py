@@ -18,6 +18,14 @@ def test_latency_with_idle_memory() -> None:
     assert advice.evidence == ("k (100%): 60% of the warps' time waits for loads, with 30% of the DRAM's peak in use",)
 
 
+def test_a_kernel_that_stays_on_its_multiprocessors_is_judged() -> None:
+    assert len(advise(beside(kernel(stalls=WAITS, waves=0.97)))) == 1
+
+
+def test_one_stall_alone_is_enough_where_no_other_can_be_more() -> None:
+    assert len(advise(beside(kernel(stalls={"long_scoreboard": 0.55})))) == 1
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -30,6 +38,7 @@ def test_latency_with_idle_memory() -> None:
         {"stalls": {}},
         {"stalls": {"long_scoreboard": 0.25, "wait": 0.2, "selected": 0.55}},
         {"stalls": {"long_scoreboard": 0.35, "barrier": 0.45, "selected": 0.2}},
+        {"stalls": {"long_scoreboard": 0.35}},  # What the rest is was not collected: it may be more.
         {"dram_throughput": None},
     ],
 )

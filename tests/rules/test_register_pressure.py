@@ -24,6 +24,7 @@ def test_a_few_spills_and_counted_zero_are_nothing() -> None:
 def test_local_memory_where_spills_were_not_counted() -> None:
     (advice,) = advise(beside(kernel(local_bytes=32 * 1000.0, **SECTORS)))
     assert advice.evidence == ("k (100%): 50% of its L1 traffic is local memory",)
+    assert "or arrays indexed at run time" in advice.summary, "which of the two was not counted"
     assert advise(beside(kernel(local_bytes=32 * 50.0, **SECTORS))) == ()
     assert advise(beside(kernel(local_bytes=32 * 1000.0))) == (), "a share of what was not measured"
     assert advise(beside(kernel())) == ()

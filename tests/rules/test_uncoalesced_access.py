@@ -30,8 +30,12 @@ def test_strided_loads() -> None:
     (advice,) = advise(beside(copy(32, 4, dram_throughput=0.9)))
     assert advice.code == "uncoalesced-access"
     share = (32 - 4) / (32 + 4)
-    sides = "32 sectors a load where 4 would do, 4 sectors a store where 4 would do"
+    sides = "32 sectors a load where 4 would do"
     assert advice.evidence == (f"k (100%): {sides}; {share:.0%} of the sectors moved without need",)
+
+
+def test_silent_where_arithmetic_is_the_bound() -> None:
+    assert advise(beside(copy(32, 4, fma_pipe=0.7))) == ()
 
 
 def test_coalesced_loads_of_any_width() -> None:

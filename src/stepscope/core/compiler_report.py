@@ -18,6 +18,7 @@ from stepscope.core.recording import Recording
 RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d{1,9})+")
 """The rest of a function after a graph break."""
 OPEN = (None, "", ())
+NO_REASON = "no reason told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,8 @@ class CompiledFunction:
     recompiles: int
     resumed: int
     """Of these, pieces after a graph break."""
+    most_again: int
+    """The most that one piece, or the function itself, was compiled again: each learns by itself what changes."""
     seconds: float | None
     again_s: float | None
     """Of these, for what was compiled again."""
@@ -288,6 +291,7 @@ def _function(name: str, place: str, parts: Sequence[tuple[Compile, bool]]) -> C
         compiles=max(whole.values(), default=None),
         recompiles=sum(each.is_again for each, _ in mine),
         resumed=sum(each.is_again and is_piece for each, is_piece in mine),
+        most_again=max(Counter(_code(each) for each, _ in mine if each.is_again).values(), default=0),
         seconds=_most((each, each.all_seconds) for each, _ in parts),
         again_s=_most((each, each.all_seconds) for each, _ in parts if each.is_again),
         guards=count_guards(each.guards for each, is_piece in mine if each.guards and not is_piece),
@@ -295,6 +299,11 @@ def _function(name: str, place: str, parts: Sequence[tuple[Compile, bool]]) -> C
         limit=limits[0].limit if limits else None,
         limit_part=limits[0].function if limits else "",
     )
+
+
+def _code(each: Compile) -> tuple[object, ...]:
+    """The piece of code that it is of, within a process; by its name where old logs tell no ids."""
+    return (each.function, each.place) if each.id.startswith("?") else each.frame
 
 
 def _place(several: list[Break]) -> BreakPlace:

@@ -53,6 +53,8 @@ class KernelMetrics:
     """Of the peak of the multiprocessors' busiest unit, over the kernel's time."""
     dram_throughput: float | None = None
     l2_throughput: float | None = None
+    l2_served: float | None = None
+    """Of the L2's peak, in looking up and sending to the multiprocessors alone: what would stay if nothing came from DRAM."""
     l1_throughput: float | None = None
     tensor_pipe: float | None = None
     """Of its peak."""
@@ -65,9 +67,12 @@ class KernelMetrics:
     l1_hits: float | None = None
     """Of the sectors asked for."""
     l2_hits: float | None = None
-    l2_read_hits: float | None = None
     dram_read_bytes: float | None = None
     dram_write_bytes: float | None = None
+    l2_size_bytes: int | None = None
+    """Of the device's L2."""
+    l2_read_bytes: float | None = None
+    """That the multiprocessors got from the L2."""
     l2_bytes: float | None = None
     """Between the multiprocessors and the L2: loads and stores that the L1 did not serve."""
     load_sectors: float | None = None

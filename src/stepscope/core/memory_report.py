@@ -9,9 +9,10 @@ memory-timeline      x           x
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepscope.core.recording import Recording
+from stepscope.core.system_report import SystemReport
 
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS = "weights", "gradients", "optimizer", "activations"
 INPUTS, TEMPORARY, AUTOGRAD, WORKSPACE, UNKNOWN = "inputs", "temporary", "autograd", "workspace", "unknown"
@@ -85,6 +86,10 @@ class MemoryRecord:
     """One block, at the peak: nothing larger is served without asking the driver."""
     split_bytes: int | None = None
     """The most, ever, of free blocks beside used ones: these cannot be given back."""
+    pool_bytes: int | None = None
+    """Of what was reserved at the end: in pools of their own, those of CUDA graphs and of torch.cuda.MemPool."""
+    pool_free_bytes: int | None = None
+    """Of these, in no tensor. A graph that is replayed uses them all the same, and nobody else can."""
     steps: tuple[Step, ...] = ()
     kept_frames: tuple[Holder, ...] = ()
     """Who made what finished steps left behind."""
@@ -132,6 +137,21 @@ class MemoryReport:
         return MemoryReport(
             records=(*self.records, *other.records),
             recordings=(*self.recordings, *other.recordings),
+        )
+
+    def sized(self, system: SystemReport | None) -> MemoryReport:
+        """With the device's memory from the machine's own monitor, where a record does not know it.
+
+        Monitors number devices otherwise than a process does that sees some of them alone: sizes that differ tell nothing.
+        """
+        devices = () if system is None else system.devices
+        sizes = {device.memory_total_bytes for device in devices if device.memory_total_bytes}
+        if len(sizes) != 1:
+            return self
+        size = round(sizes.pop())
+        return replace(
+            self,
+            records=tuple(record if record.capacity_bytes else replace(record, capacity_bytes=size) for record in self.records),
         )
 
     @property

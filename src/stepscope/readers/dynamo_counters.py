@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from stepscope.core.compiler_report import Break, CacheUse, CompilerReport, Counted
+from stepscope.core.compiler_report import NO_REASON, Break, CacheUse, CompilerReport, Counted
 from stepscope.core.recording import Table
 from stepscope.errors import FormatError
 from stepscope.readers.source import Source
@@ -107,7 +107,7 @@ def _counted(path: str, sections: Mapping[str, Mapping[str, int]]) -> Counted:
 
 def _break(text: str) -> Break:
     reason, explanation, hints = reason_in(("Reason: " + text).split("\n"))
-    return Break(id="", reason=reason or "no reason told", explanation=explanation, hints=hints)
+    return Break(id="", reason=reason or NO_REASON, explanation=explanation, hints=hints)
 
 
 def _caches(path: str, sections: Mapping[str, Mapping[str, int]]) -> Iterator[CacheUse]:

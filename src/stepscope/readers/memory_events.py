@@ -17,6 +17,10 @@ from stepscope.errors import FormatError
 
 MAX_SIZE = 1 << 62
 MAX_DEVICES = 64
+MAX_EVENTS = 4_000_000
+"""Of a device, the newest."""
+MAX_BLOCKS = 2_000_000
+"""Of all segments. A pickle may name one list a million times: two bytes there, and a million blocks to look at here."""
 ALLOC, FREE, FREED = "alloc", "free_requested", "free_completed"
 SEGMENT, SEGMENT_FREE, MAP, UNMAP, OOM = "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom"
 PLACED = (ALLOC, FREE, FREED, SEGMENT, SEGMENT_FREE, MAP, UNMAP)
@@ -50,6 +54,8 @@ class Segment:
     expandable: bool
     blocks: list[Block] = field(default_factory=list)
     """Those in use."""
+    has_own_pool: bool = False
+    """Of a CUDA graph, or of a torch.cuda.MemPool: nothing else is served from it."""
 
 
 @dataclass(slots=True)
@@ -62,6 +68,8 @@ class DeviceHistory:
     settings: dict[str, Any]
     num_bad: int = 0
     """Events and blocks that make no sense."""
+    left_out: int = 0
+    """Events before the newest MAX_EVENTS."""
 
 
 def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
@@ -74,6 +82,8 @@ def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
         )
     by_device: dict[int, DeviceHistory] = {}
     settings = _dict(snapshot.get("allocator_settings"))
+    if sum(1 + len(_list(_dict(each).get("blocks"))) for each in snapshot["segments"]) > MAX_BLOCKS:
+        raise FormatError(f"{label}: its segments name more than {MAX_BLOCKS:,} blocks: no device has as many")
     num_lost = 0
     for each in snapshot["segments"]:
         device = _int(each.get("device", 0)) if isinstance(each, dict) else None
@@ -85,7 +95,8 @@ def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
     for device, trace in enumerate(_list(snapshot.get("device_traces"))[:MAX_DEVICES]):
         if isinstance(trace, list) and trace:
             mine = by_device.setdefault(device, DeviceHistory(device, [], [], [], settings))
-            mine.events = list(_events(mine, trace))
+            mine.left_out = max(0, len(trace) - MAX_EVENTS)
+            mine.events = list(_events(mine, trace[mine.left_out :]))
     for device, mine in by_device.items():
         mine.num_bad += num_lost
         mine.optimizer_ends = _optimizer_ends(snapshot.get("external_annotations"), device)
@@ -102,7 +113,9 @@ def _take_segment(mine: DeviceHistory, told: dict[Any, Any]) -> None:
     if addr is None or size is None:
         mine.num_bad += 1
         return
-    segment = Segment(addr, size, told.get("is_expandable") is True)
+    pool = told.get("segment_pool_id")
+    has_own_pool = isinstance(pool, tuple | list) and any(type(part) is int and part != 0 for part in pool[:2])
+    segment = Segment(addr, size, told.get("is_expandable") is True, has_own_pool=has_own_pool)
     at = addr
     for each in _list(told.get("blocks")):
         block = _dict(each)

@@ -132,8 +132,11 @@ def _optimizer_runs(found: Passes) -> list[int]:
 
 def classify(replay: Replay, found: Passes, bounds: list[int]) -> None:
     """Sets category, label and step of every allocation."""
+    known: dict[int, Origin] = {}
     for one in replay.allocations:
-        made = origin(one.frames) if one.start == BEFORE else found.origins[one.start]
+        made = known.get(id(one.frames)) if one.start == BEFORE else found.origins[one.start]
+        if made is None and one.start == BEFORE:
+            made = known[id(one.frames)] = origin(one.frames)
         assert made is not None, one.addr
         one.label = made.label
         one.category = _category(one, made, found, replay)

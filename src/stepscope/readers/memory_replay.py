@@ -27,7 +27,6 @@ from stepscope.readers.memory_events import (
 
 BEFORE = -1
 """The place of what happened before the first event."""
-MAX_EVENTS = 4_000_000
 MAX_SEGMENTS = 200_000
 MAX_LIVE = 1_000_000
 
@@ -68,8 +67,6 @@ class Replay:
     """Allocations that were there before the first event."""
     num_odd: int
     """Events that contradict the ones before."""
-    left_out: int
-    """Events beyond the limit."""
 
     @property
     def peak_bytes(self) -> int:
@@ -81,8 +78,7 @@ class Replay:
 
 def replayed(history: DeviceHistory) -> Replay:
     """The whole, and then once more up to the peak, for the free blocks there."""
-    left_out = max(0, len(history.events) - MAX_EVENTS)
-    events = history.events[left_out:]
+    events = history.events
     run = _Run(history, events)
     run.go(len(events))
     peak = max(range(len(run.held)), key=run.held.__getitem__) - 1
@@ -102,7 +98,6 @@ def replayed(history: DeviceHistory) -> Replay:
         capacity_bytes=run.capacity_bytes,
         num_before=run.num_before,
         num_odd=run.num_odd,
-        left_out=left_out,
     )
 
 
@@ -219,21 +214,26 @@ class _Run:
 def _retries(history: DeviceHistory, events: list[Event]) -> int | None:
     """Times that segments were given back just before one was asked for, or before memory ran out, and nobody asked for it.
 
-    None where the allocator's own collection may have done it.
+    None where the allocator's own collection may have done it, and where no stack says who did.
     """
     if history.settings.get("garbage_collection_threshold") not in (None, 0, 0.0):
         return None
-    count, given_back = 0, False
+    count, given_back, by_nobody, is_told = 0, False, False, True
     for event in events:
         if event.action in (SEGMENT_FREE, UNMAP):
-            given_back = given_back or not _is_asked(event.frames)
+            asked = _is_asked(event.frames)
+            given_back, by_nobody = given_back or asked is False, by_nobody or asked is None
         else:
-            count += given_back and event.action in (SEGMENT, MAP, OOM)
-            given_back = False
-    return count
+            follows = event.action in (SEGMENT, MAP, OOM)
+            count += given_back and follows
+            is_told = is_told and not (by_nobody and not given_back and follows)
+            given_back = by_nobody = False
+    return count if count or is_told else None
 
 
-def _is_asked(frames: list[Any]) -> bool:
-    """Whether a program's own `empty_cache()` did it, or nothing tells."""
+def _is_asked(frames: list[Any]) -> bool | None:
+    """Whether a program's own `empty_cache()` did it; None where nothing tells."""
     names = [frame.get("name") for frame in frames if isinstance(frame, dict)]
-    return not names or any(isinstance(name, str) and ("empty_cache" in name or "emptyCache" in name) for name in names)
+    if not names:
+        return None
+    return any(isinstance(name, str) and ("empty_cache" in name or "emptyCache" in name) for name in names)

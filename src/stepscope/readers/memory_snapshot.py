@@ -24,7 +24,7 @@ from stepscope.errors import FormatError
 from stepscope.readers.memory_events import DeviceHistory, histories
 from stepscope.readers.memory_phases import Passes, boundaries, classify, passes
 from stepscope.readers.memory_replay import Allocation, Replay, replayed
-from stepscope.readers.memory_words import recording, size_words, whole_text
+from stepscope.readers.memory_words import NO_SIZE, recording, size_words, whole_text
 from stepscope.readers.plain_pickle import PROTOCOLS, load_plain
 from stepscope.readers.source import Source
 
@@ -69,7 +69,7 @@ def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]
         replay = replayed(history)
     except FormatError as problem:
         raise FormatError(f"{label}: {problem}") from None
-    events = history.events[replay.left_out :]
+    events = history.events
     found = passes(events)
     bounds = boundaries(history, events, found)
     classify(replay, found, bounds)
@@ -80,6 +80,9 @@ def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]
     reserved = replay.reserved[replay.peak + 1]
     knows_reserved = bool(history.segments)
     has_events = bool(events)
+    own_pools = [segment for segment in history.segments if segment.has_own_pool]
+    in_own_pools = sum(segment.size for segment in own_pools)
+    used_there = sum(block.size for segment in own_pools for block in segment.blocks)
     record = MemoryRecord(
         format=FORMAT,
         label=label,
@@ -97,6 +100,8 @@ def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]
         free_at_peak_bytes=sum(replay.free_at_peak) if knows_reserved else None,
         largest_free_bytes=max(replay.free_at_peak, default=0) if knows_reserved else None,
         split_bytes=replay.split_bytes if knows_reserved else None,
+        pool_bytes=in_own_pools if knows_reserved else None,
+        pool_free_bytes=max(0, in_own_pools - used_there) if knows_reserved else None,
         steps=tuple(_steps(replay, bounds)),
         kept_frames=_kept(replay, bounds),
         num_retries=replay.num_retries if has_events else None,
@@ -176,7 +181,7 @@ def _expandable(history: DeviceHistory) -> bool | None:
 
 def _curve(history: DeviceHistory, replay: Replay) -> tuple[tuple[float, int, int | None], ...]:
     """The highest of every stretch of time; empty where events have no time."""
-    events = history.events[replay.left_out :]
+    events = history.events
     first, last = (events[0].time_us, events[-1].time_us) if events else (None, None)
     if first is None or last is None or last < first:
         return ()
@@ -211,9 +216,11 @@ def _notes(history: DeviceHistory, replay: Replay, found: Passes, held: dict[str
         )
     if found.has_stacks and held.get(UNKNOWN, 0) > 0.1 * max(sum(held.values()), 1):
         yield "for a part of the peak neither stack nor life tells what it is for; stacks='all' shows the backward pass too"
+    if replay.capacity_bytes is None:
+        yield NO_SIZE
     if history.num_bad:
         yield f"{history.num_bad} entries make no sense and were left out"
     if replay.num_odd:
         yield f"{replay.num_odd} events contradict the ones before; sizes may be off by theirs"
-    if replay.left_out:
-        yield f"the oldest {replay.left_out} events were left out: more than is played again"
+    if history.left_out:
+        yield f"the oldest {history.left_out} events were left out: more than is played again"

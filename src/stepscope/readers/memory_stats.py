@@ -16,7 +16,7 @@ import msgspec
 from stepscope.core.memory_report import MemoryRecord, MemoryReport
 from stepscope.core.recording import Recording
 from stepscope.errors import FormatError
-from stepscope.readers.memory_words import recording, size_words, whole_text
+from stepscope.readers.memory_words import NO_SIZE, recording, size_words, whole_text
 from stepscope.readers.source import Source
 
 FORMAT = "memory-stats"
@@ -28,6 +28,7 @@ MARK = re.compile(
     rb'"(?:allocated|reserved)_bytes(?:\.all\.(?:current|peak|allocated|freed)"|"\s*:\s*\{\s*"(?:all|large_pool|small_pool)")'
 )
 JSON_START = re.compile(rb"[\s\xef\xbb\xbf]*[\[{]")
+NUMBERED = re.compile(r"(?:cuda:?|gpu|device)?[ _]?(\d{1,4})", re.IGNORECASE)
 INSTEAD = "json.dump(torch.cuda.memory_stats(), file) writes what is read"
 
 
@@ -62,6 +63,12 @@ def _devices(told: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         if _count(told, "allocated_bytes.all.peak") is not None:
             yield 0, told
             return
+        named = [(NUMBERED.fullmatch(name), stats) for name, stats in told.items()]
+        if all(number for number, _ in named):
+            for number, stats in named:
+                if number and isinstance(stats, dict) and _count(stats, "allocated_bytes.all.peak") is not None:
+                    yield int(number[1]), stats
+            return
         told = list(told.values())
     if isinstance(told, list):
         for device, stats in enumerate(told):
@@ -93,6 +100,8 @@ def _notes(stats: dict[str, Any]) -> Iterator[str]:
     if now is not None and reserved:
         beside = "" if split is None else f", {size_words(split)} of that beside used blocks"
         yield f"when it was written, {size_words(reserved)} were reserved and {size_words(reserved - now)} of it free{beside}"
+    if not _count(stats, "total_memory"):
+        yield f"{NO_SIZE} (or with total_memory among the counters)"
     yield "counters do not say what holds the peak, nor what was reserved at it; a memory snapshot does"
 
 

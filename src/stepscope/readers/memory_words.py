@@ -38,6 +38,9 @@ def recording(record: MemoryRecord, notes: Iterable[str] = ()) -> Recording:
     )
 
 
+NO_SIZE = "it does not say how large the device is; with nvidia-smi's log beside it, how full the device was is judged too"
+
+
 def size_words(size: float) -> str:
     """4.50 GB, 31.2 MB, 512 B."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -59,7 +62,10 @@ def _lines(record: MemoryRecord) -> Iterable[tuple[str, str]]:
         words = f"{size_words(record.free_at_peak_bytes)} ({record.unused_share:.0%} of what was reserved then){largest}"
         yield "free at the peak", words
     if record.split_bytes is not None:
-        yield "free beside used", f"{size_words(record.split_bytes)} at most: blocks that cannot be given back"
+        yield "free beside used", f"{size_words(record.split_bytes)} at most: beside tensors, so it cannot be given back"
+    if record.pool_bytes:
+        free = "" if record.pool_free_bytes is None else f", {size_words(record.pool_free_bytes)} of it in no tensor"
+        yield "in pools of their own", f"{size_words(record.pool_bytes)} at the end, of CUDA graphs or torch.cuda.MemPool{free}"
     if record.held_bytes is not None:
         yield "at the end", f"{size_words(record.held_bytes)} in tensors"
     yield from _trouble(record)
@@ -69,7 +75,7 @@ def _lines(record: MemoryRecord) -> Iterable[tuple[str, str]]:
 
 def _trouble(record: MemoryRecord) -> Iterable[tuple[str, str]]:
     if record.num_retries is not None:
-        yield "retries", f"{record.num_retries} (the cache given back, the driver asked again)"
+        yield "retries", f"{record.num_retries} (the allocator gave its cache back and asked the driver again)"
     if record.num_ooms is not None:
         asked = "" if record.oom_bytes is None else f"; the last one asked for {size_words(record.oom_bytes)}"
         yield (
@@ -88,11 +94,11 @@ def _tables(record: MemoryRecord) -> Iterable[Table]:
     peak = max(record.peak_bytes, 1)
     if record.held:
         rows = tuple((name, size_words(size), f"{size / peak:.1%}") for name, size in record.by_size if size)
-        yield Table(title="What holds the peak", columns=("for", "bytes", "share"), rows=rows, right=(1, 2))
+        yield Table(title="What holds the peak", columns=("what for", "bytes", "share"), rows=rows, right=(1, 2))
     if record.holders:
         yield Table(
             title="Who made it",
-            columns=("frame", "for", "tensors", "bytes", "share"),
+            columns=("frame", "what for", "tensors", "bytes", "share"),
             rows=tuple(
                 (one.frame, one.category, str(one.num_tensors), size_words(one.size_bytes), f"{one.size_bytes / peak:.1%}")
                 for one in record.holders
@@ -102,7 +108,7 @@ def _tables(record: MemoryRecord) -> Iterable[Table]:
     if record.largest:
         yield Table(
             title="Largest tensors at the peak",
-            columns=("frame", "for", "made in step", "bytes"),
+            columns=("frame", "what for", "made in step", "bytes"),
             rows=tuple(
                 (one.frame or "-", one.category, "-" if one.step is None else str(one.step + 1), size_words(one.size_bytes))
                 for one in record.largest
@@ -112,7 +118,7 @@ def _tables(record: MemoryRecord) -> Iterable[Table]:
     if record.kept_frames:
         yield Table(
             title="Made in finished steps and still held at the end",
-            columns=("frame", "for", "tensors", "bytes"),
+            columns=("frame", "what for", "tensors", "bytes"),
             rows=tuple((one.frame, one.category, str(one.num_tensors), size_words(one.size_bytes)) for one in record.kept_frames),
             right=(2, 3),
         )

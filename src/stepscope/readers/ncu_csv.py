@@ -19,7 +19,7 @@ from stepscope.core.kernel_report import Dim, KernelMetrics, KernelReport
 from stepscope.errors import FormatError
 from stepscope.readers.ncu_labels import metric_of_label
 from stepscope.readers.ncu_metrics import is_wanted, kernel_of
-from stepscope.readers.ncu_units import number_of, scale_of
+from stepscope.readers.ncu_units import has_decimal_comma, number_of, scale_of
 from stepscope.readers.ncu_words import Remark, recording_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -38,6 +38,10 @@ MAX_ERRORS = 5
 HEADER = re.compile(rb'^\s*"?ID"?,"?Process ID"?,"?Process Name"?,"?Host Name"?,"?Kernel Name"?', re.MULTILINE)
 LOG = re.compile(rb"^==PROF== (?:Connected to process|Profiling \"|Disconnected from|Report:)", re.MULTILINE)
 DIM = re.compile(r"\(?\s*(\d{1,10}),\s*(\d{1,10}),\s*(\d{1,10})\s*\)?")
+SCALED = re.compile(r"time_duration|bytes|shared_mem_per|per_second")
+"""Metrics that are printed in whatever unit suits the number."""
+COMMAS = "launches have decimal commas in their numbers and were left out; record or export them with LC_ALL=C"
+UNITS = "launches of a table without its line of units are told without times and bytes"
 EXPORT = "export it with: ncu --import FILE.ncu-rep --csv --page raw > ncu.csv"
 
 
@@ -66,6 +70,7 @@ class Launch:
     grid: Dim | None
     block: Dim | None
     values: dict[str, float] = field(default_factory=dict)
+    has_commas: bool = False
 
 
 @dataclass(slots=True)
@@ -82,7 +87,7 @@ class Draft:
             self.counts[f"launches after the first {MAX_KERNELS} were left out"] += 1
 
     def notes(self) -> tuple[str, ...]:
-        return (*self.problems, *(f"{count} {what}" for what, count in self.counts.items()))
+        return (*self.problems, *(f"{count} {what}" for what, count in self.counts.items() if count))
 
 
 @dataclass(slots=True)
@@ -122,7 +127,7 @@ def _read_one(draft: Draft, source: Source) -> None:
     if stream.problem:
         draft.problems.append(f"{source.label}: {stream.problem}")
     if len(draft.kernels) == before:
-        raise FormatError(_nothing(source.label, table, errors))
+        raise FormatError(_nothing(source.label, table, [COMMAS] if COMMAS in draft.counts else [], errors))
 
 
 def _lines(blocks: Iterable[bytes], counts: Counter[str]) -> Iterator[str]:
@@ -170,13 +175,18 @@ def _take(draft: Draft, table: Table, row: list[str]) -> None:
         draft.counts["rows were cut short and left out"] += 1
     elif table.is_long:
         _take_metric(draft, table, row)
+    elif any(has_decimal_comma(row[place]) for place, _ in table.wanted):
+        draft.counts[COMMAS] += 1
     else:
+        draft.counts[UNITS] += table.scales is None
         draft.add(_wide(table, row))
 
 
 def _wide(table: Table, row: Sequence[str]) -> KernelMetrics:
     values: dict[str, float] = {}
     for place, name in table.wanted:
+        if table.scales is None and SCALED.search(name):
+            continue
         if (value := number_of(row[place])) is not None:
             values[name] = value * (table.scales[place] if table.scales and place < len(table.scales) else 1.0)
     launch = _launch(table, row)
@@ -205,7 +215,9 @@ def _take_metric(draft: Draft, table: Table, row: Sequence[str]) -> None:
         return
     unit = table.cell(row, "Metric Unit")
     metric = metric_of_label(table.cell(row, "Metric Name"), unit)
-    value = number_of(table.cell(row, "Metric Value"))
+    cell = table.cell(row, "Metric Value")
+    value = number_of(cell)
+    launch.has_commas = launch.has_commas or (metric is not None and has_decimal_comma(cell))
     if metric is not None and value is not None and len(launch.values) < MAX_METRICS:
         launch.values.setdefault(metric, value * scale_of(unit))
 
@@ -224,7 +236,10 @@ def _take_rule(draft: Draft, table: Table, row: Sequence[str], rule: str, kernel
 
 def _finish(draft: Draft, table: Table | None) -> None:
     for launch in () if table is None else table.launches.values():
-        draft.add(kernel_of(launch.name, launch.values, device=launch.device, grid=launch.grid, block=launch.block))
+        if launch.has_commas:
+            draft.counts[COMMAS] += 1
+        else:
+            draft.add(kernel_of(launch.name, launch.values, device=launch.device, grid=launch.grid, block=launch.block))
 
 
 def _dim(text: str) -> Dim | None:
@@ -232,9 +247,11 @@ def _dim(text: str) -> Dim | None:
     return None if told is None else (int(told[1]), int(told[2]), int(told[3]))
 
 
-def _nothing(label: str, table: Table | None, errors: Sequence[str]) -> str:
+def _nothing(label: str, table: Table | None, left_out: Sequence[str], errors: Sequence[str]) -> str:
     if errors:
         return f"{label}: Nsight Compute measured no kernel; it says: {'; '.join(errors)}"
+    if left_out:
+        return f"{label}: nothing is left of it: its {'; '.join(left_out)}"
     if table is None:
         return f"{label}: output of Nsight Compute without its CSV table; record with --csv --page raw, or {EXPORT}"
     return f"{label}: Nsight Compute's table has no kernel; see that --kernel-name, --launch-skip, --nvtx-include meet one"

@@ -42,13 +42,13 @@ PERCENT = {
     "issue": ("smsp__issue_active.avg.pct_of_peak_sustained_active",),
     "l1_hits": ("l1tex__t_sector_hit_rate.pct",),
     "l2_hits": ("lts__t_sector_hit_rate.pct",),
-    "l2_read_hits": ("lts__t_sector_op_read_hit_rate.pct",),
 }
 """Fields that are shares, and the metrics in percent that tell them, the best first."""
 PLAIN = {
     "duration_ns": ("gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration.max"),
     "registers": ("launch__registers_per_thread",),
     "waves": ("launch__waves_per_multiprocessor",),
+    "l2_read_bytes": ("l1tex__m_xbar2l1tex_read_bytes.sum",),
     "dram_read_bytes": ("dram__bytes_read.sum",),
     "dram_write_bytes": ("dram__bytes_write.sum",),
     "global_load_sectors": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",),
@@ -63,7 +63,11 @@ PLAIN = {
     "spill_instructions": ("sass__inst_executed_register_spilling", "derived__local_spilling_requests"),
     "instructions": ("smsp__inst_executed.sum",),
 }
-WHOLE = {"warp_size": ("device__attribute_warp_size",), "num_multiprocessors": ("launch__sm_count",)}
+WHOLE = {
+    "warp_size": ("device__attribute_warp_size",),
+    "num_multiprocessors": ("launch__sm_count",),
+    "l2_size_bytes": ("device__attribute_l2_cache_size",),
+}
 LIMITS = {
     "registers": "launch__occupancy_limit_registers",
     "shared memory": "launch__occupancy_limit_shared_mem",
@@ -73,6 +77,7 @@ LIMITS = {
 }
 SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic")
 LOCAL = tuple(f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st"))
+L2_OUT = tuple(f"lts__{what}.avg.pct_of_peak_sustained_elapsed" for what in ("t_sectors", "lts2xbar_cycles_active"))
 MOVED = ("l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__m_l1tex2xbar_write_bytes.sum")
 REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_{}.sum"
 USED_BYTES = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}.ratio"
@@ -88,8 +93,23 @@ VECTOR = {
     for op, flops in FLOPS.items()
 }
 TENSOR = re.compile(r"sm__ops_path_tensor_src_(?!int)\w{1,80}\.sum")
-STALL = re.compile(r"smsp__average_warps?(?:_latency)?_issue_stalled_(\w{1,40}?)(?:_per_issue_active)?\.ratio")
+TENSOR_PARTS = re.compile(
+    r"sm__(?:inst_executed_pipe_tensor_op_\w{1,20}|pipe_tensor_op_\w{1,20}?_cycles_active)"
+    r"\.avg\.pct_of_peak_sustained_(?:active|elapsed)"
+)
+"""By type of operation."""
+TENSOR_5 = tuple(f"sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_{of}" for of in ("elapsed", "active"))
+"""Where tcgen05 runs, on Blackwell."""
+STALL = re.compile(
+    r"smsp__average_warps?(?:_latency)?_issue_stalled_(?!\w{1,40}_not_issued)(\w{1,40}?)(?:_per_issue_active)?\.ratio"
+)
+STALL_SHARE = re.compile(r"smsp__(?:average_)?warps?_issue_stalled_(?!\w{1,40}_not_issued)(\w{1,40}?)_per_warp_active\.pct")
 SAMPLED_STALL = re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w{1,40}?)(?<!_not_issued)")
+LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"
+"""What all stalls add up to, the issue itself with them."""
+COMMON = frozenset({"selected", "not_selected", "wait", "long_scoreboard", "short_scoreboard", "barrier"})
+"""Stalls of every generation of devices: where one of them is missing, a part was collected."""
+PATTERNS = (TENSOR, TENSOR_PARTS, STALL, STALL_SHARE, SAMPLED_STALL)
 EXACT = frozenset(
     {
         *(name for names in (*PERCENT.values(), *PLAIN.values(), *WHOLE.values()) for name in names),
@@ -98,7 +118,7 @@ EXACT = frozenset(
         *LOCAL,
         *MOVED,
         *(pattern.format(op) for pattern in (REQUESTS, USED_BYTES) for op in ("ld", "st")),
-        *(ACTIVE, *ELAPSED, *PEAK_DRAM, CYCLES),
+        *(ACTIVE, *ELAPSED, *PEAK_DRAM, CYCLES, LATENCY, *TENSOR_5, *L2_OUT),
         *(f"{name}.{ending}" for name in VECTOR for ending in ("sum", "sum.per_cycle_elapsed")),
         *(f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz"),
     }
@@ -107,16 +127,17 @@ EXACT = frozenset(
 
 def is_wanted(name: str) -> bool:
     """Whether a field is made of this metric."""
-    return name in EXACT or any(pattern.fullmatch(name) for pattern in (TENSOR, STALL, SAMPLED_STALL))
+    return name in EXACT or any(pattern.fullmatch(name) for pattern in PATTERNS)
 
 
 def kernel_of(name: str, values: Values, *, device: str | None = None, grid: Dim | None, block: Dim | None) -> KernelMetrics:
     """The kernel that these metrics are of."""
     fields: dict[str, float | None] = {field: _share(_first(values, names)) for field, names in PERCENT.items()}
+    fields["tensor_pipe"] = _tensor_pipe(values, fields["tensor_pipe"])
     fields |= {field: _positive(_first(values, names)) for field, names in PLAIN.items()}
     whole = {field: _whole(_first(values, names)) for field, names in WHOLE.items()}
     loads, stores = _sectors(values, "ld"), _sectors(values, "st")
-    limits = {limiter: values[metric] for limiter, metric in LIMITS.items() if metric in values}
+    limits = {limiter: values[metric] for limiter, metric in LIMITS.items() if values.get(metric, 0.0) > 0}
     return KernelMetrics(
         name=name,
         device=device,
@@ -124,10 +145,12 @@ def kernel_of(name: str, values: Values, *, device: str | None = None, grid: Dim
         block=block or _dim(values, "block"),
         warp_size=whole["warp_size"] or 32,
         num_multiprocessors=whole["num_multiprocessors"],
+        l2_size_bytes=whole["l2_size_bytes"],
         shared_bytes=_sum(values, SHARED),
         limiters=_limiters(limits, fields["theoretical_occupancy"]),
         blocks_per_multiprocessor=min(limits.values(), default=None) if len(limits) >= len(LIMITS) - 1 else None,
         active=_ratio(values.get(ACTIVE), _first(values, ELAPSED)),
+        l2_served=_share(max((values[name] for name in L2_OUT), default=None)) if all(n in values for n in L2_OUT) else None,
         stalls=stall_shares(values),
         l2_bytes=_sum(values, MOVED),
         load_sectors=loads[0],
@@ -144,16 +167,33 @@ def kernel_of(name: str, values: Values, *, device: str | None = None, grid: Dim
 
 
 def stall_shares(values: Values) -> dict[str, float]:
-    """Of a warp's time between two instructions, by what it waited for; by samples where the averages were not collected."""
-    for pattern in (STALL, SAMPLED_STALL):
-        found: dict[str, float] = {}
-        for name, value in values.items():
-            if (told := pattern.fullmatch(name)) and value >= 0:
-                reason = told[1].removesuffix("s") if told[1] == "no_instructions" else told[1]
-                found[reason] = max(value, found.get(reason, 0.0))
-        if total := sum(found.values()):
-            return {reason: value / total for reason, value in sorted(found.items(), key=lambda one: -one[1])}
-    return {}
+    """Of a warp's time between two instructions, by what it waited for; by samples where the averages were not collected.
+
+    Where a part of the reasons was collected, and not what all add up to, nothing tells their shares.
+    """
+    if found := _stalls(values, STALL):
+        if found.keys() >= COMMON:
+            return _shares(found, sum(found.values()))
+        if LATENCY in values:
+            return _shares(found, max(values[LATENCY], sum(found.values())))
+    if found := _stalls(values, STALL_SHARE):
+        return _shares(found, max(100.0, sum(found.values())))
+    found = _stalls(values, SAMPLED_STALL)
+    return _shares(found, sum(found.values())) if found.keys() >= COMMON else {}
+
+
+def _stalls(values: Values, pattern: re.Pattern[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if (told := pattern.fullmatch(name)) and value >= 0:
+            reason = told[1].removesuffix("s") if told[1] == "no_instructions" else told[1]
+            found[reason] = max(value, found.get(reason, 0.0))
+    return found
+
+
+def _shares(found: Values, total: float) -> dict[str, float]:
+    """The largest first."""
+    return {reason: value / total for reason, value in sorted(found.items(), key=lambda one: -one[1])} if total > 0 else {}
 
 
 def _first(values: Values, names: tuple[str, ...]) -> float | None:
@@ -202,6 +242,14 @@ def _sectors(values: Values, op: str) -> tuple[float | None, float | None]:
     touched = _ratio(values.get(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum"), values.get(REQUESTS.format(op)))
     used = values.get(USED_BYTES.format(op))
     return touched, None if touched is None or not used else touched * min(used / SECTOR_BYTES, 1.0)
+
+
+def _tensor_pipe(values: Values, whole: float | None) -> float | None:
+    """The whole pipe's, or its busiest part's. Parts that stand still do not say that the others do."""
+    if whole is None:
+        whole = _share(max((value for name, value in values.items() if TENSOR_PARTS.fullmatch(name)), default=None)) or None
+    newest = _share(_first(values, TENSOR_5))
+    return whole if not newest else max(newest, whole or 0.0)
 
 
 def _tensor_flops(values: Values, tensor_pipe: float | None) -> float | None:

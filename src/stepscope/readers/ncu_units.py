@@ -15,6 +15,8 @@ MOST = 1e30
 PREFIXES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 SCALED = ("byte", "hz", "Hz", "cycle", "inst", "sector", "warp", "thread", "block")
 NANOSECONDS = {"n": 1.0, "u": 1e3, "m": 1e6, "": 1e9}
+DECIMAL_COMMA = re.compile(r"-?(?:\d{1,3}(?:\.\d{3}){1,12}|\d{1,40}),(?:\d{1,2}|\d{4,40})")
+"""`78,91` and `1.234,56`. Three digits behind it are a thousands separator's: Nsight Compute prints two."""
 SECONDS = re.compile(r"([num]?)s(?:ec(?:ond)?s?)?")
 
 
@@ -25,6 +27,10 @@ def number_of(text: str) -> float | None:
         return None
     value = float(told[1].replace(",", ""))
     return value if abs(value) <= MOST else None
+
+
+def has_decimal_comma(text: str) -> bool:
+    return DECIMAL_COMMA.fullmatch(text.strip()[:MAX_NUMBER_CHARS]) is not None
 
 
 @lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stepscope.core.compiler_report import Break
+from stepscope.core.compiler_report import NO_REASON, Break
 
 HEAD = re.compile(r"Graph break(?: \([^)]{1,80}\))? in user code at (.{1,400}:\d{1,9})\s*")
 OLD_HEAD = re.compile(r"Graph break: (.{0,1000}?) ?from user code at:?\s*")
@@ -29,6 +29,7 @@ BOILERPLATE = re.compile(
     r"|^It may be possible to write Dynamo tracing rules"
 )
 """Hints that say nothing of the user's code."""
+RAISED = re.compile(r"torch\._dynamo\.exc\.\w{1,60}: (.{1,1000})")
 GENERIC_REASON = "Encountered graph break when attempting to "
 MAX_LINES = 120
 """Of one break that are kept: its first words, and the innermost frames of its stack."""
@@ -62,13 +63,19 @@ def break_of(lines: Sequence[str], ident: str, rank: int | None, process: int | 
         process=process,
         id=ident,
         place=place,
-        reason=reason or (old[1].strip()[:MAX_TEXT] if old else "") or "no reason told",
+        reason=reason or (old[1].strip()[:MAX_TEXT] if old else "") or _raised(body) or NO_REASON,
         explanation=explanation,
         hints=hints,
         function=function,
         code=code,
         called_from=called_from,
     )
+
+
+def _raised(lines: Sequence[str]) -> str:
+    """Of 2.3 to 2.5: what the compiler's own stack ends with."""
+    found = next((found for line in reversed(lines) if (found := RAISED.match(line.strip()))), None)
+    return found[1].strip()[:MAX_TEXT] if found else ""
 
 
 def reason_in(lines: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:

@@ -29,7 +29,7 @@ from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
 from stepscope.analyses.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
 from stepscope.core.beside import Advice, Beside
-from stepscope.core.compiler_report import BreakPlace
+from stepscope.core.compiler_report import NO_REASON, Break, BreakPlace
 from stepscope.core.trace import Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
@@ -57,7 +57,7 @@ class Policy:
 POLICY = Policy()
 MENDS = (
     (
-        re.compile(r"Tensor\.item\(\)|\.tolist\(\)|\.numpy\(\)"),
+        re.compile(r"Tensor\.item\b|TensorVariable\(\) item\b|\.item\(\)|\.tolist\b|\.numpy\(\)"),
         "keep the value on the device (torch.where instead of a branch on it)",
     ),
     (re.compile(r"[Dd]ata-dependent branch|generic_jump"), "compute both sides and choose with torch.where, or use torch.cond"),
@@ -193,24 +193,23 @@ def advise(beside: Beside) -> tuple[Advice, ...]:
 
 def _advice(place: BreakPlace) -> Advice:
     told = place.told
-    code = f": {told.code}" if told.code else ""
-    where = (
-        f"at {told.place}{code}" if told.place else f"over {told.reason} (the place was not told; TORCH_LOGS=graph_breaks does)"
-    )
+    code = f" ({told.code})" if told.code else ""
+    where = f"at {told.place}" if told.place else f"over {told.reason} (the place was not told; TORCH_LOGS=graph_breaks does)"
     again = "once" if place.count == 1 else f"{place.count} times"
     called = f", called from {told.called_from}" if told.called_from else ""
     why = f"{told.reason}: {told.explanation}" if told.explanation else told.reason
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"torch.compile broke off {where}",
-        action=_mend(told.reason, told.explanation, told.hints),
-        evidence=(f"graph break {where}{called}; {again} while compiling", f"{told.place or 'graph break'}: {why}"),
+        summary=f"torch.compile broke off {where}.",
+        action=_mend(told),
+        evidence=(f"graph break {where}{code}{called}; {again} while compiling", f"{told.place or 'graph break'}: {why}"),
     )
 
 
-def _mend(reason: str, explanation: str, hints: tuple[str, ...]) -> str:
-    """Our own words for the common ones, then TorchDynamo's first hint."""
-    own = next((words for pattern, words in MENDS if pattern.search(f"{reason} {explanation}")), "")
-    hint = f"torch says: {hints[0]}" if hints else ""
+def _mend(told: Break) -> str:
+    """Our own words for the common ones, then TorchDynamo's first hint. Where no reason is told, the line of code speaks."""
+    text = told.code if told.reason == NO_REASON else f"{told.reason} {told.explanation}"
+    own = next((words for pattern, words in MENDS if pattern.search(text)), "")
+    hint = f"torch says: {told.hints[0]}" if told.hints else ""
     return "; ".join(part for part in (own, hint) if part) or "remove it, or find all breaks with torch.compile(fullgraph=True)"

@@ -27,8 +27,9 @@ class Policy:
     """Of the cycles, from which the schedulers are as good as full. CPIStall.py: issueActive < 0.8."""
     stalled: float = 0.3
     """Of the warps' time in one stall, from which it is worth a word. CPIStall.py: 0.3."""
-    filled: float = 1.0
-    """Waves, below which the grid does not fill the device: what else is measured then follows from that."""
+    filled: float = 0.5
+    """Of the warps that the device can hold, up to which a grid of less than a wave is small: what else is measured then follows
+    from that. A kernel that stays on its multiprocessors has one wave or a little less, and is not small."""
     least_share: float = 0.01
     """Of the step, or of what was measured, below which there is nothing to say."""
 
@@ -66,7 +67,11 @@ def is_waiting(kernel: KernelMetrics) -> bool:
 
 
 def fills_device(kernel: KernelMetrics) -> bool:
-    return kernel.waves is None or kernel.waves >= POLICY.filled
+    """Whether the grid has blocks enough; what a launch allows is taken for all where it was not recorded."""
+    if kernel.waves is None or kernel.waves >= 1:
+        return True
+    allowed = kernel.theoretical_occupancy
+    return kernel.waves * (1.0 if allowed is None else allowed) > POLICY.filled
 
 
 def told(

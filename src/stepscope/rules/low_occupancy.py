@@ -2,7 +2,7 @@
 
 What it sees: a kernel that is near no peak (below 60 % of the arithmetic, DRAM, L2 and L1) while its multiprocessors hold less
 than half of the warps they could, and what keeps more from fitting: registers, shared memory, the size of its blocks, or a grid
-with too few of them.
+with too few of them (its blocks would fill half of the device or less).
 
 Why it costs: a multiprocessor hides a wait by running another warp. With few warps it stands still whenever these wait.
 
@@ -87,7 +87,7 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     words = f"{held:.0%} of the warps held, {allowed:.0%} allowed by its launch"
     if allowed < POLICY.low and kernel.limiters:
         return Fault(kernel=kernel, cause=kernel.limiters[0], words=f"{words}; {_limit_words(kernel)}")
-    if held < POLICY.low and held < POLICY.kept * allowed:
+    if held < POLICY.low and held < POLICY.kept * allowed * min(1.0 if kernel.waves is None else kernel.waves, 1.0):
         return Fault(kernel=kernel, cause=UNEVEN, words=words)
     return None
 
@@ -106,4 +106,4 @@ def _grid_words(kernel: KernelMetrics) -> str:
     blocks = "" if kernel.grid is None else f"{kernel.grid[0] * kernel.grid[1] * kernel.grid[2]} blocks"
     on = "" if kernel.num_multiprocessors is None else f" on {kernel.num_multiprocessors} multiprocessors"
     busy = "" if kernel.active is None else f"; these have work in {kernel.active:.0%} of its time"
-    return f"{blocks}{on}, {kernel.waves:.2f} waves{busy}".removeprefix(", ")
+    return f"{blocks}{on}, {kernel.waves:.2f} waves{busy}".lstrip(" ,")

@@ -19,12 +19,11 @@ Example: (for illustration, not measured)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stepscope.analyses.memory_holds import SMALLER, frame_lines, held_words, main_holder
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
-from stepscope.core.system_report import SystemReport
 from stepscope.rules.allocations import NEEDS, device_memory
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal, Remark
@@ -62,17 +61,18 @@ def advise(beside: Beside) -> Advice | None:
     """What memory recordings say of it: the trouble there was, what holds the peak, and what makes that smaller."""
     if beside.memory is None:
         return None
-    report = _with_capacity(beside.memory, beside.system)
+    report = beside.memory.sized(beside.system)
     record, trouble = _trouble(report)
     if record is None:
         return None
-    told = report.told
+    told = record if record.held else report.told
     holder = main_holder(told)
     name, share = holder if holder is not None else (UNKNOWN, None)
     full = None if record.capacity_bytes is None else record.peak_bytes / record.capacity_bytes
     evidence = list(trouble[1:])
     if told is not None:
-        evidence += [f"what holds the peak of {told.peak_bytes / 1e9:.2f} GB: {held_words(told)}", *frame_lines(told)]
+        peak = f"the peak of {told.peak_bytes / 1e9:.2f} GB{_where(report, told)}"
+        evidence += [f"what holds {peak}: {held_words(told)}", *frame_lines(told)]
     return Advice(
         code=CODE,
         bound=BOUND,
@@ -82,20 +82,6 @@ def advise(beside: Beside) -> Advice | None:
         weight=share if share is not None else full,
         weight_of="the peak" if share is not None else "the device's memory" if full is not None else "",
     )
-
-
-def _with_capacity(report: MemoryReport, system: SystemReport | None) -> MemoryReport:
-    """The device's memory from the machine's own monitor, where a record does not know it.
-
-    Monitors number devices otherwise than a process does that sees some of them alone: sizes that differ tell nothing.
-    """
-    devices = () if system is None else system.devices
-    sizes = {device.memory_total_bytes for device in devices if device.memory_total_bytes}
-    if len(sizes) != 1:
-        return report
-    size = round(sizes.pop())
-    records = (record if record.capacity_bytes else replace(record, capacity_bytes=size) for record in report.records)
-    return replace(report, records=tuple(records))
 
 
 def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
@@ -114,7 +100,14 @@ def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
     if fullest is not None and fullest.capacity_bytes and _fullness(fullest) >= POLICY.most:
         words = f"tensors hold {fullest.peak_bytes / 1e9:.1f} of {fullest.capacity_bytes / 1e9:.1f} GB at the peak"
         found.append((fullest, f"{words} ({_fullness(fullest):.0%})"))
-    return (found[0][0] if found else None), [words for _, words in found]
+    return (found[0][0] if found else None), [f"{words}{_where(report, record)}" for record, words in found]
+
+
+def _where(report: MemoryReport, record: MemoryRecord) -> str:
+    """Which of several: a rank's own recording, or a device of one."""
+    if len(report.records) < 2:
+        return ""
+    return f" ({record.label}{'' if record.device is None else f', device {record.device}'})"
 
 
 def _times(count: int) -> str:

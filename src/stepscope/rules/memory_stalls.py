@@ -65,7 +65,10 @@ def judge(kernel: KernelMetrics) -> Fault | None:
 def _global(kernel: KernelMetrics) -> Fault | None:
     waits = {reason: share for reason, share in kernel.stalls.items() if reason not in ("selected", "not_selected")}
     share = waits.get("long_scoreboard", 0.0)
-    if share < kernel_metrics.POLICY.stalled or share < max(waits.values()) or not is_waiting(kernel) or not fills_device(kernel):
+    not_told = 1 - sum(kernel.stalls.values())  # Of reasons that were not collected.
+    if share < kernel_metrics.POLICY.stalled or share < max(*waits.values(), not_told):
+        return None
+    if not is_waiting(kernel) or not fills_device(kernel):
         return None
     dram = kernel.dram_throughput
     return Fault(

@@ -68,7 +68,8 @@ ACTIONS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     least_recompiles: int = 2
-    """Of a function in one process. One is how torch.compile learns that a size is dynamic."""
+    """Of a function in one process, or of one piece of it after a graph break. One is how torch.compile learns that a size is
+    dynamic, and each piece learns by itself."""
     most_advice: int = 4
     """Functions that are spoken of; the recording lists all."""
     most_guards: int = 3
@@ -111,7 +112,7 @@ def advise(beside: Beside) -> tuple[Advice, ...]:
     report = beside.compiler
     if report is None:
         return ()
-    found = [function for function in report.functions() if function.limit or function.recompiles >= POLICY.least_recompiles]
+    found = [function for function in report.functions() if function.limit or function.most_again >= POLICY.least_recompiles]
     advice = [_advice(report, function) for function in found[: POLICY.most_advice]]
     if not found and (hits := sum(counted.limit_hits or 0 for counted in report.counted)):
         advice.append(_counted_limit(hits))
@@ -137,8 +138,8 @@ def _summary(function: CompiledFunction) -> str:
     pieces = f", {function.resumed} of them pieces of it after graph breaks" if function.resumed else ""
     seconds = f", for {function.again_s:.1f} s" if function.again_s else ""
     again = f"was compiled again {times(function.recompiles)}{pieces}{seconds}" if function.recompiles else ""
-    limit = f"was given up at {function.limit}: calls that fit no compiled version run eagerly" if function.limit else ""
-    return f"{name} {' and then '.join(part for part in (again, limit) if part)}."
+    limit = f"was given up at {function.limit}" if function.limit else ""
+    return f"{name} {', and then '.join(part for part in (again, limit) if part)}."
 
 
 def _guard_lines(function: CompiledFunction) -> Iterator[str]:

@@ -40,12 +40,16 @@ class Policy:
 
 
 POLICY = Policy()
-SPILL = "spill"
+SPILL, LOCAL = "spill", "local"
 WORDINGS = {
     SPILL: Wording(
         summary="Registers of {kernels} spill to memory.",
         action="more registers a thread (launch bounds), smaller tiles, less unrolling (Triton: smaller blocks, more num_warps)",
-    )
+    ),
+    LOCAL: Wording(
+        summary="Local memory takes much of the traffic of {kernels}: spilled registers, or arrays indexed at run time.",
+        action="see which it is (-Xptxas -v tells spills); then more registers a thread, smaller tiles; or constant indices",
+    ),
 }
 
 
@@ -64,7 +68,7 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     local = _local_share(kernel)
     if local is None or local < POLICY.local:
         return None
-    return Fault(kernel=kernel, cause=SPILL, words=f"{local:.0%} of its L1 traffic is local memory{registers}")
+    return Fault(kernel=kernel, cause=LOCAL, words=f"{local:.0%} of its L1 traffic is local memory{registers}")
 
 
 def _local_share(kernel: KernelMetrics) -> float | None:

@@ -1,7 +1,8 @@
 """A kernel's threads read or write memory so scattered that much of what is moved is not used.
 
 What it sees: warps whose accesses touch more sectors of 32 bytes than their data fill, and the sectors that go to the L2 for it:
-at least 30 % of all of them without need. What the L1 keeps for the neighbours' use is not counted.
+at least 30 % of all of them without need. What the L1 keeps for the neighbours' use is not counted. A kernel whose tensor or FMA
+pipe is busy is left alone: memory does not hold it up.
 
 Why it costs: memory moves whole sectors. A warp that reads 32 floats in a row needs 4 sectors; with a stride of 8 floats or more
 it needs 32, and 7 of 8 bytes are moved for nothing, from DRAM to L2 to L1.
@@ -53,7 +54,7 @@ def advise(beside: Beside) -> Sequence[Advice]:
 
 
 def judge(kernel: KernelMetrics) -> Fault | None:
-    if kernel.tensor_pipe is not None and kernel.tensor_pipe >= kernel_metrics.POLICY.busy:
+    if max(kernel.tensor_pipe or 0.0, kernel.fma_pipe or 0.0) >= kernel_metrics.POLICY.busy:
         return None
     loads = _moved(kernel.global_load_sectors, kernel.l2_load_sectors, kernel.load_sectors, kernel.load_sectors_ideal)
     stores = _moved(kernel.global_store_sectors, kernel.l2_store_sectors, kernel.store_sectors, kernel.store_sectors_ideal)
@@ -86,5 +87,5 @@ def _words(kernel: KernelMetrics) -> str:
     return ", ".join(
         f"{sectors:.0f} sectors a {name}" + ("" if ideal is None else f" where {ideal:.0f} would do")
         for name, sectors, ideal in sides
-        if sectors is not None
+        if sectors is not None and (ideal is None or round(ideal) < round(sectors))
     )
