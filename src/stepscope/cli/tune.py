@@ -139,6 +139,7 @@ def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
 
 
 def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes: Sequence[str]) -> int:
+    from stepscope.capture.environment import masked_words
     from stepscope.experiments.tune_proof import ProofPolicy, concluded
 
     memory = _Memory(arguments.cache or os.environ.get(CACHE_VARIABLE), runner.command, search.space)
@@ -147,7 +148,8 @@ def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes
         raise KeyboardInterrupt
     left = None if arguments.budget is None else max(1.0, arguments.budget - (search.clock() - search.began))
     proof = ProofPolicy(budget_s=left, skip=arguments.no_verify)
-    tuning = concluded(search, runner.command, None if arguments.no_verify else runner.numerics, proof)
+    # What is written down has no secrets in it.
+    tuning = concluded(search, tuple(masked_words(runner.command)), None if arguments.no_verify else runner.numerics, proof)
     memory.keep(tuning)
     _keep(tuning, runner.folder)
     _print(tuning, arguments.format)
@@ -274,9 +276,10 @@ class _Memory:
     def _key(self, setup: Setup) -> CacheKey:
         import shlex
 
+        from stepscope.capture.environment import masked_words
         from stepscope.experiments.tune_start import key_of
 
-        return key_of(shlex.join(self._command), self._space.knobs, setup)
+        return key_of(shlex.join(masked_words(self._command)), self._space.knobs, setup)
 
 
 def _codes(path: Path | None) -> tuple[str, ...]:

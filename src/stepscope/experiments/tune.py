@@ -1,4 +1,4 @@
-"""The search: the command as it was given first, then one setting after the other, each in a short real trial.
+"""The search: the command as it was given first, then what the sampler asks for, each in a short real trial.
 
 What measures is a function of a change: the command line runs real trainings, tests a made-up clock.
 """
@@ -30,7 +30,7 @@ from stepscope.errors import InputError
 from stepscope.experiments.bootstrap import pace, pace_variance
 from stepscope.experiments.knob_space import HOOK, Settings, Space, shown
 from stepscope.experiments.tune_batch import FREE_BATCH, is_per_sample, samples_of, settled_space
-from stepscope.experiments.tune_steps import Steps
+from stepscope.experiments.tune_design import first_settings
 from stepscope.experiments.tune_study import Asked, Study
 
 OnSteps = Callable[[Sequence[int]], bool]
@@ -98,7 +98,6 @@ class Search:
     given: Trial | None = None
     """The baseline's trial."""
     study: Study | None = None
-    steps: Steps | None = None
     ended: str = ""
     is_interrupted: bool = False
     notes: list[str] = field(default_factory=list)
@@ -123,11 +122,12 @@ class Search:
             self.space = settled_space(self.space, self.given.setup, self.policy.free, self.policy.effective_batch)
             self.study = Study(self.space, name=self.policy.name, storage=self.policy.storage, seed=self.policy.seed)
             self._compare_machines(self.study)
-            self.steps = Steps(self.space, self.policy.num_trials)
             for start in starts(self.given):
                 filled = self.space.filled(start.settings)
                 if filled is not None and self.study.suggest(filled, start.origin):
                     self.say(f"first in line, from the {start.origin}: {words_of(filled)}")
+            for settings in first_settings(self.space, self.policy.num_trials):
+                self.study.suggest(settings, SEARCH)
             while self._is_wanted(self.study):
                 self._one(self.study)
         except KeyboardInterrupt:
@@ -177,7 +177,6 @@ class Search:
 
     def _one(self, study: Study) -> None:
         self._look_again(study)
-        self._step_on(study)
         asked = study.ask(self.policy.trial_s)
         if asked is None:
             self.ended = "every setting was tried"
@@ -190,15 +189,6 @@ class Search:
         study.tell(asked, tried)
         self._learn(study)
         self.say(self._words(tried))
-
-    def _step_on(self, study: Study) -> None:
-        """Puts the next setting of the walk in line, unless something waits there already."""
-        while not study.has_waiting():
-            ranked = self.ranked()
-            assert self.steps is not None
-            settings = self.steps.next(ranked[0][0] if ranked else None, study.num_claimed())
-            if settings is None or study.suggest(settings, SEARCH):
-                return
 
     def _look_again(self, study: Study) -> None:
         """Towards the end, puts those that are as good as the best in line once more."""
@@ -307,7 +297,7 @@ def last_words(tail: str) -> str:
 
 def num_again(num_trials: int) -> int:
     """Trials kept for a second look at the best."""
-    return min(3, num_trials // 5)
+    return min(3, num_trials // 15)
 
 
 class Watcher:

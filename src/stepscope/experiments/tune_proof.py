@@ -97,7 +97,8 @@ def _prove(search: Search, numerics: Numerics | None, policy: ProofPolicy, proof
     better = [(settings, ns) for settings, ns in ranked if search.baseline.ns / ns >= LEAST_GAIN]
     if not better:
         proof.verdict = NOTHING_FASTER
-        proof.because = f"none of {len(ranked)} settings was more than 1 % faster than the command as it was given"
+        until = "the search was interrupted, and until then " if search.is_interrupted else ""
+        proof.because = f"{until}none of {len(ranked)} settings was more than 1 % faster than the command as it was given"
         return
     proof.settings, proof.ns = better[0]
     if search.is_interrupted or policy.skip:
