@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from stepscope.capture.applied import ALREADY, Applied
+from stepscope.capture.apply_flags import Flags
 from stepscope.capture.apply_loader import lay_over_loaders
 from stepscope.capture.apply_model import lay_over_models
 from stepscope.capture.apply_optimizer import lay_over_optimizers
@@ -77,6 +78,21 @@ def test_a_loader_that_the_job_gets_wrong_raises_what_it_would(lay: Lay) -> None
         DataLoader()  # type: ignore[call-arg]
 
 
+def test_a_loader_that_fails_at_its_end_is_made_as_the_job_asked(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch warns of many workers when all else is set; where warnings are errors, that is a failure."""
+    applied = lay(num_workers=7)
+
+    def check(loader: DataLoader[Any]) -> None:
+        if loader.num_workers:
+            raise UserWarning("too many workers")
+
+    monkeypatch.setattr(DataLoader, "check_worker_number_rationality", check)
+    loader = DataLoader(DATA, 2)
+    assert (loader.num_workers, len(list(loader))) == (0, 16)
+    assert applied.counts["num_workers"] == 0
+    assert "too many workers" in applied.reasons["num_workers"]
+
+
 def test_optimizers_are_fused_once_whatever_their_parameters_come_in(lay: Lay) -> None:
     applied = lay(fused_optimizer=True)
     model = nn.Linear(4, 4)
@@ -88,6 +104,28 @@ def test_optimizers_are_fused_once_whatever_their_parameters_come_in(lay: Lay) -
     assert applied.counts["fused_optimizer"] == 2
     torch.optim.RMSprop(model.parameters())
     assert applied.counts["fused_optimizer"] == 2
+
+
+def test_an_optimizer_that_loads_a_checkpoint_stays_as_it_was_laid(lay: Lay) -> None:
+    def made(**more: Any) -> torch.optim.Adam:
+        weight = nn.Parameter(torch.ones(3))
+        adam = torch.optim.Adam([weight], **more)
+        weight.grad = torch.ones(3)
+        adam.step()
+        return adam
+
+    saved = made(fused=False, foreach=True).state_dict()
+    lay(fused_optimizer=True)
+    resumed = made()
+    resumed.load_state_dict(saved)
+    assert resumed.param_groups[0]["fused"] is True
+    assert not resumed.param_groups[0]["foreach"]
+    resumed.step()
+    # What was saved is the job's, and stays.
+    assert saved["param_groups"][0]["fused"] is False
+    own = torch.optim.Adam([nn.Parameter(torch.ones(3))], differentiable=True)
+    own.load_state_dict(saved)
+    assert own.param_groups[0]["fused"] is False
 
 
 def test_an_optimizer_that_cannot_be_fused_is_made_as_it_was_asked_for(lay: Lay) -> None:
@@ -165,6 +203,18 @@ def test_amp_casts_inside_the_model_alone(lay: Lay) -> None:
     assert applied.counts["amp"] == 1
 
 
+def test_amp_took_hold_of_no_model_that_is_never_called(lay: Lay) -> None:
+    applied = lay(amp="bf16")
+    model = nn.Sequential(nn.Linear(8, 8))
+    torch.optim.SGD(model.parameters())
+    assert model[0](torch.ones(1, 8)).dtype == torch.float32
+    assert applied.counts["amp"] == 0
+    assert "never called" in applied.reasons["amp"]
+    model(torch.ones(1, 8))
+    model(torch.ones(1, 8))
+    assert (applied.counts["amp"], applied.reasons) == (1, {})
+
+
 def test_convolutions_are_laid_out_in_channels_last(lay: Lay) -> None:
     applied = lay(channels_last=True)
     model: Any = nn.Sequential(nn.Conv2d(3, 4, 3))
@@ -173,6 +223,46 @@ def test_convolutions_are_laid_out_in_channels_last(lay: Lay) -> None:
     assert model[0].weight is weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert applied.counts["channels_last"] == 1
+
+
+@pytest.fixture
+def flags() -> Iterator[Callable[..., tuple[Flags, Applied]]]:
+    guard = Guard()
+
+    def lay_flags(**settings: Any) -> tuple[Flags, Applied]:
+        applied = Applied(settings)
+        session: Any = None
+        laid = Flags(session, torch, applied)
+        laid.lay(guard, torch, applied)
+        return laid, applied
+
+    yield lay_flags
+    guard.off()
+    torch.set_anomaly_enabled(False)
+
+
+@pytest.mark.parametrize(("wanted", "was"), [(True, False), (False, False), (True, True)])
+def test_anomaly_mode_is_told_by_what_the_job_had(wanted: bool, was: bool, flags: Callable[..., tuple[Flags, Applied]]) -> None:
+    torch.set_anomaly_enabled(was)
+    laid, applied = flags(anomaly_mode=wanted)
+    laid.settle()
+    assert torch.is_anomaly_enabled() is wanted
+    assert applied.counts["anomaly_mode"] == 1
+    assert applied.reasons == ({} if wanted != was else {"anomaly_mode": ALREADY})
+
+
+def test_a_variable_that_the_job_sets_itself_did_not_take_hold(
+    flags: Callable[..., tuple[Flags, Applied]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    laid, applied = flags(launch_blocking=False)
+    laid.settle()
+    assert applied.counts["launch_blocking"] == 0
+    assert applied.reasons["launch_blocking"] == "CUDA_LAUNCH_BLOCKING was set to something else in the job"
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
+    laid.settle()
+    assert (applied.counts["launch_blocking"], applied.reasons) == (1, {})
 
 
 def test_all_hooks_go_when_the_capture_does() -> None:

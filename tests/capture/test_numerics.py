@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,3 +109,21 @@ def test_a_scaled_loss_is_told_unscaled(numerics: Numerics, tmp_path: Path) -> N
     row = json.loads((tmp_path / NUMERICS_FILE).read_text(encoding="utf-8"))
     assert row[1] == 2.0
     assert row[2] == pytest.approx(2**0.5)
+
+
+def test_compiled_code_is_told_to_draw_as_uncompiled_code_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else dropout makes every loss of a compiled model another one."""
+    config: Any = importlib.import_module("torch._inductor.config")
+    assert not config.fallback_random
+    plain = lambda model: model  # noqa: E731 - what torch.compile does is not asked here
+    monkeypatch.setattr(torch, "compile", plain)
+    guard = Guard()
+    Numerics(guard, torch)
+    try:
+        model = nn.Linear(2, 2)
+        assert torch.compile(model) is model
+        assert config.fallback_random
+    finally:
+        guard.off()
+        config.fallback_random = False
+    assert torch.compile is plain

@@ -124,8 +124,35 @@ def test_a_run_that_hides_its_command_needs_it_given(tmp_path: Path, capsys: pyt
     assert "is not the folder of a run" in capsys.readouterr().err
 
 
+def test_a_command_that_is_given_is_told_without_its_secrets(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fix", str(run), "--command", "python 'my train.py' --token hush-hush"]) == 0
+    text = capsys.readouterr().out
+    assert "command: python 'my train.py' --token '(masked)'" in text
+    assert "hush-hush" not in text
+
+
 def test_a_folder_that_is_not_empty_is_left_alone(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
     assert fix(run, tmp_path / "out", "--verify")[0] == 2
     assert "not empty" in capsys.readouterr().err
+
+
+def test_ctrl_c_tells_what_was_kept_by_then(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = Trials()
+
+    def run_trial(command: Sequence[str], folder: Path, change: Change, **more: Any) -> Trial:
+        if more.get("profile"):
+            raise KeyboardInterrupt
+        return trials(command, folder, change, **more)
+
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    (tmp_path / "out").mkdir()
+    code, out = fix(run, tmp_path / "out", "--verify")
+    assert code == 130
+    text = capsys.readouterr().out
+    assert "1 of 1" in text
+    assert "it was interrupted" in text
+    assert json.loads((out / "fix.json").read_text())["kept"] == {"num_workers": 8, "persistent_workers": True}

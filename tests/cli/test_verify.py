@@ -129,7 +129,8 @@ def test_two_commands_are_measured_in_turn_and_the_gain_is_told(
     captured = capsys.readouterr()
     assert re.search(r"Gain proven: 1\.5[01]\d?x as fast \(1\.4\d+-1\.5\d+, 97 %\)", captured.out)
     assert "new.py" in captured.out
-    assert captured.err.count("\n") == 10
+    assert captured.err.startswith("stepscope: each run ends after 60 steps")
+    assert captured.err.count("\n") == 11
     assert "round 2 of at most 10: candidate, 20 steps, 20" in captured.err
     assert json.loads((tmp_path / "o" / verify.RESULT_FILE).read_text())["verdict"] == "gain proven"
 
@@ -261,6 +262,60 @@ def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None
     (tmp_path / "mine").write_text("x")
     with pytest.raises(UsageError, match="not empty"):
         run("--apply", "num_workers=1", "--out", str(tmp_path), "--", sys.executable, "t.py")
+
+
+def test_a_run_that_goes_as_the_others_did_is_not_ended_for_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rounds are begun by how long runs took so far; the last may take a little longer, and its evidence is not thrown away."""
+    limits: list[float | None] = []
+    now = [1000.0]
+
+    def run_trial(command: Sequence[str], folder: Path, change: Change, *, timeout_s: float | None, **_: Any) -> Trial:
+        limits.append(timeout_s)
+        now[0] += 20.0
+        return trial(10.0, wall_s=20.0)
+
+    monkeypatch.setattr(trials, "run_trial", run_trial)
+    monkeypatch.setattr("stepscope.cli.verify.time.monotonic", lambda: now[0])
+    arguments = parsed("--budget", "90", "--apply", "num_workers=2", "--", "python", "train.py")
+    runner = verify.Runner(verify.read_asked(arguments), tmp_path, arguments)
+    for _ in range(5):
+        runner.measure("baseline")
+    assert limits == [90.0, 70.0, 50.0, 40.0, 40.0]
+
+
+def test_secrets_of_a_command_are_not_written_down(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faked(faster)
+    out = tmp_path / "out"
+    environment = ["--candidate-env", "WANDB_API_KEY=hush-hush", "--candidate-env", "OMP_NUM_THREADS=1"]
+    verify.run(parsed("--out", str(out), *environment, "--", "python", "train.py", "--token", "hush-hush"))
+    written = (out / verify.RESULT_FILE).read_text()
+    assert "hush-hush" not in written + capsys.readouterr().out
+    told = json.loads(written)
+    assert told["baseline"]["command"] == "python train.py --token '(masked)'"
+    assert told["candidate"]["change"]["environment"] == {"WANDB_API_KEY": "(masked)", "OMP_NUM_THREADS": "1"}
+
+
+def test_a_signal_that_ends_it_leaves_what_was_measured(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two rounds and a half after the two rehearsals; while a job runs, SIGTERM is told as SystemExit."""
+
+    def fake(side: str, number: int, change: Change) -> Trial:
+        if number > 12:
+            raise SystemExit(143)
+        return trial(20 * (1 + 0.2 * (number % 3)))
+
+    faked(fake)
+    out = tmp_path / "out"
+    code = verify.run(parsed("--out", str(out), "--format", "json", "--apply", "num_workers=2", "--", "python", "train.py"))
+    told = json.loads(capsys.readouterr().out)
+    assert code == 1
+    assert told["verdict"] == "not settled"
+    assert told["because"] == "it was interrupted after 2 rounds"
+    assert told["speedup"] is not None
+    assert told["rounds"] == 2
 
 
 def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:

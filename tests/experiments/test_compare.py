@@ -249,6 +249,45 @@ def test_a_kept_diagnosis_of_a_run_has_the_interval_of_its_mean(tmp_path: Path) 
     assert 1.9 < (found.speedup.low or 0) < (found.speedup.value or 0) < (found.speedup.high or 0) < 2.1
 
 
+def test_a_run_and_its_own_kept_diagnosis_show_no_difference(tmp_path: Path) -> None:
+    """Every third step waits: the mean, which a diagnosis keeps, is far above the median."""
+    run = write_run(tmp_path / "a")
+    rank = write_rank(run, 0)
+    chance = random.Random(1)
+    add_steps(rank, [row(step, dur_ms=(10.0, 10.0, 40.0)[step % 3] * (1 + 0.01 * chance.random())) for step in range(5, 125)])
+    told = to_json(diagnose_paths([str(run)], step_ms=None, use_cache=False, jobs=1))
+    for sides in ((run_side(run), side_of_json(told, "kept")), (side_of_json(told, "kept"), run_side(run))):
+        found = compare(*sides)
+        # Of 120 steps 40 are long, and the longest and shortest six are left out.
+        mean = (34 * 40.2e6 + 74 * 10.05e6) / 108
+        assert found.speedup.value == pytest.approx(1.0, rel=0.01)
+        assert found.speedup.verdict == "no difference seen"
+        assert [found.before.step_ns, found.after.step_ns] == pytest.approx([mean, mean], rel=0.01)
+        assert any("means of both" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("seldom", [100, 5])
+def test_steps_that_save_are_told_of_beside_the_ratio(seldom: int, tmp_path: Path) -> None:
+    """Usual steps are the same in both; one run saves in every fifth of them, for 90 ms more."""
+
+    def saved(name: str, every: int) -> Path:
+        run = write_run(tmp_path / name)
+        rank = write_rank(run, 0)
+        rows = [
+            row(s, dur_ms=10 + s % 2 * 0.1 + 90 * (s % every == 0), save_ns=80_000_000 * (s % every == 0)) for s in range(5, 65)
+        ]
+        add_steps(rank, rows)
+        return run
+
+    found = compare(run_side(saved("a", 5)), run_side(saved("b", seldom)))
+    assert found.speedup.value == pytest.approx(1.0, rel=0.02)
+    told = [note for note in found.notes if "save or evaluate" in note]
+    if seldom == 5:
+        assert told == []
+    else:
+        assert "instead of 28.1 ms: 2.79x" in told[0]
+
+
 @pytest.mark.parametrize(
     "text",
     ["{", "[]", '{"schema": "stepscope.diagnosis/1"}', '{"schema": "stepscope.diagnosis/9", "step": 1}'],

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from stepscope.core.diagnosis import Finding
 from stepscope.core.experiment import NO_GAIN, PROVEN, WORSE, Gap, Interval, NumericsCheck, Prediction, SideSummary, Verified
-from stepscope.core.mended import BY_HAND, KEPT, NOT_TRIED, PUT_BACK
+from stepscope.core.mended import BY_HAND, KEPT, NOT_TRIED, PUT_BACK, Mended
 from stepscope.core.trials import Change
 from stepscope.experiments.mending import MendPolicy, mend, propose, settings_for
 from stepscope.experiments.numerics_check import DIFFERS, IDENTICAL
+from stepscope.report.fix_view import head_words
 
 
 def finding(code: str, gain: float = 1.5, action: str = "do it", *, changes_numerics: bool = False) -> Finding:
@@ -87,7 +89,7 @@ def test_what_is_proven_stays_and_what_is_not_is_put_back() -> None:
         {"num_workers": 2.0, "fused_optimizer": 0.8, "cudnn_benchmark": 1.3},
         [finding("serial-loader"), finding("looped-optimizer"), finding("device-sync"), finding("untuned-convolution")],
     )
-    attempts, kept, whole, left = mend(clock.look, clock.prove)
+    attempts, kept, whole, left, _ = mend(clock.look, clock.prove)
     assert [(one.code, one.outcome) for one in attempts] == [
         ("serial-loader", KEPT),
         ("looped-optimizer", PUT_BACK),
@@ -112,7 +114,7 @@ def test_what_is_proven_stays_and_what_is_not_is_put_back() -> None:
 
 def test_one_mend_alone_is_not_proven_twice() -> None:
     clock = Clock({"cudnn_benchmark": 1.3}, [finding("untuned-convolution")])
-    attempts, _, whole, _ = mend(clock.look, clock.prove)
+    attempts, _, whole, _, _ = mend(clock.look, clock.prove)
     assert len(clock.proofs) == 1
     assert whole is attempts[0].verified
 
@@ -123,37 +125,78 @@ def test_findings_that_a_mend_brings_to_light_are_tried_too() -> None:
     def look(change: Change) -> Sequence[Finding]:
         return [finding("untuned-convolution")] if "num_workers" in change.knobs else [finding("serial-loader")]
 
-    attempts, _, _, _ = mend(look, clock.prove)
+    attempts, *_ = mend(look, clock.prove)
     assert [one.code for one in attempts] == ["serial-loader", "untuned-convolution"]
 
 
 def test_a_faster_run_that_computes_something_else_is_put_back() -> None:
     clock = Clock({"cudnn_benchmark": 1.3}, [finding("untuned-convolution")], numerics=DIFFERS)
-    attempts, kept, whole, _ = mend(clock.look, clock.prove)
+    attempts, kept, whole, _, _ = mend(clock.look, clock.prove)
     assert attempts[0].outcome == PUT_BACK
     assert "losses part" in attempts[0].why
     assert kept.is_none
     assert whole is None
-    allowed, _, _, _ = mend(clock.look, clock.prove, policy=MendPolicy(allows_numerics=True))
+    allowed, *_ = mend(clock.look, clock.prove, policy=MendPolicy(allows_numerics=True))
     assert allowed[0].outcome == KEPT
 
 
 def test_a_mend_known_to_change_numbers_is_not_tried_unasked() -> None:
     clock = Clock({"tf32": 2.0}, [finding("fp32-matmul", changes_numerics=True)])
-    attempts, _, _, _ = mend(clock.look, clock.prove)
+    attempts, *_ = mend(clock.look, clock.prove)
     assert attempts[0].outcome == BY_HAND
     assert "--allow-numerics" in attempts[0].why
     assert clock.proofs == []
-    attempts, _, _, _ = mend(clock.look, clock.prove, policy=MendPolicy(allows_numerics=True))
+    attempts, *_ = mend(clock.look, clock.prove, policy=MendPolicy(allows_numerics=True))
     assert attempts[0].outcome == KEPT
 
 
 def test_little_promised_and_too_many_are_not_tried() -> None:
     clock = Clock({}, [finding("serial-loader", gain=1.001), finding("looped-optimizer"), finding("gc-pause")])
-    attempts, _, _, _ = mend(clock.look, clock.prove, policy=MendPolicy(most=1))
+    attempts, *_ = mend(clock.look, clock.prove, policy=MendPolicy(most=1))
     assert [one.outcome for one in attempts] == [NOT_TRIED, PUT_BACK, NOT_TRIED]
     assert "no run would show" in attempts[0].why
     assert "the most" in attempts[2].why
+
+
+def test_ctrl_c_ends_the_loop_with_what_was_kept() -> None:
+    clock = Clock({"num_workers": 2.0}, [finding("serial-loader"), finding("looped-optimizer"), finding("untuned-convolution")])
+
+    def prove(before: Change, after: Change, prediction: Prediction | None) -> Verified:
+        if "fused_optimizer" in after.knobs:
+            raise KeyboardInterrupt
+        return clock.prove(before, after, prediction)
+
+    done = mend(clock.look, prove)
+    assert done.is_interrupted
+    assert [(one.code, one.outcome) for one in done.attempts] == [("serial-loader", KEPT)]
+    assert done.left == ("looped-optimizer", "untuned-convolution")
+    assert done.whole is done.attempts[0].verified, "one that was tried alone is the whole"
+
+
+def test_a_proof_that_was_interrupted_is_the_last() -> None:
+    clock = Clock({"num_workers": 2.0}, [finding("serial-loader"), finding("looped-optimizer"), finding("untuned-convolution")])
+
+    def prove(before: Change, after: Change, prediction: Prediction | None) -> Verified:
+        told = clock.prove(before, after, prediction)
+        return replace(told, is_interrupted=True) if "fused_optimizer" in after.knobs else told
+
+    done = mend(clock.look, prove)
+    assert done.is_interrupted
+    assert [one.outcome for one in done.attempts] == [KEPT, PUT_BACK]
+    assert len(clock.proofs) == 2
+    # Two were tried: the one that stayed was not measured afresh.
+    assert done.whole is None
+    text = head_words(Mended(command=("x",), attempts=done.attempts, kept=done.kept, whole=None, is_interrupted=True))
+    assert text.startswith("1 of 2\u00a0findings mended")
+    assert "was not proven: it was interrupted" in text
+
+
+def test_what_is_kept_and_not_proven_together_is_not_called_faster() -> None:
+    clock = Clock({"num_workers": 2.0}, [finding("serial-loader")])
+    attempts, kept, *_ = mend(clock.look, clock.prove)
+    text = head_words(Mended(command=("x",), attempts=attempts, kept=kept, whole=proof(NO_GAIN, 1.001)))
+    assert "together they are not proven to be faster: no gain" in text
+    assert "1.00x" not in text
 
 
 def test_an_action_says_which_value_to_try() -> None:

@@ -15,9 +15,11 @@ pytest.importorskip("torch")
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.trial import run_trial, steps_of
-from stepscope.experiments.trial_process import _marked
-from stepscope.readers.run_folder import read_run
+from stepscope.experiments.trial_process import Ended, _marked
+from stepscope.experiments.trial_record import odd_ns, timed_steps, trial_of
+from stepscope.readers.run_folder import Row, read_run
 from stepscope.runfolder import SITE_FOLDER, STDOUT_FILE
+from tests.live_runs import add_steps, row, write_rank, write_run
 
 JOB = """
 import json, os, sys
@@ -172,3 +174,29 @@ def test_what_cannot_be_run_is_said_before_anything_is(tmp_path: Path) -> None:
     (tmp_path / "kept").touch()
     with pytest.raises(UsageError, match="not empty"):
         run_trial(words(""), tmp_path)
+
+
+def test_steps_that_save_add_to_the_mean_and_not_to_the_pace() -> None:
+    """Of 20 timed steps after the warm-up two save; a third one lies beyond the steps that were asked for."""
+
+    def timed(step: int) -> Row:
+        is_saved = step in (15, 25, 35)
+        told: Row = {"step": step, "dur_ns": 500 if is_saved else 100, "device_ns": None, "state": 0}
+        return told | {"num_batches": 1, "num_backwards": 1, "save_ns": 300 if is_saved else 0}
+
+    rows = [timed(step) for step in range(1, 41)]
+    steps, _ = timed_steps(rows, 10)
+    assert steps == (100,) * 27
+    assert odd_ns(rows, 10, 20, steps) == pytest.approx((18 * 100 + 2 * 500) / 20 - 100)
+    assert odd_ns(rows, 10, None, steps) == pytest.approx((27 * 100 + 3 * 500) / 30 - 100)
+    assert odd_ns([one for one in rows if not one["save_ns"]], 10, 20, steps) == 0
+
+
+@pytest.mark.parametrize(("given", "told"), [(0, None), (2, 2.0)])
+def test_a_job_that_feeds_itself_has_no_number_of_batches(given: int, told: float | None, tmp_path: Path) -> None:
+    """Not 0: a candidate that is fed by a DataLoader would differ in it, and be refused."""
+    run = write_run(tmp_path / "run")
+    add_steps(write_rank(run, 0), [row(step, num_batches=given) for step in range(1, 31)])
+    made = trial_of(read_run(run), Change(), Ended(exit_code=0, wall_s=1.0), 5)
+    assert len(made.step_ns) == 25
+    assert made.setup.num_batches == told

@@ -207,6 +207,18 @@ def test_a_failed_run_ends_it_with_its_last_words() -> None:
     assert len(told.runs) == 2
 
 
+def test_a_run_without_steps_says_what_it_knows_of_that() -> None:
+    note = "no process that uses torch let the capture in"
+    told = verify(lambda _: trial([], is_cut=False, notes=(note,), setup=Setup()), SHORT)
+    assert told.verdict == REFUSED
+    assert told.notes == (note,)
+    hung = verify(lambda _: trial([], is_cut=False, is_timed_out=True, exit_code=143, setup=Setup()), SHORT)
+    assert "no step of a PyTorch optimizer was seen" in hung.because
+    # One that trains and is slow is another matter.
+    slow = verify(lambda _: trial([], is_cut=False, is_timed_out=True, exit_code=143), SHORT)
+    assert "did not end in time (10 s) (" in slow.because
+
+
 def test_unequal_sides_are_refused_before_time_is_spent_unless_allowed() -> None:
     lab = Lab(0, 1.0)
 
@@ -274,6 +286,54 @@ def test_rare_long_steps_may_be_where_the_gain_lies() -> None:
     assert told.speedup.value == pytest.approx((58 + 40) / 60, rel=0.1)
 
 
+@pytest.mark.parametrize("saved", [BASELINE, CANDIDATE])
+def test_steps_that_save_are_a_part_of_the_time(saved: Side) -> None:
+    """A save a run that takes as long as half of its steps: the pace leaves it out, and a mend may lie in it alone."""
+    lab = Lab(4, 1.0, num_steps=60)
+
+    def measure(side: Side) -> Trial:
+        return replace(lab.measure(side), odd_ns=5e6 if side == saved else 0.0)
+
+    told = verify(measure, VerifyPolicy())
+    if saved == BASELINE:
+        assert told.verdict == PROVEN
+        assert told.is_by_mean
+        assert told.speedup is not None
+        assert told.speedup.value == pytest.approx(1.5, rel=0.1)
+        assert told.because.startswith("usual steps alone give 0.98x")
+    else:
+        assert told.verdict not in (PROVEN, WORSE)
+        assert any("the ratio of mean step times is 0.6" in note for note in told.notes)
+    assert told.baseline.mean_ns is not None
+    assert told.candidate.mean_ns is not None
+    assert abs(told.baseline.mean_ns - told.candidate.mean_ns) == pytest.approx(5e6, rel=0.2)
+
+
+def test_a_faster_pace_with_saves_that_take_it_back_is_no_gain() -> None:
+    lab = Lab(4, 1.2, num_steps=40)
+
+    def measure(side: Side) -> Trial:
+        return replace(lab.measure(side), odd_ns=3e6 if side == CANDIDATE else 0.0)
+
+    told = verify(measure, VerifyPolicy(max_rounds=3))
+    assert told.verdict == UNSETTLED
+    assert "take the gain back" in told.because
+
+
+def test_no_gain_is_not_said_where_saves_leave_it_open() -> None:
+    """Usual steps are the same; the saves of the baseline are longer on the whole, but differ much from run to run."""
+    lab = Lab(4, 1.0, lambda *_: 0.0, num_steps=40)
+
+    def measure(side: Side) -> Trial:
+        made = lab.measure(side)
+        is_second = lab.sides.count(side) % 2
+        return replace(made, odd_ns=6e6 * is_second if side == BASELINE else 2e6 * (1 - is_second))
+
+    told = verify(measure, VerifyPolicy(max_rounds=4))
+    assert told.verdict == UNSETTLED
+    assert "which is not sure" in told.because
+
+
 def test_a_gain_that_ends_with_the_stock_of_batches_is_none() -> None:
     """Two thirds of the candidate's steps come from a full buffer; then it is as slow as ever."""
     lab = Lab(4, 1.0, num_steps=60)
@@ -295,3 +355,7 @@ def test_a_prediction_is_held_against_what_it_gave(value: float, low: float | No
     prediction = Prediction(value=value, low=low, high=high, source="you")
     assert hold(prediction, Interval(value=1.5, low=1.4, high=1.6)).verdict == verdict
     assert hold(prediction, None).verdict == "open"
+    # With an interval in which no gain at all lies, too, a predicted gain is neither here nor there.
+    assert hold(prediction, Interval(value=1.5, low=0.5, high=4.0)).verdict == "open"
+    little = Prediction(value=1.01, low=0.99, high=1.03, source="you")
+    assert hold(little, Interval(value=1.0, low=0.98, high=1.02)).verdict == "held"

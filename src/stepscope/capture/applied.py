@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ class Applied:
 
     def _tell(self) -> None:
         if self._folder is not None:
-            write_json(self._folder / APPLIED_FILE, {"counts": self.counts, "reasons": self.reasons})
+            # A disk that is full is no matter of the job's.
+            with suppress(OSError):
+                write_json(self._folder / APPLIED_FILE, {"counts": self.counts, "reasons": self.reasons})
 
 
 def words_of(problem: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from stepscope.capture.apply_model import check_compiled
 from stepscope.capture.guard import Guard
 from stepscope.capture.patches import replace
 from stepscope.capture.peek import ask
+from stepscope.capture.settings import environment_of
 from stepscope.capture.trial_session import TrialSession
 
 NO_GPU = "the job uses no CUDA device"
@@ -42,6 +44,7 @@ class Flags:
             self._first[name] = read()
             write(value)
         if applied.wanted("anomaly_mode"):
+            self._first["anomaly_mode"] = torch.is_anomaly_enabled()
             replace(guard, torch, "set_anomaly_enabled", self._around_anomaly)
         if applied.settings.get("empty_cache") is False:
             applied.failed("empty_cache", "the job never calls it")
@@ -56,12 +59,17 @@ class Flags:
             except Exception as problem:  # noqa: BLE001 - a part of the boundary: one switch fails, the others go on
                 applied.failed(name, words_of(problem))
         if applied.wanted("anomaly_mode"):
-            applied.holds("anomaly_mode", was=applied.settings["anomaly_mode"])
+            # Turned off, it counts where the job turns it on; turned on, it is on from the start.
+            applied.holds("anomaly_mode", was=self._first["anomaly_mode"])
         if applied.settings.get("empty_cache") is True:
             applied.holds("empty_cache", was=True)
-        for name in applied.wanted("allocator", "launch_blocking"):
+        for name, value in applied.wanted("allocator", "launch_blocking").items():
             # The environment carried it; what the job had before is not known here.
-            if torch.cuda.is_initialized():
+            carried = environment_of({name: value})
+            other = next((variable for variable, text in carried.items() if os.environ.get(variable) != text), None)
+            if other is not None:
+                applied.failed(name, f"{other} was set to something else in the job")
+            elif torch.cuda.is_initialized():
                 applied.holds(name, was=None)
             else:
                 applied.failed(name, NO_GPU)

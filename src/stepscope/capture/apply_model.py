@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from stepscope.capture.applied import Applied, words_of
@@ -174,8 +175,9 @@ class Models:
         if self._mode not in (None, "off") and not self._is_compiled_by_job:
             self._compile(model)
         if self._applied.settings.get("amp") == "bf16":
-            cast(self._torch, model)
-            self._applied.took("amp", was="off")
+            # Counted when it is called: a loop may call the model's parts and never itself.
+            self._applied.failed("amp", "the model was never called as a whole")
+            cast(self._torch, model, lambda: self._applied.took("amp", was="off"))
 
     def _compile(self, model: Any) -> None:
         import importlib
@@ -223,15 +225,18 @@ def lay_out(torch: Any, model: Any, applied: Applied) -> None:
         applied.failed("channels_last", "no model has 2D convolutions")
 
 
-def cast(torch: Any, model: Any) -> None:
-    """Autocast around the model's call; what comes out is float32, as the loss outside expects it.
+def cast(torch: Any, model: Any, called: Callable[[], None]) -> None:
+    """Autocast around the model's call; what comes out is float32, as the loss outside expects it. Its first call is told.
 
     Set where the compiled call stands, which copies of the model leave out: they run as they were.
     """
     inner = model._compiled_call_impl or model._call_impl  # noqa: SLF001
     device = next(model.parameters()).device.type
+    untold = [called]
 
     def now(*args: Any, **kwargs: Any) -> Any:
+        while untold:
+            untold.pop()()
         with torch.autocast(device if device != "meta" else "cuda", dtype=torch.bfloat16):
             out = inner(*args, **kwargs)
         return widened(torch, out)

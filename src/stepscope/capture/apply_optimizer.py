@@ -6,12 +6,15 @@ import functools
 import inspect
 import sys
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from stepscope.capture.applied import Applied, words_of
 from stepscope.capture.guard import Guard
 from stepscope.capture.patches import replace
 
 NAMES = {"fused_optimizer": "fused", "foreach_optimizer": "foreach"}
+Laid = WeakKeyDictionary[Any, dict[str, Any]]
+"""What was laid over each optimizer."""
 
 
 def lay_over_optimizers(guard: Guard, torch: Any, applied: Applied) -> None:
@@ -20,16 +23,38 @@ def lay_over_optimizers(guard: Guard, torch: Any, applied: Applied) -> None:
         return
     making: list[Any] = []
     """Those whose __init__ runs just now: one class's calls another's."""
+    laid: Laid = WeakKeyDictionary()
+    replace(guard, torch.optim.Optimizer, "load_state_dict", _around_load(laid))
     for name, _ in wanted.values():
         applied.failed(name, "no optimizer was made that can be set so")
     for kind in {kind for kind in vars(torch.optim).values() if isinstance(kind, type)}:
         if issubclass(kind, torch.optim.Optimizer) and "__init__" in kind.__dict__:
             signature = inspect.signature(kind.__dict__["__init__"])
             if set(wanted) & set(signature.parameters):
-                replace(guard, kind, "__init__", _around(signature, wanted, applied, making))
+                replace(guard, kind, "__init__", _around(signature, wanted, applied, making, laid))
 
 
-def _around(signature: inspect.Signature, wanted: dict[str, tuple[str, Any]], applied: Applied, making: list[Any]) -> Any:
+def _around_load(laid: Laid) -> Any:
+    """A job that goes on from a checkpoint: what is loaded says how the optimizer stepped then."""
+
+    def make(was: Any) -> Any:
+        @functools.wraps(was)
+        def now(optimizer: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            over = laid.get(optimizer)
+            if over and isinstance(state_dict, dict) and isinstance(state_dict.get("param_groups"), list):
+                # Before it is loaded: where a state's tensors belong hangs on it.
+                groups = [{**group, **over} if isinstance(group, dict) else group for group in state_dict["param_groups"]]
+                state_dict = {**state_dict, "param_groups": groups}
+            return was(optimizer, state_dict, *args, **kwargs)
+
+        return now
+
+    return make
+
+
+def _around(
+    signature: inspect.Signature, wanted: dict[str, tuple[str, Any]], applied: Applied, making: list[Any], laid: Laid
+) -> Any:
     def make(was: Any) -> Any:
         @functools.wraps(was)
         def now(*args: Any, **kwargs: Any) -> None:
@@ -38,7 +63,7 @@ def _around(signature: inspect.Signature, wanted: dict[str, tuple[str, Any]], ap
                 return
             making.append(args[0])
             try:
-                _init(was, signature, args, kwargs, wanted, applied)
+                _init(was, signature, args, kwargs, wanted, applied, laid)
             finally:
                 making.pop()
 
@@ -54,6 +79,7 @@ def _init(
     kwargs: dict[str, Any],
     wanted: dict[str, tuple[str, Any]],
     applied: Applied,
+    laid: Laid,
 ) -> None:
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -79,6 +105,7 @@ def _init(
         else:
             for name in usable:
                 applied.took(wanted[name][0], was=given[name])
+            laid[args[0]] = {name: bound.arguments[name] for name in ("fused", "foreach") if name in signature.parameters}
             return
     bound.arguments.update({name: value for name, value in given.items() if name in signature.parameters})
     was(*bound.args, **bound.kwargs)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import json
 import math
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ class Numerics:
         self._waiting: list[tuple[int, Any, Any]] = []
         """Rows whose numbers are still on the device: the step, losses and norms."""
         replace(guard, torch.autograd, "backward", self._around_backward(guard))
+        replace(guard, torch, "compile", _drawing_alike)
         handle = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(guard.watch(self._before_step))
         guard.at_end(handle.remove)
         for holder in (getattr(torch.amp, "grad_scaler", None), getattr(torch.cuda.amp, "grad_scaler", None)):
@@ -120,6 +123,19 @@ class Numerics:
     def _params(self) -> list[Any]:
         held = [optimizer for ref in self._optimizers.values() if (optimizer := ref()) is not None]
         return [param.detach() for optimizer in held for group in optimizer.param_groups for param in group["params"]]
+
+
+def _drawing_alike(was: Any) -> Any:
+    """torch.compile, told to draw random numbers as uncompiled code does: with others, dropout alone makes every loss differ."""
+
+    @functools.wraps(was)
+    def now(*args: Any, **kwargs: Any) -> Any:
+        with suppress(Exception):
+            config: Any = importlib.import_module("torch._inductor.config")
+            config.fallback_random = True
+        return was(*args, **kwargs)
+
+    return now
 
 
 def _remembering(was: Any) -> Any:

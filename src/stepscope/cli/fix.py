@@ -4,7 +4,8 @@ RUN is a folder that `stepscope run` made; its own command is run again, or the 
 is run: it says what would be tried. With it, each mend that can be set from outside is laid over the command, proven as
 `stepscope verify` does, held against what was kept before, and put back where no gain is proven or what is computed changes.
 After each one that stays the run is recorded and diagnosed anew. No file of yours is changed: the end says what to write into
-the code. Exit code 0 when the whole is proven to be faster (without --verify: when there is something to try), else 1.
+the code. Exit code 0 when the whole is proven to be faster (without --verify: when there is something to try), 130 when it was
+interrupted, else 1.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from stepscope.experiments.mending import MendPolicy
 
 RESULT_FILE = "fix.json"
+INTERRUPTED_CODE = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from stepscope.capture.environment import masked_words
     from stepscope.cli.diagnose import diagnose_paths
     from stepscope.experiments.mending import MendPolicy, mended, propose
 
@@ -54,13 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     found = diagnose_paths([str(arguments.run_folder)], step_ms=None, use_cache=False, jobs=None, hardware=arguments.hardware)
     policy = MendPolicy(most=max(arguments.most, 0), allows_numerics=arguments.allow_numerics)
     if not arguments.verify:
-        plan = mended(command, propose(found.findings, _local_ranks(found), policy), found.step.ms)
+        plan = mended(masked_words(command), propose(found.findings, _local_ranks(found), policy), found.step.ms)
         _print(plan, arguments.format)
         return 0 if any(one.knobs and one.outcome == "not tried" for one in plan.attempts) else 1
-    _say(f"running, many times: {shlex.join(command)} (in {Path.cwd()})")
+    _say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
     result = _Loop(arguments, command, found, policy).mended()
     _print(result, arguments.format)
-    return 0 if result.is_faster else 1
+    return INTERRUPTED_CODE if result.is_interrupted else 0 if result.is_faster else 1
 
 
 def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
@@ -100,15 +103,21 @@ class _Loop:
         self._notes: list[str] = []
 
     def mended(self) -> Mended:
+        from stepscope.capture.environment import masked_words
         from stepscope.core.mended import Mended
         from stepscope.experiments.mending import mend
+        from stepscope.experiments.numerics_check import DIFFERS
         from stepscope.report.fix_json import mended_json
 
-        attempts, kept, whole, left = mend(
+        attempts, kept, whole, left, is_interrupted = mend(
             self._look, self._prove, num_ranks=_local_ranks(self._found), policy=self._policy, told=_say
         )
+        if is_interrupted:
+            self._notes.append("it was interrupted: what had been proven by then is told")
+        if whole is not None and whole.check is not None and whole.check.verdict == DIFFERS and not self._policy.allows_numerics:
+            self._notes.append(f"all that was kept together computes something else: {whole.check.because}")
         result = Mended(
-            command=self._command,
+            command=tuple(masked_words(self._command)),
             attempts=attempts,
             kept=kept,
             whole=whole,
@@ -116,6 +125,7 @@ class _Loop:
             left=left,
             notes=tuple(self._notes),
             folder=str(self._folder) if self._count else None,
+            is_interrupted=is_interrupted,
         )
         if self._count:
             try:

@@ -14,7 +14,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ RESULT_FILE = "verification.json"
 PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
 LEAST_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
 """For a run that nobody gave a limit: so long at least, and so many times the longest before it."""
-LEAST_LEFT_S = 10.0
+LEAST_LEFT_S, LAST_TIMES = 10.0, 2.0
 ALLOWABLE = (
     "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters", "seed", "versions", "world-size",
 )  # fmt: skip
@@ -104,6 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
     prediction = read_prediction(arguments, asked)
+    steps = arguments.warm_up + arguments.steps
+    print(f"stepscope: each run ends after {steps} steps; one that makes none goes on to its end (--timeout)", file=sys.stderr)
     verified = prove(arguments, asked, folder, prediction)
     _keep(verified, folder)
     _print(verified, arguments.format)
@@ -230,28 +232,35 @@ class Runner:
             return float(self._arguments.timeout)
         limits = [max(LEAST_LIMIT_S, LIMIT_TIMES * self._longest_s)] if self._longest_s else []
         if self._arguments.budget is not None:
-            limits.append(max(self._arguments.budget - (time.monotonic() - self._started), LEAST_LEFT_S))
+            # The last round may pass the budget by a little: a run that goes as the others did is not ended for it.
+            left = self._arguments.budget - (time.monotonic() - self._started)
+            limits.append(max(left, LEAST_LEFT_S, LAST_TIMES * self._longest_s))
         return min(limits, default=None)
 
     def measure(self, side: Side, *, with_numerics: bool = False) -> Trial:
         from stepscope.experiments.trial import run_trial
 
         number, self._count = self._count, self._count + 1
-        trial = run_trial(
-            self._asked.commands[side],
-            self._folder / f"{number:02d}-{side}",
-            self._asked.changes[side],
-            max_steps=self._arguments.steps,
-            warm_up_steps=self._arguments.warm_up,
-            timeout_s=self._limit_s(),
-            with_numerics=with_numerics,
-        )
+        try:
+            trial = run_trial(
+                self._asked.commands[side],
+                self._folder / f"{number:02d}-{side}",
+                self._asked.changes[side],
+                max_steps=self._arguments.steps,
+                warm_up_steps=self._arguments.warm_up,
+                timeout_s=self._limit_s(),
+                with_numerics=with_numerics,
+            )
+        except SystemExit:
+            # SIGTERM, as from `timeout`, and SIGHUP, while a job ran: they do what Ctrl-C does, and what was measured is shown.
+            raise KeyboardInterrupt from None
         self._longest_s = max(self._longest_s, trial.wall_s)
         return trial
 
 
 def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction: Prediction | None) -> Verified:
     """Runs both sides in `folder` until it is settled; what they compute too, where that is asked."""
+    from stepscope.capture.environment import masked_words
     from stepscope.experiments.verify import hold, verify
 
     runner = Runner(asked, folder, arguments)
@@ -268,9 +277,17 @@ def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction:
         check=check_of(before, arguments.tolerance) if arguments.check and not verified.refusals else None,
         prediction=None if prediction is None else hold(prediction, verified.speedup),
         folder=str(folder),
-        commands={side: shlex.join(command) for side, command in asked.commands.items()},
-        changes={side: change for side, change in asked.changes.items()},  # noqa: C416 - keys are wider than a Side
+        commands={side: shlex.join(masked_words(command)) for side, command in asked.commands.items()},
+        changes={side: replace(change, environment=_masked(change.environment)) for side, change in asked.changes.items()},
     )
+
+
+def _masked(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables as they may be written down, as a command's options are."""
+    from stepscope.capture.environment import MASK, masked_words
+
+    words = {name: f"--{name}={value}" for name, value in environment.items()}
+    return {name: value if masked_words([words[name]]) == [words[name]] else MASK for name, value in environment.items()}
 
 
 def checked_runs(runner: Runner, progress: Progress) -> list[Measured]:

@@ -28,7 +28,7 @@ class ComparedRun:
     kind: str
     """run, traces or diagnosis."""
     step_ns: float | None
-    """The median of the steps that are compared, or the one figure that is known."""
+    """The median of the steps that are compared, or their mean, or the one figure that is known."""
     num_steps: int
     source: str
     """unprofiled, given, kept (a diagnosis' figure) or recorded (while profiled)."""
@@ -42,6 +42,8 @@ class ComparedRun:
     """The model's, a step, on all ranks that were read."""
     peak_bytes: float | None
     """The most that torch held on one rank's devices."""
+    is_mean: bool = False
+    """Whether `step_ns` is the steps' mean, as a kept figure is, and not their median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ class Prediction:
     low: float | None = None
     high: float | None = None
     verdict: str = ""
-    """held, too high, too low, or open where nothing was measured."""
+    """held, too high, too low, or open where nothing was measured, or too little to tell it from no gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +140,10 @@ class Verified:
     smallest: float | None
     """The smallest speedup that would have been shown, four times in five; None where nothing was measured."""
     per_sample: bool = False
+    is_by_mean: bool = False
+    """Whether the gain lies in rare long steps, so that the speedup and the sides' times are of the means over all steps."""
+    is_interrupted: bool = False
+    """Whether it was ended by hand, with what had been measured by then."""
     wall_s: float = 0.0
     differences: tuple[Difference, ...] = ()
     """Between the sides, allowed or not."""

@@ -44,13 +44,14 @@ class Mended:
     attempts: tuple[Attempt, ...]
     kept: Change
     whole: Verified | None
-    """All that was kept against the command as it was given; None where nothing was kept or run."""
+    """All that was kept against the command as it was given; None where nothing was kept or run, or it was interrupted."""
     before_ms: float | None = None
     """The step that the findings are about."""
     left: tuple[str, ...] = ()
     """Codes of what the last look still found, and nobody has tried."""
     notes: tuple[str, ...] = ()
     folder: str | None = None
+    is_interrupted: bool = False
 
     @property
     def is_faster(self) -> bool:

@@ -76,6 +76,8 @@ class Trial:
     step_ns: tuple[int, ...]
     """The usual timed steps in order, warm-up left out, of the rank whose pace is the median; empty when none was timed."""
     wall_s: float
+    odd_ns: float = 0.0
+    """What steps of another kind (with a save, an evaluation) among those timed add to the mean step."""
     on_device: bool = False
     """Whether the device's own clock told the steps."""
     is_cut: bool = False

@@ -10,7 +10,7 @@ from stepscope.core.diagnosis import Finding
 from stepscope.core.scaling import SCALING_PARTS
 from stepscope.experiments.compare_knobs import changed_knobs
 from stepscope.experiments.compare_side import CompareSide, WorkDone
-from stepscope.experiments.compare_speed import Timed, alone, both_timed, bursts, scaled, speedup_of, uneven
+from stepscope.experiments.compare_speed import Timed, alone, both_timed, bursts, scaled, speedup_of, uneven, with_odd
 from stepscope.experiments.differences import account, device_accounts, device_change
 
 SAME_WORK = 0.02
@@ -21,7 +21,8 @@ MOST_ALONE = 0.3
 """Of the busy time: with more work that has no counterpart, FLOPs that differ are work that differs; on both sides, it is another
 model's."""
 AGREES = 0.15
-"""A prediction within this share of what was measured agrees with it, where nothing is known of the spread."""
+"""A range that was predicted and comes within this share of what was measured agrees with it: how runs differ by themselves is in
+no interval over steps."""
 NO_STEPS = "no step was timed in the same way in both: give --step-ms for both, or record both with `stepscope run`"
 NO_STEPS_IN = "no step of {} was timed: record it with `stepscope run`, or give --step-ms for both"
 ONE_RUN_EACH = (
@@ -93,6 +94,7 @@ def _run(side: CompareSide, compared: Timed | None) -> ComparedRun:
         samples=side.work.samples,
         flops=side.work.flops,
         peak_bytes=max(side.peaks.values(), default=None),
+        is_mean=steps is not None and (steps.is_mean or steps.source == "kept"),
     )
 
 
@@ -274,6 +276,10 @@ def _notes(
     if first is not None and second is not None:
         told = bursts(first, second, speedup)
         notes += [*([told] if told else []), *uneven(first, second)]
+        told = with_odd(before, after) if first.steps and second.steps and not profiled else None
+        notes += [told] if told else []
+        if first.is_mean or second.is_mean:
+            notes.append("a kept diagnosis has the mean of its steps and not their median, so the means of both are compared")
     gone = [one.code for one in _held(before, after, speedup) if one.status == "gone"]
     if len(gone) > 1:
         notes.append(f"{len(gone)} findings are gone at once ({', '.join(gone)}): what was measured is of all of them together")

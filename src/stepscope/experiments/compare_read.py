@@ -26,16 +26,17 @@ def read_side(paths: Sequence[str], label: str, diagnosis: Diagnosis, *, use_cac
     with find_sources(paths) as found:
         pieces, memory = _pieces(found, diagnosis.facts.ranks, use_cache=use_cache)
         run = found.run
-        steps = () if run is None or diagnosis.step.source == "given" else _steps(Path(run.path))
+        steps, odd = ((), 0.0) if run is None or diagnosis.step.source == "given" else _steps(Path(run.path))
         peaks = memory if run is None else (peak_memory(run) or memory)
         knobs = None if run is None else knobs_of_run(run)
-    return side_of(label, diagnosis, steps=steps, pieces=pieces, knobs=knobs, peaks=peaks)
+    return side_of(label, diagnosis, steps=steps, odd_ns=odd, pieces=pieces, knobs=knobs, peaks=peaks)
 
 
-def _steps(folder: Path) -> tuple[int, ...]:
-    from stepscope.experiments.trial import steps_of
+def _steps(folder: Path) -> tuple[tuple[int, ...], float]:
+    """The usual steps, and what the others add to their mean."""
+    from stepscope.experiments.trial import odd_of, steps_of
 
-    return steps_of(folder)
+    return steps_of(folder), odd_of(folder)
 
 
 def _pieces(found: Found, ranks: Sequence[RankFacts], *, use_cache: bool) -> tuple[Pieces | None, Mapping[int, float]]:

@@ -58,7 +58,9 @@ class CompareSide:
     step_source: str
     """given, measured or trace."""
     unprofiled: tuple[int, ...] = ()
-    """Steps with no profiler attached, one by one."""
+    """Steps with no profiler attached, one by one; those that save or evaluate are left out."""
+    odd_ns: float = 0.0
+    """What those would add to the mean step."""
     kept: UnprofiledSteps | None = None
     """What a diagnosis keeps of them."""
     recorded: tuple[int, ...] = ()
@@ -88,6 +90,7 @@ def side_of(
     diagnosis: Diagnosis,
     *,
     steps: Sequence[int] = (),
+    odd_ns: float = 0.0,
     pieces: Pieces | None = None,
     knobs: Mapping[str, str] | None = None,
     peaks: Mapping[int, float] | None = None,
@@ -103,6 +106,7 @@ def side_of(
         step_ns=None if diagnosis.step.ms is None else diagnosis.step.ms * 1e6,
         step_source=diagnosis.step.source,
         unprofiled=tuple(steps),
+        odd_ns=odd_ns,
         kept=_kept(facts.run),
         recorded=rank.steps.pitches if rank is not None and is_pitch else (),
         recorded_ns=rank.steps.pitch_ns if rank is not None and is_pitch else None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from stepscope.core.comparison import Speedup
 from stepscope.core.experiment import Interval
-from stepscope.experiments.bootstrap import pace, ratio_of_medians, ratio_of_paces, smallest_shown
+from stepscope.experiments.bootstrap import pace, pace_variance, ratio_of_medians, ratio_of_paces, smallest_shown
 from stepscope.experiments.compare_side import CompareSide
 
 ENOUGH_STEPS = 8
@@ -19,6 +19,8 @@ ENOUGH_STEPS = 8
 Z_KEPT = 1.645
 """A diagnosis keeps nine times in ten of the mean."""
 Z = 1.96
+ODD = 0.05
+"""A ratio of means that steps which save or evaluate move by more than this is told."""
 UNEVEN = 1.2
 """A mean this much longer than the median, or shorter: the median is not the pace."""
 
@@ -32,7 +34,9 @@ class Timed:
     ns: float | None
     steps: tuple[int, ...] = ()
     error: float | None = None
-    """The relative standard error of a kept figure."""
+    """The relative standard error of a mean."""
+    is_mean: bool = False
+    """Whether `ns` is the mean of `steps`, without the longest and shortest twentieth, and not their median."""
 
 
 def timed(side: CompareSide, *, profiled: bool) -> Timed | None:
@@ -62,8 +66,22 @@ def both_timed(before: CompareSide, after: CompareSide) -> tuple[Timed | None, T
     for profiled in (False, True):
         first, second = timed(before, profiled=profiled), timed(after, profiled=profiled)
         if first is not None and second is not None:
-            return first, second, profiled
+            return *_of_one_kind(first, second), profiled
     return None, None, False
+
+
+def _of_one_kind(first: Timed, second: Timed) -> tuple[Timed, Timed]:
+    """A diagnosis keeps the mean of its steps: steps that are compared with it are told by their mean too."""
+    if {first.source, second.source} != {"kept", "unprofiled"}:
+        return first, second
+    return _by_mean(first), _by_mean(second)
+
+
+def _by_mean(side: Timed) -> Timed:
+    if side.source == "kept":
+        return side
+    error = math.sqrt(pace_variance(side.steps)) if len(side.steps) >= ENOUGH_STEPS else None
+    return replace(side, ns=pace(side.steps), error=error, is_mean=True)
 
 
 def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> Speedup:
@@ -151,3 +169,16 @@ def uneven(first: Timed, second: Timed) -> list[str]:
                 " compare one kind alone"
             )
     return notes
+
+
+def with_odd(before: CompareSide, after: CompareSide) -> str | None:
+    """Says when steps that save or evaluate, which are not among those compared, make the mean step another story."""
+    usual = [statistics.fmean(side.unprofiled) for side in (before, after)]
+    whole = [mean + side.odd_ns for mean, side in zip(usual, (before, after), strict=True)]
+    ratio = whole[0] / whole[1]
+    if abs(ratio / (usual[0] / usual[1]) - 1) <= ODD:
+        return None
+    return (
+        f"steps that save or evaluate are not among those compared; with them the mean step takes {whole[1] / 1e6:.3g} ms"
+        f" instead of {whole[0] / 1e6:.3g} ms: {ratio:.3g}x"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from stepscope.capture.settings import SETTINGS, mends, value_of
 from stepscope.core.diagnosis import Finding
@@ -60,44 +61,89 @@ def propose(findings: Sequence[Finding], num_ranks: int = 1, policy: MendPolicy 
     return tuple(_untried(finding, settings_for(finding, num_ranks), policy or MendPolicy()) for finding in findings)
 
 
-def mend(
-    look: Look, prove: Prove, *, num_ranks: int = 1, policy: MendPolicy | None = None, told: Told = lambda _: None
-) -> tuple[tuple[Attempt, ...], Change, Verified | None, tuple[str, ...]]:
+class Loop(NamedTuple):
+    """What the loop came to."""
+
+    attempts: tuple[Attempt, ...]
+    kept: Change
+    whole: Verified | None
+    """All that was kept proven against nothing."""
+    left: tuple[str, ...]
+    """Codes that were never tried."""
+    is_interrupted: bool = False
+
+
+def mend(look: Look, prove: Prove, *, num_ranks: int = 1, policy: MendPolicy | None = None, told: Told = lambda _: None) -> Loop:
     """Every finding once, from the top. After a mend that stays the run is looked at again: findings change with it.
 
-    Returns the attempts, what was kept, all of it proven against nothing, and the codes that were never tried.
-    """
-    policy = policy or MendPolicy()
-    kept, seen = Change(), set[str]()
-    attempts: list[Attempt] = []
-    findings = list(look(kept))
-    while (finding := next((one for one in findings if one.code not in seen), None)) is not None:
-        seen.add(finding.code)
-        attempt = _untried(finding, settings_for(finding, num_ranks), policy)
-        num_tried = sum(one.verified is not None for one in attempts)
-        if attempt.outcome != NOT_TRIED or attempt.predicted.value < policy.least_gain or num_tried >= policy.most:
-            attempts.append(_limited(attempt, num_tried, policy))
-            continue
-        trying = replace(kept, knobs={**kept.knobs, **attempt.knobs})
-        if trying.knobs == kept.knobs:
-            attempts.append(replace(attempt, why="what would be set for it is set already, by a mend that was kept"))
-            continue
-        told(f"{finding.code}: trying {_words(attempt)}, predicted {attempt.predicted.value:.2f}x")
-        tried = _judged(attempt, prove(kept, trying, attempt.predicted), policy)
-        attempts.append(tried)
-        told(f"{finding.code}: {tried.outcome}: {tried.why}")
+    Ctrl-C ends it with what was kept by then."""
+    made = _Mending(look, prove, num_ranks, policy or MendPolicy(), told)
+    is_interrupted = False
+    try:
+        made.go_through()
+        made.prove_whole()
+    except KeyboardInterrupt:
+        is_interrupted = True
+        made.take_only()
+    tried = {one.code for one in made.attempts}
+    left = tuple(one.code for one in made.findings if one.code not in tried)
+    return Loop(tuple(made.attempts), made.kept, made.whole, left, is_interrupted)
+
+
+class _Mending:
+    def __init__(self, look: Look, prove: Prove, num_ranks: int, policy: MendPolicy, told: Told) -> None:
+        self._look, self._prove, self._num_ranks, self._policy, self._told = look, prove, num_ranks, policy, told
+        self.kept = Change()
+        self.attempts: list[Attempt] = []
+        self.findings: list[Finding] = []
+        self.whole: Verified | None = None
+
+    @property
+    def _num_tried(self) -> int:
+        return sum(one.verified is not None for one in self.attempts)
+
+    def go_through(self) -> None:
+        self.findings = list(self._look(self.kept))
+        while (finding := self._next()) is not None:
+            attempt = _untried(finding, settings_for(finding, self._num_ranks), self._policy)
+            is_little = attempt.predicted.value < self._policy.least_gain
+            if attempt.outcome != NOT_TRIED or is_little or self._num_tried >= self._policy.most:
+                self.attempts.append(_limited(attempt, self._num_tried, self._policy))
+                continue
+            trying = replace(self.kept, knobs={**self.kept.knobs, **attempt.knobs})
+            if trying.knobs == self.kept.knobs:
+                why = "what would be set for it is set already, by a mend that was kept"
+                self.attempts.append(replace(attempt, why=why))
+                continue
+            self._try(attempt, trying)
+
+    def _next(self) -> Finding | None:
+        seen = {one.code for one in self.attempts}
+        return next((one for one in self.findings if one.code not in seen), None)
+
+    def _try(self, attempt: Attempt, trying: Change) -> None:
+        self._told(f"{attempt.code}: trying {_words(attempt)}, predicted {attempt.predicted.value:.2f}x")
+        verified = self._prove(self.kept, trying, attempt.predicted)
+        tried = _judged(attempt, verified, self._policy)
+        self.attempts.append(tried)
+        self._told(f"{attempt.code}: {tried.outcome}: {tried.why}")
+        if verified.is_interrupted:
+            raise KeyboardInterrupt
         if tried.outcome == KEPT:
-            kept = trying
-            findings = list(look(kept))
-    proven = [one for one in attempts if one.outcome == KEPT]
-    num_tried = sum(one.verified is not None for one in attempts)
-    whole = proven[0].verified if len(proven) == num_tried == 1 else None
-    if proven and whole is None:
-        # Of several that were tried the one that stays was chosen for its figure: it is measured afresh.
-        told("all that was kept, against the command as it was given")
-        whole = prove(Change(), kept, None)
-    left = tuple(one.code for one in findings if one.code not in {each.code for each in attempts})
-    return tuple(attempts), kept, whole, left
+            self.kept = trying
+            self.findings = list(self._look(self.kept))
+
+    def take_only(self) -> None:
+        """What was tried alone and kept is the whole."""
+        if self._num_tried == 1:
+            self.whole = next((one.verified for one in self.attempts if one.outcome == KEPT), None)
+
+    def prove_whole(self) -> None:
+        self.take_only()
+        if self.whole is None and not self.kept.is_none:
+            # Of several that were tried the one that stays was chosen for its figure: it is measured afresh.
+            self._told("all that was kept, against the command as it was given")
+            self.whole = self._prove(Change(), self.kept, None)
 
 
 def mended(command: Sequence[str], attempts: Sequence[Attempt], before_ms: float | None) -> Mended:

@@ -14,7 +14,7 @@ from stepscope.capture.window import WARM_STEPS
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.trial_process import run_job
-from stepscope.experiments.trial_record import median_rank, timed_steps, trial_of
+from stepscope.experiments.trial_record import median_rank, odd_ns, timed_steps, trial_of
 from stepscope.readers.run_folder import read_run
 from stepscope.runfolder import RUN_FILE, SITE_FOLDER, write_json
 
@@ -63,13 +63,19 @@ def run_trial(
     except OSError as problem:
         raise UsageError(f"the trial in {folder} could not be started: {problem}") from None
     write_json(folder / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": ended.exit_code})
-    return trial_of(read_run(folder), change, ended, skipped)
+    return trial_of(read_run(folder), change, ended, skipped, max_steps)
 
 
 def steps_of(folder: Path, warm_up_steps: int = 0) -> tuple[int, ...]:
     """The usual timed steps of a run folder that is there already, of the rank whose pace is the median."""
     _, steps, _ = median_rank(read_run(folder), warm_up_steps)
     return steps
+
+
+def odd_of(folder: Path) -> float:
+    """What steps that save or evaluate, which are not usual, add to the mean step of a run folder that is there already."""
+    rank, steps, _ = median_rank(read_run(folder), 0)
+    return 0.0 if rank is None else odd_ns(rank.rows, 0, None, steps)
 
 
 def _options(skipped: int, max_steps: int | None, *, with_numerics: bool, profile: bool) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def end_all(process: subprocess.Popen[bytes], folder: Path) -> None:
     until = time.monotonic() + GRACE_S
     while (process.poll() is None or _marked(mark)) and time.monotonic() < until:
         time.sleep(LOOK_S / 2)
-    # Again and again: what it started while it was being asked to end is not on the list yet, and a killed process takes a while to go.
+    # Again and again: what it started while it was being asked to end is not on the list yet, and a killed process takes a while.
     until = time.monotonic() + GRACE_S
     while True:
         _send(process, mark, getattr(signal, "SIGKILL", signal.SIGTERM))

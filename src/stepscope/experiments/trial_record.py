@@ -27,7 +27,7 @@ KILLED = 137
 """128 + SIGKILL: what the kernel does to a process that takes the last of the memory."""
 
 
-def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int) -> Trial:
+def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int, max_steps: int | None = None) -> Trial:
     rank, steps, on_device = median_rank(run, skipped)
     is_cut = ended.is_stopped or any((one.folder / ENDED_FILE).exists() for one in run.ranks)
     tail = _tail(run.path / STDERR_FILE)
@@ -42,6 +42,7 @@ def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int) -> Tria
         exit_code=ended.exit_code,
         step_ns=steps,
         wall_s=ended.wall_s,
+        odd_ns=0.0 if rank is None else odd_ns(rank.rows, skipped, max_steps, steps),
         on_device=on_device,
         is_cut=is_cut,
         is_timed_out=ended.is_timed_out,
@@ -90,6 +91,23 @@ def timed_steps(rows: Sequence[Row], skipped: int) -> tuple[tuple[int, ...], boo
     return tuple(ns for row in usual if (ns := row["dur_ns"]) is not None), False
 
 
+def odd_ns(rows: Sequence[Row], skipped: int, max_steps: int | None, usual: Sequence[int]) -> float:
+    """What the timed steps that are not usual add to the mean step: those that save or evaluate, over what a usual one takes.
+
+    Counted over the first `max_steps` after the warm-up, whatever stock a loader has: a save at step 80 is then in the runs of
+    both sides, or in none.
+    """
+    timed = [row for row in rows if row["state"] == 0 and (row["step"] or 0) > skipped]
+    span = [row for row in timed if max_steps is None or (row["step"] or 0) <= skipped + max_steps]
+    kept = {row["step"] for row in unprofiled.usual_rows(timed)}
+    odd = [ns for row in span if row["step"] not in kept and (ns := _length(row)) is not None]
+    return sum(ns - statistics.fmean(usual) for ns in odd) / len(span) if odd and usual else 0.0
+
+
+def _length(row: Row) -> int | None:
+    return row["dur_ns"] if row["device_ns"] is None else row["device_ns"]
+
+
 def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
     if first is None:
         return Setup()
@@ -103,7 +121,8 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
     return Setup(
         world_size=_int(told.get("world_size")),
         batch_size=_int(loader.get("batch_size")),
-        num_batches=statistics.fmean(row["num_batches"] or 0 for row in usual) if usual else None,
+        # Where no loader was seen to give any, batches were not measured: the job feeds itself.
+        num_batches=statistics.fmean(row["num_batches"] or 0 for row in usual) or None if usual else None,
         seed=_int(equal.get("seed")),
         data=_text(equal.get("data")),
         num_parameters=_int(model.get("num_params")),

@@ -51,6 +51,8 @@ LATE_SHARE, LATE_LEAST = 0.5, 0.05
 """A gain of which the last third of the steps has less than this share, and this much less, was not there to stay."""
 MOST_FADING = 1.1
 """The ratio of paces in the first third of the steps over that in the last, beyond which a gain of the means is fading too."""
+AS_LONG = 0.02
+"""Ratios of usual steps this near to 1 are told as none."""
 MEAN_SHARE = 0.3
 """Of the errors that a look may make, for the second question: whether the mean of all steps is faster where the pace is not."""
 
@@ -69,12 +71,15 @@ def verify(
 
 
 def hold(prediction: Prediction, speedup: Interval | None) -> Prediction:
-    """The prediction with its verdict: it held where its own range and the measured interval meet."""
+    """The prediction with its verdict: it held where its own range and the measured interval meet. A predicted gain stays open
+    where no gain at all is in that interval, too."""
     if speedup is None:
         return replace(prediction, verdict="open")
     low = prediction.value if prediction.low is None else prediction.low
     high = prediction.value if prediction.high is None else prediction.high
-    return replace(prediction, verdict="too high" if low > speedup.high else "too low" if high < speedup.low else "held")
+    if low > speedup.high or high < speedup.low:
+        return replace(prediction, verdict="too high" if low > speedup.high else "too low")
+    return replace(prediction, verdict="open" if speedup.low <= 1 < low else "held")
 
 
 class _StopError(Exception):
@@ -101,6 +106,7 @@ class _Experiment:
     """Why a faster pace was not taken for a gain."""
     is_by_mean: bool = False
     """Whether the gain lies in rare long steps, so that the interval is of the means over all steps."""
+    is_interrupted: bool = False
     started: float = 0.0
     variances: list[float] = field(default_factory=list)
     """Of each counted run's pace, by its steps alone."""
@@ -122,6 +128,7 @@ class _Experiment:
                 raise
             # What was measured is told: it cannot be measured again.
             self.verdict, self.doubt = UNSETTLED, f"it was interrupted after {self.num_rounds} rounds"
+            self.is_interrupted = True
         assert self.verdict is not None
         found = self._differences()
         return Verified(
@@ -135,11 +142,13 @@ class _Experiment:
             num_looks=self.num_looks,
             smallest=None if self.interval is None or refusals else smallest_shown(self.interval),
             per_sample=self.policy.per_sample,
+            is_by_mean=self.is_by_mean,
+            is_interrupted=self.is_interrupted,
             wall_s=self.clock() - self.started,
             differences=found,
             refusals=refusals,
             tail=tail,
-            notes=() if refusals else self._notes(found),
+            notes=self._refused_notes() if refusals else self._notes(found),
         )
 
     def _rehearse(self) -> None:
@@ -172,7 +181,15 @@ class _Experiment:
         if verdict_of(whole, self.policy) == PROVEN and fades < MOST_FADING:
             self.interval, self.is_by_mean = whole, True
             return PROVEN
+        is_open = verdict_of(whole, self.policy) is None and whole.value > 1 + self.policy.threshold
+        if settled is not None and is_open and self._is_odd():
+            self.doubt = f"usual steps give nothing; with those that save or evaluate it is {whole.value:.2f}x, which is not sure"
+            return None
         return settled
+
+    def _is_odd(self) -> bool:
+        """Whether steps were seen that save or evaluate: what they take is a part of the job's time."""
+        return any(run.trial.odd_ns for run in self._counted())
 
     def _doubt(self) -> str | None:
         """Why a faster pace is no gain; None where it is one."""
@@ -191,7 +208,8 @@ class _Experiment:
         return math.exp(statistics.fmean(self._pairs(self._late)))
 
     def _mean(self, run: Measured) -> float:
-        return statistics.fmean(run.trial.step_ns) * self._time(run) / (run.pace_ns or 1.0)
+        """Of every step, those that save or evaluate too."""
+        return (statistics.fmean(run.trial.step_ns) + run.trial.odd_ns) * self._time(run) / (run.pace_ns or 1.0)
 
     def _early(self, run: Measured) -> float:
         steps = run.trial.step_ns
@@ -267,14 +285,12 @@ class _Experiment:
     def _summary(self, side: Side) -> SideSummary:
         runs = [run for run in self._counted(side) if run.pace_ns is not None]
         logs = [math.log((self._mean if self.is_by_mean else self._time)(run)) for run in runs]
-        every = [
-            ns / ((run.trial.setup.samples or 1.0) if self.policy.per_sample else 1.0) for run in runs for ns in run.trial.step_ns
-        ]
+        means = [self._mean(run) for run in runs]
         return SideSummary(
             num_runs=len(runs),
             step_ns=math.exp(statistics.fmean(logs)) if logs else None,
             run_spread=statistics.stdev(logs) if len(logs) > 1 else None,
-            mean_ns=statistics.fmean(every) if every else None,
+            mean_ns=statistics.fmean(means) if means else None,
         )
 
     def _because(self) -> str:
@@ -283,7 +299,9 @@ class _Experiment:
         if self.doubt is not None:
             return self.doubt
         if self.is_by_mean:
-            return "usual steps take as long; with every step counted the whole interval lies above 1: it is the rare long ones"
+            usual = math.exp(statistics.fmean(self._pairs(self._time)))
+            like = "take as long" if abs(usual - 1) < AS_LONG else f"alone give {usual:.2f}x"
+            return f"usual steps {like}; with every step counted the whole interval lies above 1: it is the rare long ones"
         if self.verdict == PROVEN:
             return f"the whole interval lies above 1, and the gain above {_percent(policy.threshold)}"
         if self.verdict == WORSE:
@@ -311,9 +329,17 @@ class _Experiment:
         notes += partly_taken(self.runs[-1].trial if not self._counted(CANDIDATE) else self._counted(CANDIDATE)[-1].trial)
         fewest = min((len(run.trial.step_ns) for run in self._counted()), default=0)
         if fewest < FEW_STEPS:
-            notes.append(f"a run timed as few as {fewest} steps: more (--steps) make each run surer")
+            few = "one step" if fewest == 1 else f"{fewest} steps"
+            is_short = any(not run.trial.is_cut for run in self._counted())
+            more = "the job ends by itself, and a longer one makes" if is_short else "more (--steps) make"
+            notes.append(f"a run timed as few as {few}: {more} each run surer")
         notes += self._means_note()
         return (*notes, *dict.fromkeys(note for run in self.runs for note in run.trial.notes))
+
+    def _refused_notes(self) -> tuple[str, ...]:
+        """What the run said that ended it; a setting's own reason stands in the refusal."""
+        last = self.runs[-1].trial
+        return tuple(note for note in last.notes if note.partition(": ")[0] not in last.change.knobs)
 
     def _means_note(self) -> list[str]:
         """Where the mean of all steps tells another story than the pace, rare long steps are why."""
@@ -334,7 +360,8 @@ def _failed(side: Side, trial: Trial) -> str:
     if trial.is_out_of_memory:
         how = "ran out of memory"
     elif trial.is_timed_out:
-        how = f"did not end in time ({trial.wall_s:.0f} s)"
+        unseen = "" if trial.step_ns or trial.setup.world_size else ", and no step of a PyTorch optimizer was seen"
+        how = f"did not end in time ({trial.wall_s:.0f} s){unseen}"
     elif trial.exit_code:
         how = f"failed with exit code {trial.exit_code}"
     else:

@@ -57,6 +57,7 @@ def _one(comparison: Comparison) -> dict[str, Any]:
 def _run(run: ComparedRun) -> dict[str, Any]:
     told = asdict(run)
     step_ns = told.pop("step_ns")
+    del told["is_mean"]
     return {"label": told.pop("label"), "kind": told.pop("kind"), "step_ms": None if step_ns is None else step_ns / 1e6, **told}
 
 

@@ -102,7 +102,7 @@ def step_words(run: ComparedRun) -> str:
     """`31.5 ms, no profiler, median of 40 steps`."""
     if run.step_ns is None:
         return "not measured"
-    num = f", {'mean' if run.source == 'kept' else 'median'} of {plural(run.num_steps, 'step')}" if run.num_steps else ""
+    num = f", {'mean' if run.is_mean else 'median'} of {plural(run.num_steps, 'step')}" if run.num_steps else ""
     return f"{ms(run.step_ns)}, {SOURCE_WORDS[run.source]}{num}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 
 from rich.console import Console
 
@@ -43,8 +44,14 @@ def head_words(mended: Mended) -> str:
         can = sum(one.outcome == NOT_TRIED for one in mended.attempts)
         return f"{found}, {can} of which can be tried from outside. Nothing was run: --verify tries them, one at a time."
     kept = [one for one in mended.attempts if one.outcome == KEPT]
-    if not kept or mended.whole is None or mended.whole.speedup is None:
-        return f"Nothing was kept of {found}: no mend that could be set from outside was proven to be faster."
+    if not kept:
+        ended = " before it was interrupted" if mended.is_interrupted else ""
+        return f"Nothing was kept of {found}: no mend that could be set from outside was proven to be faster{ended}."
+    each = f"{len(kept)} of {found} mended, each proven against what was kept before it"
+    if mended.whole is None:
+        return f"{each}; that all of them together are faster was not proven: it was interrupted."
+    if mended.whole.speedup is None or not mended.is_faster:
+        return f"{each}; together they are not proven to be faster: {mended.whole.verdict}, {mended.whole.because}."
     before, after = mended.whole.baseline.step_ns, mended.whole.candidate.step_ns
     times = "" if before is None or after is None else f", {short_time(before)} a step before, {short_time(after)} after"
     return f"{len(kept)} of {found} mended: {interval_words(mended.whole.speedup)}{times}."
@@ -69,7 +76,7 @@ def knob_words(attempt: Attempt) -> str:
 
 
 def _draw(sheet: Sheet, mended: Mended) -> None:
-    sheet.prose(sheet.clean(f"command: {' '.join(mended.command)}"), style="dim")
+    sheet.prose(sheet.clean(f"command: {shlex.join(mended.command)}"), style="dim")
     sheet.blank()
     sheet.prose(sheet.clean(head_words(mended)), style="bold green" if mended.is_faster else "bold")
     if mended.attempts:

@@ -90,9 +90,9 @@ def prediction_words(prediction: Prediction, speedup: Interval | None) -> str:
     if speedup is None:
         return f"{said}; nothing was measured to hold it against"
     gave = f"it gave {speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"
-    return (
-        f"{said}; {gave}: {'the prediction held' if prediction.verdict == 'held' else f'the prediction was {prediction.verdict}'}"
-    )
+    if prediction.verdict == "open":
+        return f"{said}; {gave}, in which no gain at all lies, too: nothing is known of the prediction"
+    return f"{said}; {gave}: the prediction {'held' if prediction.verdict == 'held' else f'was {prediction.verdict}'}"
 
 
 def change_words(change: Change) -> str:
@@ -145,7 +145,10 @@ def _draw_sides(sheet: Sheet, verified: Verified) -> None:
     if not any(run.round is not None for run in verified.runs):
         return
     unit = "sample" if verified.per_sample else "step"
-    sheet.heading("Runs", f"time a {unit}, the longest and shortest twentieth of the steps left out")
+    beside = f"time a {unit}, the longest and shortest twentieth of the steps left out"
+    if verified.is_by_mean:
+        beside = f"time a {unit} with all of them counted; of each run without the longest and shortest twentieth"
+    sheet.heading("Runs", beside)
     columns = (
         Column(title="side"),
         Column(title="runs", right=True),
