@@ -254,6 +254,21 @@ def call_payload(communicator: int, size: int) -> bytes:
 def write_export(trace: Trace, path: Path, *, old: bool = False) -> Path:
     """What nsys would have recorded of the same run: device work, calls, and ranges as emit_nvtx pushes them."""
     export = Export(path, old=old)
+    shift = -int(trace.start_ns.min()) if len(trace) else 0
+    _write_trace(export, trace, PID, shift)
+    return export.close()
+
+
+def write_job(traces: Sequence[Trace], path: Path) -> Path:
+    """The ranks of one machine under one `nsys profile`: processes PID, PID + 1, ... on one clock."""
+    export = Export(path)
+    first = min(trace.meta.base_ns + int(trace.start_ns.min()) for trace in traces)
+    for rank, trace in enumerate(traces):
+        _write_trace(export, trace, PID + rank, trace.meta.base_ns - first)
+    return export.close()
+
+
+def _write_trace(export: Export, trace: Trace, pid: int, shift: int) -> None:
     for device in trace.meta.devices:
         export.add(
             "TARGET_INFO_GPU", vmId=0, id=device.index, name=device.name, totalMemory=device.memory_bytes, smCount=device.num_sms,
@@ -261,18 +276,16 @@ def write_export(trace: Trace, path: Path, *, old: bool = False) -> Path:
             computeMinor=(device.compute_capability or (0, 0))[1],
         )  # fmt: skip
     threads: dict[int, int] = {}
-    shift = -int(trace.start_ns.min()) if len(trace) else 0
     for at in range(len(trace)):
-        _write_event(export, trace, at, shift, threads)
-    return export.close()
+        _write_event(export, trace, at, pid, shift, threads)
 
 
-def _write_event(export: Export, trace: Trace, at: int, shift: int, threads: dict[int, int]) -> None:
+def _write_event(export: Export, trace: Trace, at: int, pid: int, shift: int, threads: dict[int, int]) -> None:
     kind, name = Kind(int(trace.kind[at])), trace.names[trace.name[at]]
     start = int(trace.start_ns[at]) + shift
     end = start + int(trace.dur_ns[at])
     correlation = int(trace.correlation[at])
-    place: dict[str, Any] = {"stream": int(trace.stream[at]), "device": int(trace.device[at])}
+    place: dict[str, Any] = {"stream": int(trace.stream[at]), "device": int(trace.device[at]), "pid": pid}
     tid = threads.setdefault(int(trace.thread[at]), TID + len(threads))
     detail = trace.details[trace.detail[at]] if trace.detail[at] != NONE else None
     if kind == Kind.KERNEL:
@@ -289,11 +302,11 @@ def _write_event(export: Export, trace: Trace, at: int, shift: int, threads: dic
         export.fill(start, end, correlation, int(trace.size_bytes[at]), memory, **place)
     elif kind == Kind.RUNTIME:
         version = CALL_VERSION if name.startswith("cuda") else ""
-        export.call(start, end, correlation, name + version, tid=tid)
+        export.call(start, end, correlation, name + version, tid=tid, pid=pid)
     elif kind in (Kind.OP, Kind.MARK):
-        export.range(start, end, _range_text(trace, at, kind, name, detail), tid=tid)
+        export.range(start, end, _range_text(trace, at, kind, name, detail), tid=tid, pid=pid)
     elif kind == Kind.OVERHEAD and not name.startswith("PyTorch Profiler"):
-        export.add("PROFILER_OVERHEAD", start=start, end=end, globalTid=global_id(PID, tid), nameId=export.string(name))
+        export.add("PROFILER_OVERHEAD", start=start, end=end, globalTid=global_id(pid, tid), nameId=export.string(name))
 
 
 def _copy_words(name: str) -> tuple[str, int, int]:

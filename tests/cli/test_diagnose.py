@@ -266,7 +266,10 @@ def test_degenerate_traces_end_in_words(path: Path, capsys: pytest.CaptureFixtur
 
 
 @needs_shared
-@pytest.mark.parametrize("name", ["lab/formats/topo.txt", "lab/formats/peaks.json"])
-def test_other_formats_are_refused_in_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    message = failed(capsys, str(SHARED / name))
-    assert Path(name).name in message
+@pytest.mark.parametrize(
+    ("name", "format_name"), [("topo.txt", "topology"), ("peaks.json", "measured-rates"), ("ddp_log.txt", "job-log")]
+)
+def test_small_files_of_a_machine_and_a_job_are_read(name: str, format_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = diagnosed(capsys, str(SHARED / "lab/formats" / name))
+    assert [one["format"] for one in found["recordings"]] == [format_name]
+    assert found["verdict"]["bound"] == "unknown"

@@ -40,7 +40,19 @@ def test_a_file_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @needs_shared
-@pytest.mark.parametrize("name", ["ncu_raw.csv", "memory_snapshot.pickle.gz", "memory_stats.json", "torch_logs.txt", "dmon.txt"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncu_raw.csv",
+        "memory_snapshot.pickle.gz",
+        "memory_stats.json",
+        "torch_logs.txt",
+        "dmon.txt",
+        "ddp_log.txt",
+        "topo.txt",
+        "peaks.json",
+    ],
+)
 def test_a_recording_alone_is_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(FILES / name), "--no-cache", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)

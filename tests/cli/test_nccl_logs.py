@@ -14,7 +14,7 @@ from stepscope.cli.main import main
 from stepscope.readers.inputs import find_sources
 from tests.builders import tar_bytes
 from tests.nccl_logs import two_nodes
-from tests.shared_data import DEMO
+from tests.shared_data import DEMO, SHARED, needs_shared
 
 
 def diagnosed(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
@@ -53,16 +53,23 @@ def test_an_archive_gives_both_too(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("as_folder", [False, True])
-def test_a_log_alone_says_what_it_holds_and_that_traces_are_needed(
+def test_a_log_alone_says_what_it_holds_and_that_no_trace_was_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], as_folder: bool
 ) -> None:
     (tmp_path / "nccl.log").write_text(two_nodes())
-    assert main(["diagnose", str(tmp_path if as_folder else tmp_path / "nccl.log")]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "no trace was given" in captured.err
-    assert "nccl.log" in captured.err
-    assert "P2P/CUMEM/read 4" in captured.err
+    assert main(["diagnose", str(tmp_path if as_folder else tmp_path / "nccl.log")]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("1 recording, no trace\n")
+    assert "no trace was given" in text
+    assert "P2P/CUMEM/read 4" in text
+
+
+@needs_shared
+def test_a_jobs_output_with_nccls_lines_is_read_for_both(capsys: pytest.CaptureFixture[str]) -> None:
+    found = diagnosed(capsys, SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt")
+    assert found["nccl"]["transports"] == {"NET/Socket": 4}
+    assert [one["format"] for one in found["recordings"]] == ["job-log"]
+    assert [one["code"] for one in found["advice"]] == ["slow-link"]
 
 
 def test_a_log_named_like_a_trace_is_called_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,3 +227,14 @@ def test_many_names_and_long_nodes_are_bounded(tmp_path: Path, monkeypatch: pyte
     assert {one.name: one.num for one in graph.operators}["(others)"] == 40
     assert any("damaged" in note for note in log.recordings[0].notes)
     assert any("only its first 50 nodes" in note for note in log.recordings[0].notes)
+
+
+def test_tensors_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stepscope.readers import chakra_nodes
+
+    monkeypatch.setattr(chakra_nodes, "MAX_TENSORS", 3)
+    nodes = [node(at, "aten::a", values=[[at, 100 + at, 0, 10, 4, "cpu"]]) for at in range(2, 7)]
+    log = read_bytes(tmp_path, trace(*nodes, node(9, "aten::a", values=[[2, 102, 0, 20, 4, "cpu"]])))
+    graph = only(log)
+    assert (graph.num_tensors, graph.storage_bytes) == (3, 20 * 4 + 2 * 10 * 4), "one that is known may reach further"
+    assert any("2 tensor(s) beyond" in note for note in log.recordings[0].notes)

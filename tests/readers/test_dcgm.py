@@ -98,3 +98,11 @@ def test_nothing_to_read_is_said(tmp_path: Path, text: bytes) -> None:
 @pytest.mark.parametrize("head", [b"# HELP node_cpu_seconds_total x\n", b"# gpu pwr\n", b"#Entity\n", b'{"a": "DCGM_FI_"}'])
 def test_other_texts_are_not_claimed(head: bytes) -> None:
     assert not dcgm.is_mine(head, "x")
+
+
+def test_rows_of_parts_of_a_device_are_counted(tmp_path: Path) -> None:
+    report = of_text(
+        tmp_path, DMON + "GPU-I 3   0.5  0.5  0.5  0.5  100.0  1800  0\nGPU-CI 7   0.5  0.5  0.5  0.5  100.0  1800  0\n"
+    )
+    assert [device.num_samples for device in report.devices] == [2, 2]
+    assert any("2 row(s) of parts of a device" in note for note in report.recordings[0].notes)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from stepscope.core.trace import NONE, CollectiveArgs, Kind, Launch, OpInputs, SyncWait, Thread, Trace
-from stepscope.errors import FormatError, InputError, UsageError
+from stepscope.errors import FormatError, InputError
 from stepscope.readers import nsys_database
 from stepscope.readers.formats import format_of, head_of
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.nsys_nvtx import Operator, operator_of
-from stepscope.readers.nsys_sqlite import is_mine, processes, read
+from stepscope.readers.nsys_sqlite import is_mine, read
 from stepscope.readers.source import Source
 from tests.nsys_files import (
     DOMAIN,
@@ -160,6 +160,43 @@ def test_graphs_recorded_whole_are_work_and_those_recorded_by_node_are_not_count
     assert any("1 CUDA graph(s)" in note and "--cuda-graph-trace=node" in note for note in trace.notes)
 
 
+def test_graphs_and_kernels_that_tell_no_call_are_both_kept(tmp_path: Path) -> None:
+    export = Export(tmp_path / "run.sqlite")
+    export.graph(100, 900, 0, graph=5)
+    export.kernel(1_000, 1_400, 0, "a")
+    export.connection.execute("UPDATE CUPTI_ACTIVITY_KIND_GRAPH_TRACE SET correlationId = NULL")
+    assert [name for name, _, _ in events(read_whole(export.close()), Kind.KERNEL)] == ["CUDA graph 5", "a"]
+
+
+def test_kernels_keep_their_names_and_calls_lose_their_release(tmp_path: Path) -> None:
+    export = Export(tmp_path / "run.sqlite")
+    export.call(0, 10, 1, "cudaLaunchKernel_ptsz_v7000")
+    export.kernel(20, 30, 1, "my_gemm_v2048")
+    export.kernel(40, 50, 2, "short")
+    export.kernel(60, 70, 3, "lost")
+    for change in (
+        "CREATE TABLE loose AS SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL",  # Without NOT NULL.
+        "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL",
+        "ALTER TABLE loose RENAME TO CUPTI_ACTIVITY_KIND_KERNEL",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = NULL WHERE correlationId = 2",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 999 WHERE correlationId = 3",
+    ):
+        export.connection.execute(change)
+    trace = read_whole(export.close())
+    assert [name for name, _, _ in events(trace, Kind.KERNEL)] == ["my_gemm_v2048", "short", "string 999"]
+    assert [name for name, _, _ in events(trace, Kind.RUNTIME)] == ["cudaLaunchKernel"]
+    assert any("1 name(s) are not in the file's StringIds" in note for note in trace.notes)
+
+
+def test_counters_are_those_of_the_devices_that_were_used(tmp_path: Path) -> None:
+    export = small(tmp_path / "run.sqlite")  # On the machine's device 3.
+    for device, value in ((2, 10), (3, 70)):
+        kind = (5 << 32) | device
+        export.add("TARGET_INFO_GPU_METRICS", typeId=kind, sourceId=1, typeName="x", metricId=1, metricName="SMs Active [%]")
+        export.add("GPU_METRICS", rawTimestamp=0, timestamp=1_500, typeId=kind, metricId=1, value=value)
+    assert "GPU metrics, mean over the recorded device work: SMs Active 70 %" in read_whole(export.close()).notes
+
+
 def test_ranges_of_other_domains_carry_their_names_and_open_ones_get_no_end(tmp_path: Path) -> None:
     export = small(tmp_path / "run.sqlite")
     export.range(0, None, "cuBLAS", kind=DOMAIN, domain=9)
@@ -169,7 +206,9 @@ def test_ranges_of_other_domains_carry_their_names_and_open_ones_get_no_end(tmp_
     export.range(20, 90, "across", kind=START_END, end_tid=TID + 1)
     trace = read_whole(export.close())
     assert ("cuBLAS:gemmEx", 310, 80) in events(trace, Kind.MARK)
-    assert ("across", 20, 70) in events(trace, Kind.MARK)
+    # nvtx_gpu_proj_sum projects only ranges that end on the thread they began on.
+    assert events(trace, Kind.OTHER) == [("across", 20, 70)]
+    assert "1 NVTX range(s) end on another thread than they began on: no launch is counted to them" in trace.notes
     assert not {"never ends", "an instant"} & set(trace.names)
     assert trace.unknown == {"NVTX range without its end": 1}
 
@@ -207,16 +246,13 @@ def test_one_process_is_read_and_the_others_are_named(tmp_path: Path) -> None:
         export.kernel(20, 20 + length, 1, f"k{number}", pid=pid)
         export.range(0, 50, f"step {number}", pid=pid)
     path = export.close()
-    assert processes(source_of(path)) == (PID + 1, PID + 2, PID)
     trace = read_whole(path)
     assert events(trace, Kind.KERNEL) == [("k1", 20, 300)]
     assert [name for name, _, _ in events(trace, Kind.MARK)] == ["step 1"]
     assert len(events(trace, Kind.RUNTIME)) == 1
-    assert any("3 processes" in note and f"{PID + 2}, {PID}" in note for note in trace.notes)
-    other = read(source_of(path), pid=PID)
+    assert any(f"process {PID + 1} was read, and not processes {PID + 2}, {PID}" in note for note in trace.notes)
+    other = read(Source(path=path, label="x", part=global_id()))
     assert events(other, Kind.KERNEL) == [("k0", 20, 100)]
-    with pytest.raises(UsageError, match="no process 1 with work"):
-        read(source_of(path), pid=1)
 
 
 def test_os_calls_counters_and_warnings_are_told(tmp_path: Path) -> None:

@@ -52,6 +52,24 @@ def table(text: str, tmp_path: Path, name: str = "stats.csv") -> KernelReport:
     return read([Source(path=path, label=name)])
 
 
+BY_GRID = """\
+Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),GridXYZ,BlockXYZ,Name
+100.0,1000,10,100.0,100.0,90,110,1.0,   4    1    1, 128    1    1,gemm
+"""
+PLAIN = BY_GRID.replace("GridXYZ,BlockXYZ,", "").replace("   4    1    1, 128    1    1,", "")
+
+
+def test_the_same_kernels_in_two_reports_are_counted_once(tmp_path: Path) -> None:
+    """One recording's, that is: an output of two recordings has two tables of each report."""
+    reports = (("cuda_gpu_kern_sum", PLAIN), ("cuda_gpu_kern_gb_sum", BY_GRID))
+    parts = [f"Processing [{run}.sqlite] with [/x/{name}.py]...\n{text}\n" for run in ("a", "b") for name, text in reports]
+    for num in (1, 2):
+        report = table("".join(parts[: 2 * num]), tmp_path)
+        assert [(one.name, one.count, one.total_ns) for one in report.totals] == [("gemm", 10 * num, 1000.0 * num)]
+        assert f"{num} table(s) that tell the same again were left out" in report.recordings[0].notes
+    assert table(BY_GRID, tmp_path).totals[0].count == 10
+
+
 def test_kernels_are_totalled_with_their_whole_names(tmp_path: Path) -> None:
     report = table(KERNELS, tmp_path)
     gemm, relu = report.totals

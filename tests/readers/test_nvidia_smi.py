@@ -170,3 +170,33 @@ def test_samples_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytes
 )
 def test_other_tables_are_not_claimed(head: bytes) -> None:
     assert not nvidia_smi.is_mine(head, "x.csv")
+
+
+@needs_shared
+def test_what_was_sampled_around_the_run_is_not_of_the_run() -> None:
+    (device,) = read(LAB / "dmon.txt").devices
+    assert device.busy_share is not None
+    assert device.busy_run_share is not None
+    assert (device.busy_share.median, device.busy_run_share.median, device.busy_run_share.num) == (0.0, 0.97, 1)
+    assert device.used_share == 0.97
+
+
+def test_pauses_inside_the_run_count(tmp_path: Path) -> None:
+    rows = "".join(f"    0  {busy}  100\n" for busy in (0, 0, 90, 0, 90, 0, 0, 0))
+    (device,) = of_text(tmp_path, f"# gpu  sm  pwr\n# Idx  %  W\n{rows}    1  0  60\n").devices[:1]
+    assert device.busy_run_share is not None
+    assert (device.busy_run_share.num, device.busy_run_share.median) == (3, 0.9)
+    assert read(tmp_path / "smi.csv").devices[1].used_share is None, "nobody used it"
+
+
+def test_dmon_over_midnight_without_a_date(tmp_path: Path) -> None:
+    head = "#Time        gpu    sm   pwr\n#HH:MM:SS    Idx     %     W\n"
+    rows = [f" {time}  {gpu}  90  100\n" for time in ("23:59:58", "23:59:59", "00:00:00", "00:00:01") for gpu in (0, 1)]
+    report = of_text(tmp_path, head + "".join(rows[:3]) + head + "".join(rows[3:]))
+    assert [device.span_s for device in report.devices] == [3.0, 3.0]
+
+
+def test_devices_without_an_index_say_which_is_which(tmp_path: Path) -> None:
+    text = "uuid, utilization.gpu [%], power.draw [W]\nGPU-bb, 90 %, 100 W\nGPU-aa, 10 %, 60 W\n"
+    (recording,) = of_text(tmp_path, text).recordings
+    assert any("0 is GPU-bb, 1 is GPU-aa" in note for note in recording.notes)

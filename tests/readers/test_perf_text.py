@@ -156,3 +156,25 @@ def test_any_cut_is_read_or_refused(tmp_path: Path, text: str) -> None:
 )
 def test_other_texts_are_not_claimed(head: bytes) -> None:
     assert not perf_text.is_mine(head, "x")
+
+
+@pytest.mark.parametrize("whom", ["'system wide'", "'CPU(s) 0-3'"])
+def test_a_whole_machines_clock_is_no_busy_core(tmp_path: Path, whom: str) -> None:
+    report = of_text(tmp_path, STAT.replace("'python job.py'", whom).replace("1385.22 msec", "44030.7 msec"))
+    (one,) = report.counters
+    assert (one.busy_cores, one.cpu_s, one.switches_per_cpu_s) == (None, None, None), "16 idle cores tick too"
+    assert one.context_switches == 1932
+    assert any("idle cores too" in note for note in report.recordings[0].notes)
+
+
+def test_two_clocks_count_one_time(tmp_path: Path) -> None:
+    line = "           1385.22 msec task-clock                       #    0.503 CPUs utilized\n"
+    (one,) = of_text(tmp_path, STAT.replace(line, line + line.replace("task", " cpu"))).counters
+    assert one.cpu_s == pytest.approx(1.38522)
+
+
+def test_samples_of_several_events_are_said(tmp_path: Path) -> None:
+    (recording,) = of_text(tmp_path, SCRIPT + SCRIPT.replace("cpu-clock", "page-faults")).recordings
+    assert any("4 of cpu-clock, 4 of page-faults" in note for note in recording.notes)
+    (recording,) = of_text(tmp_path, SCRIPT).recordings
+    assert not any("several events" in note for note in recording.notes)

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stepscope.analyses.links import link
 from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import InputError
-from stepscope.readers import perfetto_trace
+from stepscope.readers import perfetto_bulk, perfetto_trace
 from stepscope.readers.kineto import read_kineto
+from stepscope.readers.perfetto_wire_in import WireError, fields
 from stepscope.readers.source import Source
 from tests.shared_data import DEMO
 
@@ -123,6 +125,66 @@ def test_what_perfettos_sdk_writes_for_rocprofv3(tmp_path: Path) -> None:
     assert [(one.pid, one.tid, one.name) for one in trace.threads][:1] == [("42", "43", "main")]
 
 
+def test_many_messages_decoded_together_are_what_each_is_alone() -> None:
+    """Random messages, some damaged, against the reader of one message at a time."""
+    rng = np.random.default_rng(3)
+    messages = []
+    for number in range(600):
+        parts = []
+        for _ in range(int(rng.integers(0, 7))):
+            key = int(rng.choice([1, 3, 15, 16, 60, 2047]))
+            if rng.random() < 0.4:
+                parts.append(field(key, bytes(rng.integers(0, 256, int(rng.integers(0, 9)), dtype=np.uint8))))
+            elif rng.random() < 0.2:
+                parts.append(varint(key << 3 | 1) + bytes(rng.integers(0, 256, 8, dtype=np.uint8)))
+            else:
+                parts.append(field(key, int(rng.integers(0, 2**63)) << int(rng.integers(0, 2)) >> int(rng.integers(0, 63))))
+        made = bytearray(b"".join(parts))
+        if made and number % 3 == 0:
+            made[int(rng.integers(0, len(made)))] = int(rng.integers(0, 256))
+        messages.append(bytes(made))
+    ends = np.cumsum([len(message) for message in messages])
+    starts = ends - [len(message) for message in messages]
+    text = b"".join(messages)
+    found = perfetto_bulk.decode(perfetto_bulk.padded(text), starts.astype(np.int64), ends.astype(np.int64))
+    num_bad = 0
+    for place, message in enumerate(messages):
+        mine = found.owner == place
+        rows = zip(found.number[mine].tolist(), found.value[mine].tolist(), found.size[mine].tolist(), strict=True)
+        told = [(number, value % 2**64 if size == -1 else text[value : value + size]) for number, value, size in rows]
+        try:
+            assert told == fields(message)
+            assert not found.bad[place]
+        except WireError:
+            assert found.bad[place]
+            assert told == []
+            num_bad += 1
+    assert 30 < num_bad < 300
+
+
+def test_a_message_without_end_is_taken_for_damage() -> None:
+    long, short = field(9, 1) * (perfetto_bulk.MAX_FIELDS + 1), field(9, 2)
+    ends = np.array([len(long), len(long) + len(short)], np.int64)
+    found = perfetto_bulk.decode(perfetto_bulk.padded(long + short), np.array([0, len(long)], np.int64), ends)
+    assert found.bad.tolist() == [True, False]
+    assert found.numbers(9) == [-1, 2]
+
+
+def test_tracks_of_large_numbers_and_packed_categories_are_read(tmp_path: Path) -> None:
+    """Perfetto's track numbers are hashes of 64 bits."""
+    uuid, sequence = 2**64 - 5, field(10, 1)
+    texts = field(12, field(1, field(1, 300) + field(2, "hip_api")))
+    track = packet(sequence, texts, field(60, field(1, uuid) + field(2, "lane") + field(4, field(1, 42) + field(2, 43))))
+    begin = field(9, START) + field(11, uuid) + field(23, "a") + field(3, varint(300) + varint(7))
+    data = [
+        track,
+        packet(field(8, 5), sequence, field(11, begin)),
+        packet(field(8, 9), sequence, field(11, field(9, END) + field(11, uuid))),
+    ]
+    trace = read(tmp_path / "a", b"".join(data))
+    assert (trace.kind.tolist(), trace.dur_ns.tolist(), trace.threads[0].pid) == ([Kind.RUNTIME], [4], "42")
+
+
 def test_compressed_packets_are_opened(tmp_path: Path) -> None:
     plain, squeezed = sdk_file(), packet(field(50, zlib.compress(sdk_file())))
     assert bag(read(tmp_path / "a", squeezed)) == bag(read(tmp_path / "b", plain))
@@ -161,6 +223,76 @@ def test_random_damage_never_raises_anything_else(tmp_path: Path) -> None:
         except InputError:
             continue
     assert num_read > 50
+
+
+def rank_packets(pid: int, kernel_ns: int) -> list[bytes]:
+    """One process: a call and its kernel, with the correlation number 1 that every process begins at."""
+    sequence, call, queue = field(10, pid), 100 * pid, 100 * pid + 1
+    linked = annotation("corr_id", 1)
+
+    def slice_(track: int, category: str, name: str, start: int, end: int, *more: bytes) -> list[bytes]:
+        begin = field(9, START) + field(11, track) + field(22, category) + field(23, name) + linked + b"".join(more)
+        closing = field(9, END) + field(11, track)
+        return [packet(field(8, start), sequence, field(11, begin)), packet(field(8, end), sequence, field(11, closing))]
+
+    return [
+        packet(sequence, field(60, field(1, pid) + field(3, field(1, pid) + field(6, "python")))),
+        packet(sequence, field(60, field(1, call) + field(5, pid) + field(4, field(1, pid) + field(2, 9)))),
+        packet(sequence, field(60, field(1, queue) + field(5, pid) + field(2, "COMPUTE AGENT [4] QUEUE [0] (GPU)"))),
+        *slice_(call, "hip_api", f"hipLaunchKernel {pid}", 1_000 + pid, 1_100),
+        *slice_(queue, "kernel_dispatch", f"gemm {pid}", 2_000, 2_000 + kernel_ns, annotation("agent", 4)),
+    ]
+
+
+def test_of_several_processes_the_busiest_is_read_and_the_others_are_named(tmp_path: Path) -> None:
+    data = b"".join([*rank_packets(7, 100), *rank_packets(8, 900), *rank_packets(9, 300)])
+    trace = read(tmp_path / "a", data)
+    assert [trace.names[name] for name in trace.name] == ["hipLaunchKernel 8", "gemm 8"]
+    assert link(trace).launch.tolist() == [-1, 0]
+    assert any("3 processes have device work in the file: process 8 was read, and not 7, 9" in note for note in trace.notes)
+    assert len(read(tmp_path / "b", b"".join(rank_packets(7, 100)))) == 2
+
+
+def test_copies_to_the_host_belong_to_their_device(tmp_path: Path) -> None:
+    sequence, track = field(10, 1), field(11, 5)
+
+    def copy(name: str, source: int, target: int) -> list[bytes]:
+        about = annotation("src_agent", source) + annotation("dst_agent", target) + annotation("corr_id", 0)
+        begin = field(9, START) + track + field(22, "memory_copy") + field(23, name) + about
+        return [
+            packet(field(8, 10), sequence, field(11, begin)),
+            packet(field(8, 20), sequence, field(11, field(9, END) + track)),
+        ]
+
+    described = packet(sequence, field(60, field(1, 5) + field(2, "COPY to AGENT [0] THREAD [1] (CPU)")))
+    copies = [*copy("MEMORY_COPY_DEVICE_TO_HOST", 4, 0), *copy("MEMORY_COPY_HOST_TO_DEVICE", 0, 4)]
+    trace = read(tmp_path / "a", described + b"".join(copies))
+    assert [trace.names[name] for name in trace.name] == ["Memcpy DtoH", "Memcpy HtoD"]
+    assert trace.device.tolist() == [4, 4]
+    assert trace.correlation.tolist() == [-1, -1]  # rocprofv3 counts from 1.
+
+
+def test_the_wall_clock_is_told_where_a_snapshot_has_it(tmp_path: Path) -> None:
+    clocks = field(1, field(1, 6) + field(2, 1_000)) + field(1, field(1, 1) + field(2, 1_700_000_000_000_000_000))
+    event = field(9, START) + field(11, 5) + field(22, "hip_api") + field(23, "a")
+    data = [
+        packet(field(6, clocks), field(10, 1)),
+        packet(field(8, 3_000), field(10, 1), field(11, event)),
+        packet(field(8, 3_500), field(10, 1), field(11, field(9, END) + field(11, 5))),
+    ]
+    trace = read(tmp_path / "a", b"".join(data))
+    assert trace.meta.base_ns + int(trace.start_ns[0]) == 1_700_000_000_000_002_000
+
+
+def test_slices_too_deep_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto_trace, "MAX_DEPTH", 3)
+    sequence = field(10, 1)
+    begin = field(9, START) + field(11, 5) + field(22, "hip_api") + field(23, "a")
+    opened = [packet(field(8, at), sequence, field(11, begin)) for at in range(1, 6)]
+    closed = [packet(field(8, at), sequence, field(11, field(9, END) + field(11, 5))) for at in range(10, 15)]
+    trace = read(tmp_path / "a", b"".join([*opened, *closed]))
+    assert sorted(zip(trace.start_ns.tolist(), trace.dur_ns.tolist(), strict=True)) == [(0, 13), (1, 11), (2, 9)]
+    assert "2 slice(s) inside 3 others were left out" in trace.notes
 
 
 def test_slices_that_do_not_close_and_ends_of_none_are_counted(tmp_path: Path) -> None:

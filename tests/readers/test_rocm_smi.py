@@ -121,3 +121,24 @@ def test_what_holds_no_sample_is_refused_in_words(tmp_path: Path, text: bytes) -
     with pytest.raises(FormatError, match="smi: no sample"):
         read(tmp_path / "a", text)
     assert not rocm_smi.is_mine(text, "amd_smi.csv")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "timestamp,gpu,power_usage,gfx_clk,vram_used,vram_total\n1,0,612 W,1980 MHz,1536 MB,192 GB\n",
+        "timestamp,gpu,power_usage,gfx_clk,vram_used,vram_total\n1,0,612000 mW,1.98 GHz,1.5 GB,196608 MiB\n",
+        (
+            '[{"gpu": 0, "power": {"socket_power": {"value": 612000, "unit": "mW"}},'
+            ' "clock": {"gfx_0": {"clk": {"value": 1980, "unit": "MHz"}}},'
+            ' "mem_usage": {"used_vram": {"value": 1.5, "unit": "GB"}, "total_vram": {"value": 192, "unit": "GB"}}}]'
+        ),
+    ],
+)
+def test_units_that_are_written_count(tmp_path: Path, text: str) -> None:
+    (device,) = read(tmp_path / "x", text).devices
+    assert device.power_w is not None
+    assert device.sm_clock_mhz is not None
+    assert device.memory_used_bytes is not None
+    assert [device.power_w.median, device.sm_clock_mhz.median] == pytest.approx([612, 1980])
+    assert (device.memory_used_bytes.median, device.memory_total_bytes) == (1.5 * 1024**3, 192 * 1024**3)

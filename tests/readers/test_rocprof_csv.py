@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import rocprof_chrome, rocprof_csv, rocprof_stats
+from stepscope.readers import cache, rocprof_chrome, rocprof_csv, rocprof_stats, sniff
+from stepscope.readers.inputs import find_sources
 from stepscope.readers.rocprof_table import MAX_LINE_BYTES
 from stepscope.readers.source import Source
 
@@ -222,3 +224,39 @@ def test_a_chrome_trace_of_roctracer_is_told_by_its_processes(tmp_path: Path) ->
             rocprof_chrome.read(Source(path=file, label="results.json")).self_check()
         except InputError:
             continue
+
+
+def test_arrows_of_one_microsecond_are_told_apart_by_their_order(tmp_path: Path) -> None:
+    def event(name: str, pid: int, tid: int, at_ns: int) -> dict[str, object]:
+        args = {"BeginNs": str(at_ns), "EndNs": str(at_ns + 200), "pid": "77", "tid": "5"}
+        return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": str(at_ns // 1000), "dur": "1", "args": args}
+
+    def arrow(kind: str, number: int, pid: int, tid: int, at_us: int) -> dict[str, object]:
+        return {"ph": kind, "id": number, "pid": pid, "tid": tid, "ts": str(at_us)}
+
+    labels = [
+        {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}} for pid, name in ((2, "CPU HIP API"), (6, "GPU0"))
+    ]
+    # Two short kernels begin in one microsecond; the later one is written first. Another call shares one with a launch.
+    slices = [event("launch a", 2, 5, 10_100), event("launch b", 2, 5, 12_100), event("query", 2, 5, 12_400)]
+    slices += [event("b", 6, 1, 20_500), event("a", 6, 1, 20_100)]
+    arrows = [arrow("s", 1, 2, 5, 10), arrow("t", 1, 6, 1, 20), arrow("s", 2, 2, 5, 12), arrow("t", 2, 6, 1, 20)]
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({"traceEvents": [*labels, *slices, *arrows]}))
+    trace = rocprof_chrome.read(Source(path=file, label="results.json"))
+    found = {trace.names[name]: number for name, number in zip(trace.name, trace.correlation.tolist(), strict=True)}
+    assert found == {"launch a": 1, "launch b": 2, "query": 2, "a": 1, "b": 2}
+
+
+def test_a_cache_is_stale_when_a_neighbour_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sniff, "MIN_CACHED_BYTES", 0)
+    kernels = "Kind,Agent_Id,Queue_Id,Dispatch_Id,Kernel_Name,Correlation_Id,Start_Timestamp,End_Timestamp\n"
+    calls = "Domain,Function,Process_Id,Thread_Id,Correlation_Id,Start_Timestamp,End_Timestamp\n"
+    (tmp_path / "7_kernel_trace.csv").write_text(kernels + "KERNEL_DISPATCH,Agent 4,1,1,gemm,1,1000,2000\n")
+    (source,) = find_sources([tmp_path / "7_kernel_trace.csv"]).sources
+    assert len(sniff.read_trace(source)) == 1
+    assert cache.load(source) is not None
+    (tmp_path / "7_hip_api_trace.csv").write_text(calls + "HIP_RUNTIME_API,hipLaunchKernel,7,7,1,500,600\n")
+    assert cache.load(source) is None
+    assert [Kind(kind).name for kind in sniff.read_trace(source).kind] == ["RUNTIME", "KERNEL"]
+    assert cache.load(source) is not None

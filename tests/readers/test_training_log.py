@@ -147,6 +147,24 @@ def test_prefixes_other_output_and_a_repeated_line_do_not_count(tmp_path: Path) 
     assert log.step_ns == 485_000_000  # 20, 30, 40, 50: the median of 470, 480, 490, 500
 
 
+def test_ranks_that_write_about_the_same_steps_count_them_once(tmp_path: Path) -> None:
+    lines = [megatron(step, 400 + rank, prefix=f"[rank{rank}]:") for step in range(10, 201, 10) for rank in (1, 0, 2)]
+    log = only(tmp_path, "\n".join(lines))
+    assert log.step_ns == 402_000_000, "the slowest rank's: the others wait for it"
+    assert (log.num_lines, log.num_steps, log.ranks) == (20, 180, (0, 1, 2))
+
+
+def test_of_a_log_with_two_runs_the_last_one_tells_the_step(tmp_path: Path) -> None:
+    first = [megatron(step, 400.0) for step in range(10, 601, 10)]
+    log = only(tmp_path, "\n".join(first + [megatron(step, 800.0) for step in range(300, 401, 10)]))
+    assert (log.step_ns, log.num_steps) == (800_000_000, 100)
+    assert any("begin anew at step 300" in note for note in log.notes)
+    # One that has only just begun says too little: the one before it does.
+    log = only(tmp_path, "\n".join([*first, megatron(300, 900.0), megatron(310, 800.0)]))
+    assert log.step_ns == 400_000_000
+    assert not any("begin anew" in note for note in log.notes)
+
+
 def test_a_slow_step_is_named_and_the_first_is_not(tmp_path: Path) -> None:
     lines = [megatron(1, 91234.5), *(megatron(step, 900.0 if step == 40 else 450.0) for step in range(10, 110, 10))]
     (recording,) = read_texts(tmp_path, "\n".join(lines)).recordings

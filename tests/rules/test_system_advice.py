@@ -118,6 +118,8 @@ def test_python_runs_for_most_samples() -> None:
     assert not python_overhead.advise(beside(replace(host, interpreter_share=0.2)))
     assert not python_overhead.advise(beside(replace(host, interpreter_share=None)))  # without native frames nobody knows
     assert not python_overhead.advise(beside(host, device()))  # the device is busy: it costs nothing
+    unused = device(1, busy_share=flat(0.0), num_working=0)
+    assert not python_overhead.advise(beside(host, device(), unused)), "what nobody uses waits for nobody"
 
 
 def test_threads_are_swapped_and_moved() -> None:
@@ -166,3 +168,16 @@ def test_one_core_busy_and_the_device_not() -> None:
     assert one_busy_core.advise(beside(waiting, replace(counted, busy_cores=6.0))) is None
     assert one_busy_core.advise(beside(waiting)) is None
     assert one_busy_core.advise(beside(waiting, counted, device(1))) is None
+
+
+def test_samples_before_and_after_the_run_are_not_the_runs() -> None:
+    counted = HostCounters(path="stat.txt", busy_cores=1.02)
+    around = device(busy_share=flat(0.0), busy_run_share=flat(0.95))
+    assert one_busy_core.advise(beside(around, counted)) is None
+    few = replace(flat(0.3), num=2)
+    assert one_busy_core.advise(beside(device(busy_share=flat(0.0), busy_run_share=few), counted)) is None, (
+        "two samples tell little"
+    )
+    told = one_busy_core.advise(beside(device(busy_share=flat(0.0), busy_run_share=flat(0.3)), counted))
+    assert told is not None
+    assert told.weight == pytest.approx(0.7)

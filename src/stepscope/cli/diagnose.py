@@ -24,6 +24,7 @@ from stepscope.cli import gate as gating
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from stepscope.core.beside import Beside
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.core.gate import Gate
     from stepscope.readers.inputs import Found
@@ -73,6 +74,13 @@ def hardware_file(given: Path | None) -> Path | None:
     """The hardware file to judge by: the one given, else the environment's; None for datasheets."""
     named = os.environ.get(HARDWARE, "").strip()
     return given if given is not None else Path(named) if named else None
+
+
+def given_hardware(beside: Beside | None) -> Path | None:
+    """The hardware file that was named among the recordings; None where there is none, or several."""
+    rates = () if beside is None or beside.system is None else beside.system.rates
+    named = [Path(one.path) for one in rates if one.is_hardware and Path(one.path).is_file()]
+    return named[0] if len(named) == 1 else None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -167,23 +175,25 @@ def diagnose_paths(
     with find_sources(paths) as found:
         if not found.sources and found.run is not None:
             return diagnose_untraced(run_facts(found.run), found.notes, read_beside(found.others))
-        if not found.sources and found.others:
+        if not found.sources and (found.others or found.logs):
             return _diagnose_alone(found)
         job = _measure(found, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster, hardware=hardware)
         return diagnose(job, every=every)
 
 
 def _diagnose_alone(found: Found) -> Diagnosis:
-    """Recordings of other tools, with no trace. Where none of them can be read, the reasons are all there is to say."""
+    """Recordings of other tools and logs of NCCL, with no trace. Where none can be read, the reasons are all there is to say."""
+    from stepscope.core.beside import Beside
     from stepscope.errors import InputError
     from stepscope.readers.beside import read_beside
+    from stepscope.readers.nccl_log import read_nccl_logs
     from stepscope.rules.untraced import diagnose_beside
 
-    beside = read_beside(found.others)
-    assert beside is not None
-    if not beside.recordings:
+    beside = read_beside(found.others) or Beside()
+    nccl = read_nccl_logs(found.logs) if found.logs else None
+    if not beside.recordings and nccl is None:
         raise InputError("\n  ".join(["nothing could be read:", *beside.notes]))
-    return diagnose_beside(beside, found.notes)
+    return diagnose_beside(beside, found.notes, nccl)
 
 
 def measure_paths(
@@ -213,7 +223,8 @@ def _measure(
 
     if not found.sources:
         raise InputError(f"{found.run.path}: the profiler recorded no step" if found.run is not None else _logs_alone(found.logs))
-    path = hardware_file(hardware)
+    beside = read_beside(found.others)
+    path = hardware or given_hardware(beside) or hardware_file(None)
     calibrated = None if path is None else read_hardware(path)
     with ExitStack() as held:
         workers = held.enter_context(_workers(found.sources, jobs, cluster))
@@ -221,7 +232,7 @@ def _measure(
         job = measure_job(
             found.sources,
             logs=found.logs,
-            beside=read_beside(found.others),
+            beside=beside,
             run=None if found.run is None else run_facts(found.run),
             workers=workers,
             step_ns=None if step_ms is None else round(step_ms * 1e6),

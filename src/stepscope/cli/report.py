@@ -62,11 +62,19 @@ def run(arguments: argparse.Namespace) -> int:
             jobs=arguments.jobs,
             hardware=arguments.hardware,
         )
-        roofs = roofs or calibrated_roofs(diagnosis, arguments.hardware)
+        roofs = roofs or given_roofs(diagnosis) or calibrated_roofs(diagnosis, arguments.hardware)
         page = page_for(diagnosis, arguments.paths, use_cache=not arguments.no_cache, roofs=roofs)
     write(render_page(page), arguments.out)
     print(f"{page['headline']}\n{arguments.out}", file=sys.stderr)
     return 0
+
+
+def given_roofs(diagnosis: Diagnosis) -> Roofs | None:
+    """Of a file of measured rates among what was named, where it is of the run's device."""
+    beside, ranks = diagnosis.facts.beside, diagnosis.facts.ranks
+    rates = () if beside is None or beside.system is None else beside.system.rates
+    device = (diagnosis.facts.median_rank.device_name or "").strip().casefold() if ranks else ""
+    return next((one.roofs for one in rates if device and one.roofs.device.strip().casefold() == device), None)
 
 
 def calibrated_roofs(diagnosis: Diagnosis, given: Path | None) -> Roofs | None:

@@ -12,7 +12,12 @@ LOOPBACK = ("lo", "lo0")
 
 def notes_on(log: NcclLog) -> tuple[str, ...]:
     """Notes, the ones on slow links first."""
-    return (*_on_network(log), *_inside_the_node(log), *_on_the_job(log), *_on_the_log(log))
+    return (*slow_links(log), *_on_the_job(log), *_on_the_log(log))
+
+
+def slow_links(log: NcclLog) -> tuple[str, ...]:
+    """Where it fell back to a slower way than machines have, and why."""
+    return (*_on_network(log), *_inside_the_node(log))
 
 
 def _on_network(log: NcclLog) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stepscope.core.hardware import Roofs
 from stepscope.core.recording import Recording
 
 POWER = ("sw_power_cap", "power_violation")
@@ -46,6 +47,9 @@ class DeviceSeries:
     """From the first sample to the last."""
     busy_share: Spread | None = None
     """Of the time, that a kernel ran: what nvidia-smi calls utilization."""
+    busy_run_share: Spread | None = None
+    """The same, from the first sample at work to the last: what was sampled before and after is not of the run. None where it
+    never was at work."""
     memory_busy_share: Spread | None = None
     sm_clock_mhz: Spread | None = None
     sm_clock_working_mhz: Spread | None = None
@@ -75,6 +79,12 @@ class DeviceSeries:
     throttled: Mapping[str, float] | None = None
     """By reason, share of the samples at work (of all, where its use was not recorded) that told it;
     empty: none did; None: not recorded, or never at work."""
+
+    @property
+    def used_share(self) -> float | None:
+        """How busy the run kept it, at the median; None where that was not recorded, and for a device that nobody used."""
+        told = self.busy_run_share or self.busy_share
+        return None if told is None or not self.num_working else told.median
 
     @property
     def label(self) -> str:
@@ -193,12 +203,59 @@ class HostCounters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLinks:
+    """One device's place on its machine."""
+
+    name: str
+    """As the tool calls it: GPU0."""
+    peers: Mapping[str, str]
+    """By the other devices' names, the kind of link as it is written: NV18, SYS, XGMI."""
+    networks: Mapping[str, str] = field(default_factory=dict)
+    """By network devices' names, the same."""
+    cores: str | None = None
+    """That are near it, as it is written: 0-23,96-119."""
+    numa: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """How the devices of one machine are joined."""
+
+    path: str
+    tool: str
+    devices: tuple[DeviceLinks, ...]
+
+    @property
+    def pairs(self) -> Mapping[tuple[str, str], str]:
+        """Each pair of devices once, with its link."""
+        place = {device.name: at for at, device in enumerate(self.devices)}
+        return {
+            (device.name, peer): kind
+            for device in self.devices
+            for peer, kind in device.peers.items()
+            if peer in place and place[device.name] < place[peer]
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRates:
+    """A file of rates that were measured on a machine."""
+
+    path: str
+    roofs: Roofs
+    is_hardware: bool = False
+    """Of `stepscope calibrate`, which a diagnosis can judge by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SystemReport:
     """All recordings of the machine."""
 
     devices: tuple[DeviceSeries, ...] = ()
     stacks: tuple[HostStacks, ...] = ()
     counters: tuple[HostCounters, ...] = ()
+    topologies: tuple[Topology, ...] = ()
+    rates: tuple[MeasuredRates, ...] = ()
     recordings: tuple[Recording, ...] = ()
 
     def joined(self, other: SystemReport) -> SystemReport:
@@ -206,6 +263,8 @@ class SystemReport:
             devices=(*self.devices, *other.devices),
             stacks=(*self.stacks, *other.stacks),
             counters=(*self.counters, *other.counters),
+            topologies=(*self.topologies, *other.topologies),
+            rates=(*self.rates, *other.rates),
             recordings=(*self.recordings, *other.recordings),
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
+from stepscope.core.job_output import JobOutput
 from stepscope.core.recording import Recording
 
 TOLD, CLOCK, RATE, SUM = "told", "clock", "rate", "sum"
@@ -156,6 +157,8 @@ class TrainingLog:
 
     logs: tuple[FrameworkLog, ...] = ()
     graphs: tuple[ExecutionGraph, ...] = ()
+    outputs: tuple[JobOutput, ...] = ()
+    """What PyTorch itself said in the job's output."""
     recordings: tuple[Recording, ...] = ()
 
     @property
@@ -187,5 +190,6 @@ class TrainingLog:
         return TrainingLog(
             logs=(*self.logs, *other.logs),
             graphs=(*self.graphs, *other.graphs),
+            outputs=(*self.outputs, *other.outputs),
             recordings=(*self.recordings, *other.recordings),
         )

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.trace import MemoryEvents, Trace
 from stepscope.readers.cache_tables import Column, Tables, is_sound, tables_of, trace_of
+from stepscope.readers.formats import BY_NAME
 from stepscope.readers.remote import RemotePath
 from stepscope.readers.source import Source
 from stepscope.readers.stream import EXPANSION_FREE_BYTES, MAX_EXPANSION
@@ -37,7 +38,7 @@ FOLDER_VARIABLE = "STEPSCOPE_CACHE_DIR"
 MAGIC = b"STEPSCOPE-CACHE\x00"
 FORMAT = 1
 """Of the file's layout."""
-SCHEMA = 2
+SCHEMA = 3
 """Of what stands in it: to be raised with every change to Trace or to what the reader puts in it."""
 HEAD = struct.Struct("<16sIIQqQQ")
 SMALLEST_EVENT_BYTES = 16
@@ -73,12 +74,13 @@ def store(source: Source, trace: Trace) -> None:
 def _places(source: Source) -> Iterator[Path]:
     """Where the cache may lie, the first choice first."""
     if source.archive is None and isinstance(source.path, Path):
-        yield source.path.with_name(source.path.name + SUFFIX)
+        part = "" if source.part is None else f".{source.part}"
+        yield source.path.with_name(source.path.name + part + SUFFIX)
     folder = os.environ.get(FOLDER_VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     stem = source.stem
     where = stem.url if isinstance(stem, RemotePath) else os.path.realpath(stem)
-    place = f"{where}\x00{source.offset}\x00{source.length}"
+    place = f"{where}\x00{source.offset}\x00{source.length}" + ("" if source.part is None else f"\x00{source.part}")
     name = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     yield Path(folder or os.path.join(home, "stepscope"), name + SUFFIX)
 
@@ -90,8 +92,16 @@ def _identity(source: Source) -> tuple[int, int]:
         if stem.version is None:
             raise ValueError("the store tells no version")
         return stem.size, stem.version
-    state = stem.stat()
-    return state.st_size, state.st_mtime_ns
+    states = [stem.stat(), *(path.stat() for path in _companions(source))]
+    return sum(state.st_size for state in states), max(state.st_mtime_ns for state in states)
+
+
+def _companions(source: Source) -> list[Path]:
+    """Files that are read along with the source's own."""
+    if source.format is None or source.archive is not None or not isinstance(source.path, Path):
+        return []
+    found = getattr(BY_NAME[source.format].reader(), "companions", None)
+    return [] if found is None else list(found(source.path))
 
 
 def _write(path: Path, parts: list[bytes]) -> None:

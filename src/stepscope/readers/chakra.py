@@ -75,6 +75,10 @@ def _read_one(source: Source, notes: list[str]) -> ExecutionGraph:
         notes.append(f"{source.label}: {stream.problem}")
     if draft.num_bad:
         notes.append(f"{source.label}: {draft.num_bad} node(s) are damaged, cut off or not what the observer writes; left out")
+    if draft.tensors.num_left_out:
+        notes.append(
+            f"{source.label}: {draft.tensors.num_left_out:,} tensor(s) beyond the first million are not in the memory's sum"
+        )
     return draft.finished(source.label, schema)
 
 

@@ -62,15 +62,18 @@ class _Tensors:
 
     seen: set[int] = field(default_factory=set)
     storages: dict[tuple[int, str], int] = field(default_factory=dict)
+    num_left_out: int = 0
 
     def bytes_of(self, values: Any) -> int:
         total = 0
         for tensor, storage, offset, num, item, device in _tensors(values):
             total += num * item
-            if len(self.seen) < MAX_TENSORS:
+            if tensor in self.seen or len(self.seen) < MAX_TENSORS:
                 self.seen.add(tensor)
                 key = (storage, device)
                 self.storages[key] = max(self.storages.get(key, 0), (offset + num) * item)
+            else:
+                self.num_left_out += 1
         return total
 
 

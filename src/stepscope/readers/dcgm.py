@@ -56,6 +56,8 @@ DMON_START = re.compile(rb"(?:^|\n)[ \t]*#[ \t]*Entity[ \t]+[A-Z]")
 METRIC_START = re.compile(rb"(?:^|\n)(?:# (?:HELP|TYPE) )?DCGM_FI_(?:DEV|PROF)_[A-Z0-9_]{2,60}[ {]")
 METRIC = re.compile(r"(DCGM_FI_\w{2,80})\{(.{0,4000})\}\s+(\S{1,40})(?:\s+(-?\d{1,15}))?\s*")
 LABEL = re.compile(r'(\w{1,60})="((?:[^"\\]|\\.){0,400})"')
+INSTANCE = re.compile(r"(?:^|\s)GPU-(?:I|CI)\s+\d")
+"""A part of a device (MIG), in dmon."""
 ROW = re.compile(r"(?:^|\s)GPU\s+(\d{1,6})(?=\s)")
 BLANK_INT, BLANK_INT_END, BLANK = 0x7FFFFFF0, 0x7FFFFFFF, 2.0**47
 MAX_COLUMNS = 400
@@ -134,7 +136,7 @@ class _Pending:
 
 def _read(source: Source) -> SystemReport:
     lines, drafts = TextLines(source), DeviceDrafts()
-    scrapes, columns, num_bad = _Scrapes(drafts), None, 0
+    scrapes, columns, num_bad, num_parts = _Scrapes(drafts), None, 0, 0
     for line in lines:
         text = line.strip()
         if text.startswith("DCGM_FI_"):
@@ -143,6 +145,7 @@ def _read(source: Source) -> SystemReport:
             columns = _columns(text) or columns
         elif columns is not None:
             told = ROW.search(line)
+            num_parts += told is None and INSTANCE.search(line) is not None
             num_bad += told is not None and not _take_row(drafts, columns, int(told[1]), line[told.end() :].split())
     scrapes.end()
     if not drafts.devices:
@@ -155,6 +158,8 @@ def _read(source: Source) -> SystemReport:
         notes.append(f"{source.label}: {num_bad + scrapes.num_bad:,} line(s) could not be read as samples")
     if scrapes.num_instances:
         notes.append(f"{source.label}: {scrapes.num_instances:,} value(s) of parts of a device (MIG) were left out")
+    if num_parts:
+        notes.append(f"{source.label}: {num_parts:,} row(s) of parts of a device (MIG) were left out")
     devices = drafts.series()
     tables = (device_table(devices), *_activity(devices))
     recording = Recording(

@@ -83,6 +83,8 @@ class DeviceDraft:
         spreads: dict[str, Any] = {name: spread_of(column) for name, column in self.columns.items()}
         at_work = range(self.num) if working is None else working
         spreads |= {of: spread_of(self.columns[name][i] for i in at_work) for name, of in WORKING.items()}
+        if working:
+            spreads["busy_run_share"] = spread_of(self.columns["busy_share"][working[0] : working[-1] + 1])
         times = [time for time in self.times if not math.isnan(time)]
         return DeviceSeries(
             index=self.index,
@@ -167,7 +169,7 @@ def device_table(devices: Iterable[DeviceSeries]) -> Table:
         (
             one.label,
             f"{one.num_samples}" if one.num_working is None else f"{one.num_working} of {one.num_samples}",
-            _cell(one.busy_share, 100, "%"),
+            _cell(one.busy_run_share or one.busy_share, 100, "%"),
             _clock(one),
             _cell(one.power_working_w or one.power_w, 1, "W", one.power_limit_w),
             _cell(one.temperature_c, 1, "C", top=True),
@@ -178,7 +180,8 @@ def device_table(devices: Iterable[DeviceSeries]) -> Table:
     )
     columns = ("device", "at work", "busy", "clock", "power", "temperature", "memory", "held down by")
     return Table(
-        title="Devices: medians; clock and power at work; temperature and memory at the ninetieth percentile",
+        title="Devices: medians; busy from the first sample at work to the last, clock and power at work; temperature and memory"
+        " at the ninetieth percentile",
         columns=columns,
         rows=rows,
         right=(1, 2, 3, 4, 5, 6),

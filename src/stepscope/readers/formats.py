@@ -2,7 +2,8 @@
 
 A format's reader is one module in this room, imported when it is needed. It has `is_mine(head, name)`, which looks at the first
 bytes of the text (decompressed) and, where these say nothing, at the name; and for a trace `read(source, progress)`, which gives
-a Trace, for everything else `read(sources)`, which gives the shape that `core.beside.Beside` has for its kind.
+a Trace, for everything else `read(sources)`, which gives the shape that `core.beside.Beside` has for its kind. Where one file may
+hold several ranks, `parts(source)` names them; where other files are read along with it, `companions(path)` does.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Format:
     """Of JUDGED."""
     module: str | None
     """Of this room; None for what is read elsewhere."""
+    has_parts: bool = False
+    """One file may hold several ranks."""
 
     def reader(self) -> ModuleType:
         assert self.module is not None, self.name
@@ -79,6 +82,7 @@ FORMATS: tuple[Format, ...] = (
         " python train.py; nsys export --type sqlite run.nsys-rep",
         judges=("steps", "partition", "kernels", "operators", "host", "comms"),
         module="nsys_sqlite",
+        has_parts=True,
     ),
     Format(
         name="nsys-stats",
@@ -255,6 +259,30 @@ FORMATS: tuple[Format, ...] = (
         record="torch.profiler.ExecutionTraceObserver().register_callback('et.json')",
         judges=("operators", "comms"),
         module="chakra",
+    ),
+    Format(
+        name="topology",
+        words="nvidia-smi topo -m, rocm-smi --showtopo",
+        kind=SYSTEM,
+        record="nvidia-smi topo -m > topo.txt",
+        judges=("comms", "machine"),
+        module="nvidia_topo",
+    ),
+    Format(
+        name="measured-rates",
+        words="stepscope calibrate's file, or rates of products and copies as JSON",
+        kind=SYSTEM,
+        record="stepscope calibrate -o machine.json",
+        judges=("machine",),
+        module="roofs",
+    ),
+    Format(
+        name="job-log",
+        words="PyTorch's own warnings in a job's output",
+        kind=TRAINING,
+        record="torchrun --tee 3 train.py > job.log 2>&1",
+        judges=("host", "comms", "memory", "compiler"),
+        module="job_log",
     ),
 )
 BY_NAME = {each.name: each for each in FORMATS}

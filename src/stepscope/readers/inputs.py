@@ -77,7 +77,7 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
     runs: list[RunRecord] = []
     with ExitStack() as held:
         sources = [source for path in paths for source in _of_path(as_path(str(path)), notes, held, runs)]
-        sources = _without_repeats(sources, notes)
+        sources = [part for source in _without_repeats(sources, notes) for part in _in_parts(source, notes)]
         traces = tuple(_with_rank(s) for s in sources if not s.is_log and is_trace(s))
         logs = tuple(s for s in sources if s.is_log)
         others = tuple(s for s in sources if not s.is_log and not is_trace(s))
@@ -275,8 +275,23 @@ def _without_repeats(sources: list[Source], notes: list[str]) -> list[Source]:
     return list(kept.values())
 
 
+def _in_parts(source: Source, notes: list[str]) -> list[Source]:
+    """The source; or one for each rank, where several share the file."""
+    if source.is_log or source.format is None or not BY_NAME[source.format].has_parts:
+        return [source]
+    try:
+        parts, told = BY_NAME[source.format].reader().parts(source)
+    except (OSError, InputError):
+        return [source]  # Its reading says what is wrong with it.
+    notes.extend(f"{source.label}: {note}" for note in told)
+    if parts and (rank := _with_rank(source).rank) is not None:
+        notes.append(f"{source.label}: its name tells rank {rank}, and it holds {len(parts)} ranks: the name's is not used")
+    named = [(part, f"{source.label} ({words})") for part, words in parts]
+    return [replace(source, part=part, label=label, rank=None, rank_source="not known") for part, label in named] or [source]
+
+
 def _with_rank(source: Source) -> Source:
-    if source.rank is not None:
+    if source.rank is not None or source.part is not None:
         return source
     path = PurePosixPath(source.label.replace(os.sep, "/"))
     places = [(path.name, "file name")] + ([] if source.named else [(path.parent.name, "folder name")])

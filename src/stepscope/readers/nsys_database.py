@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +85,7 @@ class Database:
             most -= len(rows)
             yield rows
 
-    def query(self, query: str, parameters: Sequence[int] = ()) -> Iterator[list[tuple[Any, ...]]]:
+    def query(self, query: str, parameters: Sequence[int] = ()) -> Generator[list[tuple[Any, ...]], None, None]:
         self._left = FREE_STEPS + STEPS_PER_BYTE * self.size_bytes
         with self.problems_told(), closing(self.connection.execute(query, tuple(parameters))) as cursor:
             while rows := cursor.fetchmany(ROWS_AT_ONCE):

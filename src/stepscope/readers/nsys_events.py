@@ -52,9 +52,15 @@ class Draft:
     database: Database
     process: int
     """Its global identifier; NONE where the file has no such column."""
+    is_unowned: bool = False
+    """Devices worked, and the file does not say whose work it was."""
     scanner: Scanner = field(default_factory=Scanner)
     chunks: list[Columns] = field(default_factory=list)
     num_graphs: int = 0
+    num_unnamed: int = 0
+    """Names that StringIds does not have."""
+    unowned: dict[str, int] = field(default_factory=dict)
+    """Rows that tell no process, by table."""
     os_ns: dict[str, int] = field(default_factory=dict)
     """Time in the operating system, by call, on the threads that launch."""
 
@@ -73,6 +79,7 @@ class Draft:
         if not self.database.has(table, "start", "end"):
             return None
         columns = self.database.ints(table, ("start", "end", *more), *self.of_process(table))
+        self.count_unowned(table)
         tally = self.scanner.tally
         tally.raw_events += len(columns["start"])
         start, end = columns["start"], columns["end"]
@@ -83,17 +90,26 @@ class Draft:
         columns["end"] = np.maximum(columns["end"], columns["start"])
         return columns if len(columns["start"]) else None
 
+    def count_unowned(self, table: str) -> None:
+        owner = next((name for name in ("globalPid", "globalTid") if self.database.has(table, name)), None)
+        if self.process == NONE or owner is None:
+            return
+        for ((count,),) in self.database.query(f'SELECT count(*) FROM "{table}" WHERE "{owner}" IS NULL'):  # noqa: S608
+            if count:
+                self.unowned[table] = count
+
     def blank(self, rows: dict[str, Int64], kind: Kind) -> Columns:
         columns = Columns.blank(rows["start"], rows["end"] - rows["start"])
         columns.kind[:] = kind
         return columns
 
-    def names(self, ids: Int64) -> Int64:
-        """Codes of the names that StringIds has under these numbers."""
+    def names(self, ids: Int64, *, are_calls: bool = False) -> Int64:
+        """Codes of the names that StringIds has under these numbers; a call's without the release that brought it."""
         unique, inverse = np.unique(ids, return_inverse=True)
         found = self.database.strings(unique)
+        self.num_unnamed += sum(i != NONE and i not in found for i in unique.tolist())
         texts = [found.get(i) or (f"string {i}" if i != NONE else "(no name)") for i in unique.tolist()]
-        return self.codes([VERSION.sub("", text) for text in texts])[inverse]
+        return self.codes([VERSION.sub("", text) if are_calls else text for text in texts])[inverse]
 
     def codes(self, texts: list[str]) -> Int64:
         return np.array([self.scanner.names[text] for text in texts], np.int64)
@@ -130,12 +146,11 @@ def take_device_work(draft: Draft) -> None:
 
 
 def _kernels(draft: Draft) -> None:
-    name = "demangledName" if draft.database.has(KERNELS, "demangledName") else "shortName"
-    rows = draft.take(KERNELS, *PLACE, name, *GEOMETRY)
+    rows = draft.take(KERNELS, *PLACE, "demangledName", "shortName", *GEOMETRY)
     if rows is None:
         return
     columns = draft.blank(rows, Kind.KERNEL)
-    columns.name[:] = draft.names(rows[name])
+    columns.name[:] = draft.names(np.where(rows["demangledName"] != NONE, rows["demangledName"], rows["shortName"]))
     draft.place_on_device(columns, rows)
     shapes, inverse = _distinct([rows[column] for column in GEOMETRY])
     codes = [draft.scanner.details[_launch_key(shape)] for shape in shapes]
@@ -212,6 +227,7 @@ def _graphs(draft: Draft) -> None:
         return
     told = [chunk.correlation for chunk in draft.chunks]
     alone = ~np.isin(rows["correlationId"], np.concatenate(told)) if told else np.ones(len(rows["start"]), np.bool_)
+    alone |= rows["correlationId"] <= 0  # Not told: then nothing says that its nodes are there.
     rows = {name: column[alone] for name, column in rows.items()}
     draft.num_graphs = len(rows["start"])
     if not draft.num_graphs:
@@ -228,7 +244,7 @@ def take_calls(draft: Draft) -> None:
     if rows is None:
         return
     columns = draft.blank(rows, Kind.RUNTIME)
-    columns.name[:] = draft.names(rows["nameId"])
+    columns.name[:] = draft.names(rows["nameId"], are_calls=True)
     columns.thread[:] = draft.host_threads(rows["globalTid"])
     columns.correlation[:] = np.where(rows["correlationId"] > 0, rows["correlationId"], NONE)
     draft.chunks.append(columns)

@@ -67,6 +67,8 @@ class Calls:
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Ranks of a communicator, and this process' place in it."""
     num_told: int = 0
+    num_across: int = 0
+    """Ranges that end on another thread than they began on."""
 
 
 def take_ranges(draft: Draft) -> Calls:
@@ -82,8 +84,11 @@ def take_ranges(draft: Draft) -> Calls:
     payload = f'substr(CAST("binaryData" AS BLOB), 1, {MAX_PAYLOAD_BYTES})' if database.has(RANGES, "binaryData") else "NULL"
     text = f'substr("text", 1, {MAX_NAME_LENGTH})' if database.has(RANGES, "text") else "NULL"
     numbers = [f'"{c}"' if database.has(RANGES, c) else "NULL" for c in ("globalTid", "textId", "domainId")]
-    for rows in database.rows(RANGES, ", ".join(['"start"', '"end"', *numbers, text, payload]), where, parameters):
+    other_end = '"endGlobalTid"' if database.has(RANGES, "endGlobalTid") else "NULL"
+    wanted = ", ".join(['"start"', '"end"', *numbers, text, payload, other_end])
+    for rows in database.rows(RANGES, wanted, where, parameters):
         _take(draft, rows, domains, calls)
+    draft.count_unowned(RANGES)
     return calls
 
 
@@ -105,6 +110,7 @@ def _take(draft: Draft, rows: list[tuple[Any, ...]], domains: dict[int, str], ca
     assert len(kept) <= ROWS_AT_ONCE
     ids = _column(kept, 3)
     texts = draft.database.strings(ids)
+    draft.num_unnamed += sum(i != NONE and i not in texts for i in np.unique(ids).tolist())
     times = {"start": _column(kept, 0), "end": _column(kept, 1)}
     tally.negative_duration += int((times["end"] < times["start"]).sum())
     times["end"] = np.maximum(times["end"], times["start"])
@@ -112,10 +118,13 @@ def _take(draft: Draft, rows: list[tuple[Any, ...]], domains: dict[int, str], ca
     columns.thread[:] = draft.host_threads(_column(kept, 2))
     names, details = draft.scanner.names, draft.scanner.details
     told: list[tuple[int, int, int, int, int, int]] = []
-    for _, _, _, text_id, domain_id, text, payload in kept:
+    for _, _, thread_id, text_id, domain_id, text, payload, other_end in kept:
         said = texts.get(text_id) or (text if isinstance(text, str) and text else "(no name)")
         domain = domains.get(domain_id, "")
-        if domain:
+        if other_end is not None and other_end != thread_id:  # It holds no thread's calls: nsys projects none of these either.
+            calls.num_across += 1
+            told.append((Kind.OTHER, names[f"{domain}:{said}" if domain else said], NONE, NONE, NONE, NONE))
+        elif domain:
             is_nccl = NCCL.match(domain) is not None
             collective = _collective(draft, calls, said, payload) if is_nccl and payload is not None else NONE
             told.append((Kind.MARK, names[f"{'nccl' if is_nccl else domain}:{said}"], NONE, NONE, NONE, collective))

@@ -1,15 +1,16 @@
-"""Nsight Systems' SQLite export (`nsys export --type sqlite`), schemas 2.x and 3.x: one process of it as one Trace.
+"""Nsight Systems' SQLite export (`nsys export --type sqlite`), schemas 2.x and 3.x: each process of it as one Trace.
 
 Which tables and columns there are decides, not the version: Nsight creates a table when it has something to put in it, and has
-added columns ever since. A job's processes share one file; the one with the most device work is read unless another is asked for.
+added columns ever since. The ranks of one machine may share a file (one `nsys profile torchrun ...`): `parts` tells them apart.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from stepscope.core.trace import NONE, Kind, Trace, TraceMeta
-from stepscope.errors import FormatError, UsageError
+from stepscope.errors import FormatError, InputError
 from stepscope.readers.assemble import assemble
 from stepscope.readers.kineto import Progress
 from stepscope.readers.nsys_database import AGAIN, MAGIC, Database, opened
@@ -27,6 +28,8 @@ from stepscope.readers.nsys_events import (
 )
 from stepscope.readers.nsys_nvtx import RANGES, Calls, take_ranges
 from stepscope.readers.nsys_target import (
+    LEAST_SHARE,
+    Processes,
     base_ns_of,
     counters_of,
     devices_of,
@@ -57,18 +60,39 @@ def is_mine(head: bytes, name: str) -> bool:
     return not lists_all and NAMED.search(name) is not None
 
 
-def processes(source: Source) -> tuple[int, ...]:
-    """Numbers of the processes with work on a device, most work first."""
+def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
+    """The ranks that share the file, each with words for it, and notes; none where it is of one rank."""
     with opened(source) as database:
-        return tuple(process_number(process) for process in find_processes(database))
+        found = find_processes(database)
+        ranks = found.ranks()
+        if len(ranks) < 2:
+            return [], []
+        numbers = [process_number(process) for process in ranks]
+        words = [f"process {number}" for number in numbers]
+        if len(set(numbers)) < len(numbers):
+            words = [f"{word} of machine {process >> 48}" for word, process in zip(words, ranks, strict=True)]
+        others = [process_number(process) for process in found.work if process not in ranks]
+        little = f"no kernels, or less than {LEAST_SHARE:.0%} of the busiest one's device time"
+        small = f"{_listed(others)} had {little}: taken for no rank"
+        each = f"each is read as one rank, in the order of their numbers ({_some(numbers)}): nsys does not record a process' RANK"
+        told = [f"{len(ranks)} processes ran kernels, and {each}", *([small] if others else []), *database.notes]
+        return list(zip(ranks, words, strict=True)), told
 
 
-def read(source: Source, progress: Progress | None = None, pid: int | None = None) -> Trace:
-    """The Trace of one process: of `pid`, else of the one with the most device work."""
+def _listed(numbers: Sequence[int]) -> str:
+    return f"process{'es' if len(numbers) > 1 else ''} {_some(numbers)}"
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+
+
+def read(source: Source, progress: Progress | None = None) -> Trace:
+    """The Trace of one process: of the source's part, else of the one with the most device work."""
     with opened(source) as database:
         _refuse_others(database)
         found = find_processes(database)
-        draft = Draft(database=database, process=_chosen(database, found, pid))
+        draft = Draft(database=database, process=_chosen(database, found, source.part), is_unowned=found.is_unowned)
         for take in (take_device_work, take_calls, take_waits, take_overheads, take_os_calls):
             take(draft)
         calls = take_ranges(draft)
@@ -76,7 +100,8 @@ def read(source: Source, progress: Progress | None = None, pid: int | None = Non
         if progress is not None:
             progress(database.size_bytes)
         low, high = _span(draft)
-        notes = [*database.notes, *_notes(draft, found, calls), *counters_of(database, low, high), *warnings_of(database)]
+        others = [process_number(process) for process in found.work if process != draft.process] if source.part is None else []
+        notes = [*database.notes, *_notes(draft, others, calls), *counters_of(draft, low, high), *warnings_of(database)]
         return assemble(draft.chunks, draft.scanner, _meta(source, draft, calls), notes)
 
 
@@ -95,14 +120,13 @@ def _refuse_others(database: Database) -> None:
         )
 
 
-def _chosen(database: Database, found: dict[int, float], pid: int | None) -> int:
-    if pid is None:
-        return next(iter(found), NONE)
-    chosen = next((process for process in found if process_number(process) == pid), None)
-    if chosen is None:
-        there = ", ".join(str(process_number(process)) for process in list(found)[:8]) or "none"
-        raise UsageError(f"{database.label} has no process {pid} with work on a device (it has: {there})")
-    return chosen
+def _chosen(database: Database, found: Processes, part: int | None) -> int:
+    if part is None:
+        return next(iter(found.work), NONE)
+    if part not in found.work:
+        there = _listed([process_number(process) for process in found.work]) if found.work else "none"
+        raise InputError(f"{database.label}: no such process with work on a device (it has: {there}). {AGAIN}")
+    return part
 
 
 def _span(draft: Draft) -> tuple[int, int]:
@@ -128,21 +152,18 @@ def _meta(source: Source, draft: Draft, calls: Calls) -> TraceMeta:
     )
 
 
-def _notes(draft: Draft, found: dict[int, float], calls: Calls) -> list[str]:
+def _notes(draft: Draft, others: Sequence[int], calls: Calls) -> list[str]:
     database, tally = draft.database, draft.scanner.tally
-    others = [process_number(process) for process in found if process != draft.process]
     kinds = {int(chunk.kind[0]) for chunk in draft.chunks if len(chunk.kind)}
     has_ops = any(bool((chunk.kind == Kind.OP).any()) for chunk in draft.chunks)
     group, (size, place) = max(calls.sizes.items(), key=lambda item: item[1], default=(0, (0, 0)))
     waited = ", ".join(f"{name} {ns / 1e6:.1f} ms" for name, ns in draft.os_ns.items())
-    several = (
-        f"{len(found)} processes had work on a device; process {process_number(draft.process)} was read, and not "
-        f"{', '.join(map(str, others[:7]))}{', ...' if len(others) > 7 else ''} "
-        "(one report per rank: nsys profile -o run.%q{RANK})"
-    )
+    several = f"process {process_number(draft.process)} was read, and not {_listed(others)}, which had less work or no kernels"
+    unowned = ", ".join(f"{count} of {table}" for table, count in draft.unowned.items())
     graphs = f"{draft.num_graphs} CUDA graph(s) were recorded as one block each: what runs inside is not known"
     told = [
         (others, several),
+        (draft.process == NONE and draft.is_unowned, "the device work tells no process: whatever is in the file is read as one"),
         (not kinds, "the file has no events of any kind that is read"),
         (draft.num_graphs, f"{graphs} (nsys profile --cuda-graph-trace=node)"),
         (
@@ -155,7 +176,16 @@ def _notes(draft: Draft, found: dict[int, float], calls: Calls) -> list[str]:
             calls.sizes,
             f"the largest communicator that NCCL made, {group:#x}, has {size} ranks; this process is number {place} in it",
         ),
+        (
+            calls.num_across,
+            f"{calls.num_across} NVTX range(s) end on another thread than they began on: no launch is counted to them",
+        ),
         (waited, f"calls into the operating system on the thread that launches: {waited}"),
+        (unowned, f"rows that tell no process were left out: {unowned}"),
+        (
+            draft.num_unnamed,
+            f"{draft.num_unnamed} name(s) are not in the file's StringIds: what they name is not recognised. {AGAIN}",
+        ),
         (tally.no_time, f"{tally.no_time} event(s) without a readable time were left out"),
         (tally.negative_duration, f"{tally.negative_duration} event(s) with a negative duration count as 0"),
         (not database.has(KERNELS, "start"), "no kernels were recorded: nsys profile -t cuda"),

@@ -35,6 +35,8 @@ HEADER = re.compile(
     rb'|Total(?: Size)? \([KMGT]?i?B\)"?,"?(?:Count|Operations))',
     re.MULTILINE,
 )
+SUBJECT = re.compile(r"\[([^\[\]]{1,4096})\] with \[")
+"""Of `Processing [run.sqlite] with [.../cuda_gpu_kern_sum.py]...`: one output may be of several recordings."""
 REPORT_NAME = re.compile(r"([a-z]\w*sum)\b", re.IGNORECASE)
 OTHERS = re.compile(r"vulkan|opengl|nvvideo|syscall|mpi|dx1|openacc|openmp|um_")
 """Reports with the same columns that are not about CUDA."""
@@ -111,21 +113,27 @@ def read(sources: Sequence[Source]) -> KernelReport:
 
 def _read_one(draft: Draft, source: Source) -> None:
     stream, hint, head, found = Stream(source.path, source.offset, source.length), source.path.name, None, 0
+    subject, seen = "", set()
     with closing(stream.blocks()) as blocks:
         for line in _lines(blocks, draft):
             if HEADER.match(line.encode("utf-8", "replace")):
                 head = _head(_cells(line), hint)
                 if head is None:
                     draft.counts["table(s) of a kind that is not read were left out"] += 1
+                elif (subject, head.report) in seen:  # cuda_gpu_kern_gb_sum has the same kernels once more, by their grids.
+                    draft.counts["table(s) that tell the same again were left out"] += 1
+                    head = None
                 else:
                     draft.units.setdefault(head.report, _unit(head))
             elif head is not None and (row := _row(head, line)) is not None:
                 draft.add(head.report, row)
+                seen.add((subject, head.report))
                 found += 1
             else:
                 is_damaged = head is not None and "," in line
                 draft.counts["line(s) of a table were not understood"] += is_damaged
                 hint, head = line if line.strip() else hint, head if is_damaged else None
+                subject = told[1] if (told := SUBJECT.search(line)) else subject
     if stream.problem:
         draft.problems.append(f"{source.label}: {stream.problem}")
     if not found:

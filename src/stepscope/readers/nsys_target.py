@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
 
-from stepscope.core.trace import NONE, DeviceProperties
+import numpy as np
+
+from stepscope.core.trace import NONE, DeviceProperties, Kind
 from stepscope.readers.nsys_database import Database
-from stepscope.readers.nsys_events import DEVICE_TABLES, THREAD_MASK, Draft
+from stepscope.readers.nsys_events import DEVICE_TABLES, GRAPHS, KERNELS, THREAD_MASK, Draft
 from stepscope.readers.nsys_nvtx import RANGES
 
-MAX_PROCESSES = 4096
+MAX_PROCESSES = 64
+"""That are told apart. A machine has some eight devices, and as many ranks."""
+LEAST_SHARE = 0.01
+"""Of the busiest process' device time that a rank has at least: ranks of one job work alike, and a helper hardly at all."""
 MAX_DEVICES = 1024
 MAX_WARNINGS = 4
 WARNING_LENGTH = 200
@@ -19,23 +26,60 @@ COUNTERS = re.compile(r"^(?:GR Active|SMs? Active|SM Issue|Tensor Active|DRAM (?
 MAX_COUNTERS = 8
 
 
-def find_processes(database: Database) -> dict[int, float]:
-    """Global identifiers of the processes with work on a device, and its nanoseconds, most first; else of those with ranges."""
-    work: dict[int, float] = {}
+@dataclass(slots=True)
+class Processes:
+    """The processes of a file with work on a device; where no device worked, those with ranges."""
+
+    work: dict[int, float] = field(default_factory=dict)
+    """By global identifier, most first: nanoseconds of device work, or the number of ranges."""
+    with_kernels: set[int] = field(default_factory=set)
+    is_unowned: bool = False
+    """Devices worked, and no process is told: everything is read as one."""
+
+    def ranks(self) -> list[int]:
+        """Those that are ranks of a job, in the order of their numbers."""
+        least = LEAST_SHARE * max(self.work.values(), default=0.0)
+        able = [process for process, ns in self.work.items() if process in self.with_kernels and ns >= least]
+        return sorted(able, key=lambda process: (process_number(process), process))
+
+
+def find_processes(database: Database) -> Processes:
+    found = Processes()
     for table in DEVICE_TABLES:
         if not database.has(table, "globalPid", "start", "end"):
             continue
-        query = f'SELECT "globalPid", total("end" - "start") FROM "{table}" GROUP BY "globalPid"'  # noqa: S608
-        for rows in database.query(query):
-            for process, ns in rows[:MAX_PROCESSES]:
-                if isinstance(process, int):
-                    work[process] = work.get(process, 0.0) + max(ns, 0.0)
-    if not work and database.has(RANGES, "globalTid"):
-        owner = f'"globalTid" & {~THREAD_MASK}'
-        query = f'SELECT {owner}, count(*) FROM "{RANGES}" GROUP BY {owner}'  # noqa: S608
-        for rows in database.query(query):
-            work.update((process, float(count)) for process, count in rows[:MAX_PROCESSES] if isinstance(process, int))
-    return dict(sorted(work.items(), key=lambda pair: -pair[1]))
+        for process, ns in _totals(database, table, '"globalPid"', '"end" - "start"').items():
+            if process is None:
+                found.is_unowned = True
+                continue
+            found.work[process] = found.work.get(process, 0.0) + max(ns, 0.0)
+            if table in (KERNELS, GRAPHS):
+                found.with_kernels.add(process)
+    found.is_unowned = found.is_unowned and not found.work
+    if not found.work and not found.is_unowned and database.has(RANGES, "globalTid"):
+        counts = _totals(database, RANGES, f'("globalTid" & {~THREAD_MASK})', "1")
+        found.work.update((process, count) for process, count in counts.items() if process is not None)
+    found.work = dict(sorted(found.work.items(), key=lambda pair: -pair[1]))
+    return found
+
+
+def _totals(database: Database, table: str, owner: str, what: str) -> dict[int | None, float]:
+    """The sum of `what` over each owner's rows. Two passes that keep nothing but the owners: grouping would sort all rows."""
+    owners: list[int | None] = []
+    with closing(database.query(f'SELECT DISTINCT {owner} FROM "{table}"')) as blocks:  # noqa: S608
+        for (one,) in next(blocks, []):
+            if one is None or isinstance(one, int):
+                owners.append(one)
+    known = [one for one in owners if one is not None]
+    if len(known) > MAX_PROCESSES:
+        database.notes.append(f"more than {MAX_PROCESSES} processes are in {table}: the first {MAX_PROCESSES} were looked at")
+        known = known[:MAX_PROCESSES]
+    totals: dict[int | None, float] = {None: 0.0} if None in owners else {}
+    if known:
+        sums = ", ".join([f"total(CASE WHEN {owner} = ? THEN {what} END)"] * len(known))
+        for rows in database.query(f'SELECT {sums} FROM "{table}"', known):  # noqa: S608
+            totals.update(zip(known, rows[0], strict=True))
+    return totals
 
 
 def process_number(process: int) -> int:
@@ -92,6 +136,13 @@ def _cuda_numbers(database: Database, process: int) -> dict[int, int]:
     return dict(zip(rows["gpuId"][mine].tolist(), rows["cudaId"][mine].tolist(), strict=True))
 
 
+def _used_devices(draft: Draft) -> set[int]:
+    """The machine's numbers of the devices that ran this process' kernels; none where nothing tells them."""
+    kernels = [chunk.device for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] == Kind.KERNEL]
+    used = set(np.unique(np.concatenate(kernels)).tolist()) if kernels else set()
+    return {gpu for gpu, number in _cuda_numbers(draft.database, draft.process).items() if number in used}
+
+
 def base_ns_of(database: Database) -> int:
     """When the recording began, by the wall clock; 0 when that is not told."""
     times = database.ints("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
@@ -124,8 +175,9 @@ def warnings_of(database: Database) -> list[str]:
     return [f"nsys warned: {text}" for text in unique[:MAX_WARNINGS]] + more
 
 
-def counters_of(database: Database, low: int, high: int) -> list[str]:
-    """Means of the device's counters that were sampled (--gpu-metrics-devices) while it had work."""
+def counters_of(draft: Draft, low: int, high: int) -> list[str]:
+    """Means of the devices' counters that were sampled (--gpu-metrics-devices) while they had work of this process."""
+    database = draft.database
     if not database.has("GPU_METRICS", "timestamp", "typeId", "metricId", "value"):
         return []
     if not database.has("TARGET_INFO_GPU_METRICS", "typeId", "metricId", "metricName"):
@@ -137,12 +189,13 @@ def counters_of(database: Database, low: int, high: int) -> list[str]:
         'SELECT "typeId", "metricId", avg("value") FROM "GPU_METRICS" WHERE "timestamp" BETWEEN ? AND ? '
         'GROUP BY "typeId", "metricId"'
     )
-    told = []
+    told, own = [], _used_devices(draft)
     for rows in database.query(query, (low, high)):
         for kind, metric, mean in rows:
+            # The lowest byte of a type is the device's number (exporter manual, GENERIC_EVENTS).
             if (kind, metric) in names and isinstance(mean, float):
-                # The lowest byte of a type is the device's number (exporter manual, GENERIC_EVENTS).
                 told.append((kind & 0xFF, f"{names[kind, metric].split(' [')[0]} {mean:.0f} %"))
+    told = [pair for pair in told if pair[0] in own] or told
     devices = {device for device, _ in told}
     words = [text if len(devices) == 1 else f"GPU {device} {text}" for device, text in told]
     return [f"GPU metrics, mean over the recorded device work: {', '.join(words[:MAX_COUNTERS])}"] if words else []

@@ -78,6 +78,7 @@ CELL = re.compile(r"([\w.]{1,80})(?: \[([^\]]{1,12})\])?")
 VALUE = re.compile(r"(-?\d{1,15}(?:\.\d{1,9})?)(?:\s*([%A-Za-z/]{1,8}))?")
 IDENTITY = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
 MAX_COLUMNS = 400
+DAY_S = 86_400.0
 
 
 def is_mine(head: bytes, _name: str) -> bool:
@@ -92,6 +93,20 @@ def read(sources: Sequence[Source]) -> SystemReport:
 
 
 @dataclass(slots=True)
+class _Day:
+    """Midnights passed, where dmon tells the time of the day alone."""
+
+    num: int = 0
+    last_s: float | None = None
+
+    def seconds(self, time_s: float) -> float:
+        if self.last_s is not None and time_s < self.last_s - DAY_S / 2:
+            self.num += 1
+        self.last_s = time_s
+        return self.num * DAY_S + time_s
+
+
+@dataclass(slots=True)
 class _Table:
     """What the last header said."""
 
@@ -99,6 +114,7 @@ class _Table:
     is_dmon: bool
     drafts: DeviceDrafts
     identities: dict[str, int] = field(default_factory=dict)
+    day: _Day = field(default_factory=_Day)
     num_bad: int = 0
 
     def take(self, cells: list[str]) -> None:
@@ -118,7 +134,10 @@ class _Table:
         if all(value is None for value in values.values()):
             self.num_bad += 1
         reasons = _violations(row) if self.is_dmon else _reasons(row)
-        device.add(values, reasons, _time(row, is_dmon=self.is_dmon))
+        time_s = _time(row, is_dmon=self.is_dmon)
+        if time_s is not None and self.is_dmon and "date" not in row:
+            time_s = self.day.seconds(time_s)
+        device.add(values, reasons, time_s)
         if device.name is None:
             device.name = row.get("name") or row.get("gpu_name")
 
@@ -139,13 +158,13 @@ class _Table:
 def _read(source: Source) -> SystemReport:
     lines, drafts = TextLines(source), DeviceDrafts()
     table: _Table | None = None
-    identities: dict[str, int] = {}
+    identities, day = dict[str, int](), _Day()
     num_bad = num_before = 0
     for line in lines:
         columns = _header(line) or _dmon_header(line)
         if columns is not None:
             num_bad += 0 if table is None else table.num_bad
-            table = _Table(columns, line.lstrip().startswith("#"), drafts, identities)
+            table = _Table(columns, line.lstrip().startswith("#"), drafts, identities, day)
         elif table is None:
             num_before += bool(line.strip())
         elif line.strip() and not line.lstrip().startswith("#"):
@@ -161,6 +180,9 @@ def _read(source: Source) -> SystemReport:
         notes.append(f"{source.label}: {num_bad:,} line(s) could not be read as samples")
     if (None, None) in drafts.devices:
         notes.append(f"{source.label}: devices cannot be told apart, if there were several: add index to the query")
+    if identities:
+        named = ", ".join(f"{number} is {name}" for name, number in list(identities.items())[:8])
+        notes.append(f"{source.label}: devices are numbered as they come, for the query has no index: {named}")
     devices = drafts.series()
     recording = Recording(
         format="nvidia-smi",

@@ -12,6 +12,7 @@ job runs with PYTHONPERFSUPPORT=1 (3.12 or newer).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -61,6 +62,7 @@ NAMES = {
     "branch-misses": "branch_misses",
 }
 CLOCKS = ("task-clock", "cpu-clock")
+MACHINE = re.compile(r"'(?:system wide|CPU\(s\) )")
 TO_SECONDS = {"msec": 1e-3, "ms": 1e-3, "nsec": 1e-9, "ns": 1e-9, "sec": 1.0, "s": 1.0}
 KERNEL = "[kernel"
 FAULT_CALLS = frozenset(
@@ -72,6 +74,7 @@ READ_CALLS = re.compile(
 """The kernel fetches a file's pages that it did not hold."""
 INTERPRETER = re.compile(r"(?:^|/)(?:libpython[\d.]+[a-z]*\.so[\d.]*|python\d?(?:\.\d+)?)$")
 MAX_COUNTERS = 1000
+MAX_EVENTS = 64
 
 
 def is_mine(head: bytes, _name: str) -> bool:
@@ -102,6 +105,10 @@ def _read_stat(source: Source) -> SystemReport:
     notes = list(lines.notes)
     if values.not_counted:
         notes.append(f"not counted here: {', '.join(sorted(values.not_counted)[:8])} (a virtual machine may not have them)")
+    if values.is_machine:
+        notes.append(
+            "of the whole machine (perf stat -a): its clock runs on idle cores too, so busy cores are not told; give -p PID"
+        )
     recording = Recording(format="perf", paths=(source.label,), lines=_stat_lines(counters), notes=tuple(notes))
     return SystemReport(counters=(counters,), recordings=(recording,))
 
@@ -110,7 +117,8 @@ def _read_stat(source: Source) -> SystemReport:
 class _Counted:
     counts: dict[str, float] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
-    cpu_s: float | None = None
+    clocks: dict[str, float] = field(default_factory=dict)
+    """Seconds on cores, by the clock that counted them."""
     busy_cores: float | None = None
     not_counted: set[str] = field(default_factory=set)
     command: str | None = None
@@ -142,21 +150,29 @@ class _Counted:
             if text.startswith("<not") and len(self.not_counted) < MAX_COUNTERS:
                 self.not_counted.add(name[:80])
         elif name in CLOCKS:
-            self.cpu_s = (self.cpu_s or 0.0) + value * TO_SECONDS.get(unit, 1e-3)
+            self.clocks[name] = self.clocks.get(name, 0.0) + value * TO_SECONDS.get(unit, 1e-3)
         elif name in self.counts or len(self.counts) < MAX_COUNTERS:
             self.counts[name] = self.counts.get(name, 0.0) + value
+
+    @property
+    def is_machine(self) -> bool:
+        """`perf stat -a` or -C: no process's."""
+        return self.command is not None and MACHINE.match(self.command) is not None
 
     def counters(self, path: str) -> HostCounters:
         known = {NAMES[name]: value for name, value in self.counts.items() if name in NAMES}
         elapsed = self.times.get("time elapsed") or None
+        # Both clocks count the same time. Over all of a machine they count its idle cores too.
+        cpu_s = None if self.is_machine else next((self.clocks[name] for name in CLOCKS if name in self.clocks), None)
+        told = None if self.is_machine else self.busy_cores
         return replace(
             HostCounters(path=path, **known),  # type: ignore[arg-type]
             command=self.command,
             elapsed_s=elapsed,
-            cpu_s=self.cpu_s,
+            cpu_s=cpu_s,
             user_s=self.times.get("user"),
             system_s=self.times.get("sys"),
-            busy_cores=self.busy_cores if elapsed is None or self.cpu_s is None else self.cpu_s / elapsed,
+            busy_cores=told if elapsed is None or cpu_s is None else cpu_s / elapsed,
             others={name: value for name, value in self.counts.items() if name not in NAMES},
         )
 
@@ -191,9 +207,12 @@ class _Samples:
     kernel: int = 0
     faults: int = 0
     page_reads: int = 0
+    events: Counter[str] = field(default_factory=Counter)
 
     def take(self, told: re.Match[str], calls: tuple[Call, ...]) -> None:
         self.num += 1
+        if told["event"] in self.events or len(self.events) < MAX_EVENTS:
+            self.events[told["event"]] += 1
         if told["cpu"] is not None and len(self.cores) < 65_536:
             self.cores.add(int(told["cpu"]))
         time_s = float(told["time"])
@@ -237,6 +256,9 @@ def _read_script(source: Source) -> SystemReport:
     stacks = replace(stacks, gil_wait_share=None, interpreter_share=interpreter / samples.num if has_stacks else None)
     stacks = replace(stacks, threads=tuple(replace(one, gil_wait_share=None) for one in stacks.threads))
     notes = [*lines.notes, *tally.notes(source.label)]
+    if len(samples.events) > 1:
+        named = ", ".join(f"{count:,} of {event}" for event, count in samples.events.most_common(4))
+        notes.append(f"{source.label}: samples of several events are counted alike ({named}): record one, -e cpu-clock")
     if not has_stacks:
         notes.append(f"{source.label}: samples without stacks: record with perf record -g")
     elif not stacks.training:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepscope.readers.perfetto_wire_in import fields, packed
+from stepscope.core.trace import NONE
+from stepscope.readers.perfetto_wire_in import fields, signed
 
-CATEGORIES, NAMES, ARG_NAMES, ARG_TEXTS = 1, 2, 3, 29
-"""InternedData: event_categories, event_names, debug_annotation_names, debug_annotation_string_values"""
-INTERNED = (CATEGORIES, NAMES, ARG_NAMES, ARG_TEXTS)
+CATEGORIES, NAMES, ARG_NAMES = 1, 2, 3
+"""InternedData: event_categories, event_names, debug_annotation_names"""
+INTERNED = (CATEGORIES, NAMES, ARG_NAMES)
 MAX_INTERNED = 1 << 20
 """Texts of one writer that are kept."""
 FIRST_OWN_CLOCK, LAST_OWN_CLOCK = 64, 127
@@ -34,13 +35,13 @@ class Sequence:
 
     interned: dict[int, dict[int, str]] = field(default_factory=lambda: {kind: {} for kind in INTERNED})
     clocks: dict[int, Clock] = field(default_factory=dict)
-    default_clock: int | None = None
+    default_clock: int = NONE
     default_track: int = 0
 
     def clear(self) -> None:
         """What came before counts no more."""
         self.interned = {kind: {} for kind in INTERNED}
-        self.default_clock, self.default_track = None, 0
+        self.default_clock, self.default_track = NONE, 0
 
     def intern(self, message: bytes) -> None:
         for kind, value in fields(message):
@@ -56,7 +57,7 @@ class Sequence:
             if number == 58 and isinstance(value, int):
                 self.default_clock = value
             elif number == 11 and isinstance(value, bytes):
-                self.default_track = next((v for n, v in fields(value) if n == 11 and isinstance(v, int)), 0)
+                self.default_track = signed(next((v for n, v in fields(value) if n == 11 and isinstance(v, int)), 0))
 
 
 @dataclass(slots=True)
@@ -85,10 +86,14 @@ class Clocks:
             else:
                 self.known.setdefault(clock, made)
 
-    def time_ns(self, value: int, clock_id: int | None, sequence: Sequence) -> int:
-        """A packet's time on the file's clock."""
-        clock_id = sequence.default_clock if clock_id is None else clock_id
-        if clock_id is None:
+    def wall_ns(self) -> int:
+        """What the wall clock (REALTIME) showed when the file's clock was 0; 0 where no snapshot has both."""
+        return max(-self.known[1].zero_ns, 0) if 1 in self.known else 0
+
+    def time_ns(self, value: int, clock_id: int, sequence: Sequence) -> int:
+        """A packet's time on the file's clock. A clock of NONE is the writer's usual one."""
+        clock_id = sequence.default_clock if clock_id == NONE else clock_id
+        if clock_id == NONE:
             return value
         clock = sequence.clocks.get(clock_id) or self.known.get(clock_id)
         if clock is None:
@@ -98,8 +103,3 @@ class Clocks:
             clock.value += value
             value = clock.value
         return clock.zero_ns + value * clock.unit_ns
-
-
-def texts(sequence: Sequence, kind: int, value: int | bytes) -> list[str]:
-    """Interned texts by their numbers."""
-    return [sequence.interned[kind].get(iid, "") for iid in packed(value)]

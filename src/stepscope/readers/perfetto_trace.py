@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from stepscope.core.trace import DEVICE_WORK, NONE, Kind, Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.categories import kind_of_category
 from stepscope.readers.kineto import Progress
-from stepscope.readers.perfetto_state import ARG_NAMES, ARG_TEXTS, CATEGORIES, NAMES, Clocks, Sequence, texts
-from stepscope.readers.perfetto_wire_in import Packets, Value, WireError, fields, signed, varint
-from stepscope.readers.rocprof_draft import NO_HOST, NO_MARKS, Draft, copy_name
+from stepscope.readers.perfetto_columns import CLOCK_SNAPSHOT, DEFAULTS, DESCRIPTOR, INTERNED, Events, columns_of
+from stepscope.readers.perfetto_state import ARG_NAMES, CATEGORIES, NAMES, Clocks, Sequence
+from stepscope.readers.perfetto_wire_in import Block, Packets, Value, WireError, fields, signed, varint
+from stepscope.readers.rocprof_draft import NO_HOST, NO_MARKS, Draft, copy_name, several
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
 WANTED = "Record with: rocprofv3 --sys-trace --output-format pftrace -- python train.py"
-CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, EVENT, INTERNED, FLAGS, CLOCK_ID, DEFAULTS, DESCRIPTOR = 6, 8, 10, 11, 12, 13, 58, 59, 60
-"""TracePacket: clock_snapshot, timestamp, trusted_packet_sequence_id, track_event, interned_data, sequence_flags,
-timestamp_clock_id, trace_packet_defaults, track_descriptor"""
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 """TrackEvent.Type"""
 PACKET_FIELDS = frozenset((*range(1, 130), 2000, 3001, 3002))
@@ -44,7 +43,13 @@ MAX_TRACKS = 1 << 20
 MAX_DEPTH = 1024
 """Slices open on one track."""
 MAX_BAD_PACKETS = 10_000
-PROGRESS_PACKETS = 1 << 14
+ASKED = frozenset(
+    (
+        "agent", "bytes", "copy_bytes", "corr_id", "correlation", "dst_agent", "grid_size", "group_segment_size",
+        "LDS_block_size_v", "queue", "src_agent", "stream", "stream_ID", "tid", "workgroup_size",
+    )
+)  # fmt: skip
+"""What is looked up of the numbers noted down with an event."""
 
 
 def is_mine(head: bytes, name: str) -> bool:
@@ -76,11 +81,11 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
     packets, reading = Packets(blocks=stream.blocks()), _Reading()
     problem = None
     try:
-        for count, packet in enumerate(packets):
-            reading.take(packet)
+        for block in packets:
+            reading.take(block)
             if reading.num_bad > MAX_BAD_PACKETS:
                 raise WireError(f"more than {MAX_BAD_PACKETS} packets cannot be read")
-            if progress is not None and count % PROGRESS_PACKETS == 0:
+            if progress is not None:
                 progress(stream.compressed_bytes)
     except WireError as error:
         problem = f"after {reading.num_packets} packets: {error}"
@@ -93,15 +98,26 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
 
 
 @dataclass(slots=True)
+class _Place:
+    """Where a track's slices stand, as far as its descriptors tell."""
+
+    pid: int
+    tid: int | None
+    is_ours: bool
+    is_agent: bool
+    version: int
+
+
+@dataclass(slots=True)
 class _Track:
     name: str = ""
     parent: int = 0
     pid: int | None = None
     tid: int | None = None
     process: str = ""
-    is_counter: bool = False
-    open: list[tuple[int, str, str, dict[str, int | str]]] = field(default_factory=list)
+    open: list[tuple[int, str, str, dict[str, int]]] = field(default_factory=list)
     num_deep: int = 0
+    place: _Place | None = None
 
 
 @dataclass(slots=True)
@@ -114,25 +130,38 @@ class _Reading:
     num_bad: int = 0
     num_unopened: int = 0
     num_ours: int = 0
-    device_pids: set[int | str] = field(default_factory=set)
+    num_too_deep: int = 0
+    version: int = 0
+    """Of what the descriptors say so far."""
 
-    def take(self, packet: bytes) -> None:
-        try:
-            parts = dict(fields(packet))
-            self.num_packets += 1
-            self._packet(parts)
-        except WireError:
-            self.num_bad += 1  # It counts as a packet where its own fields can be read.
+    def take(self, block: Block) -> None:
+        """All packets of a block, in their order."""
+        columns = columns_of(block)
+        for at, (is_bad, number, flags, has_state, event, time, clock) in enumerate(columns.rows()):
+            if is_bad:
+                self.num_bad += 1
+                continue
+            self.num_packets += 1  # Also where what it holds turns out to be damaged.
+            try:
+                sequence = self.sequences.get(number) or self._sequence(number)
+                if flags & 1:
+                    sequence.clear()
+                if has_state:
+                    self._state(block.text[block.starts[at] : block.ends[at]], sequence)
+                if event != NONE:
+                    self._event(columns.events, event, self.clocks.time_ns(time, clock, sequence), sequence)
+            except WireError:
+                self.num_bad += 1
 
-    def _packet(self, parts: dict[int, Value]) -> None:
-        number = _int(parts.get(SEQUENCE)) or 0
-        sequence = self.sequences.get(number)
-        if sequence is None:
-            if len(self.sequences) > MAX_TRACKS:
-                raise WireError("too many writers")
-            sequence = self.sequences[number] = Sequence()
-        if (_int(parts.get(FLAGS)) or 0) & 1:
-            sequence.clear()
+    def _sequence(self, number: int) -> Sequence:
+        if len(self.sequences) > MAX_TRACKS:
+            raise WireError("too many writers")
+        sequence = self.sequences[number] = Sequence()
+        return sequence
+
+    def _state(self, packet: bytes, sequence: Sequence) -> None:
+        """What later packets are read by."""
+        parts = dict(fields(packet))
         if isinstance(part := parts.get(DEFAULTS), bytes):
             sequence.take_defaults(part)
         if isinstance(part := parts.get(INTERNED), bytes):
@@ -141,23 +170,20 @@ class _Reading:
             self._describe(part)
         if isinstance(part := parts.get(CLOCK_SNAPSHOT), bytes):
             self.clocks.snapshot(part, sequence)
-        if isinstance(part := parts.get(EVENT), bytes):
-            time = self.clocks.time_ns(_int(parts.get(TIMESTAMP)) or 0, _int(parts.get(CLOCK_ID)), sequence)
-            self._event(part, time, sequence)
 
     def _describe(self, message: bytes) -> None:
-        """TrackDescriptor: uuid 1, name 2 or static_name 10, process 3, thread 4, parent_uuid 5, counter 8."""
+        """TrackDescriptor: uuid 1, name 2 or static_name 10, process 3, thread 4, parent_uuid 5."""
         parts = dict(fields(message))
-        track = self._track(_int(parts.get(1)) or 0)
+        track = self._track(signed(_int(parts.get(1)) or 0))
         track.name = _text(parts.get(2)) or _text(parts.get(10)) or track.name
-        track.parent = _int(parts.get(5)) or track.parent
-        track.is_counter = track.is_counter or 8 in parts
+        track.parent = signed(_int(parts.get(5)) or 0) or track.parent
         if isinstance(process := parts.get(3), bytes):
             told = dict(fields(process))
             track.pid, track.process = _int(told.get(1)), _text(told.get(6))
         if isinstance(thread := parts.get(4), bytes):
             told = dict(fields(thread))
             track.pid, track.tid, track.name = _int(told.get(1)), _int(told.get(2)), _text(told.get(5)) or track.name
+        self.version += 1
 
     def _track(self, uuid: int) -> _Track:
         track = self.tracks.get(uuid)
@@ -167,37 +193,27 @@ class _Reading:
             track = self.tracks[uuid] = _Track()
         return track
 
-    def _event(self, message: bytes, time_ns: int, sequence: Sequence) -> None:
-        """TrackEvent: type 9, track_uuid 11, name 23 or name_iid 10, categories 22 or category_iids 3, debug_annotations 4."""
-        kind, uuid, name, category = 0, sequence.default_track, "", ""
-        annotations: list[bytes] = []
-        for number, value in fields(message):
-            if number == 4 and isinstance(value, bytes):
-                annotations.append(value)
-            elif number == 9 and isinstance(value, int):
-                kind = value
-            elif number == 11 and isinstance(value, int):
-                uuid = value
-            elif number == 10 and isinstance(value, int):
-                name = sequence.interned[NAMES].get(value, name)
-            elif number == 23:
-                name = _text(value)
-            elif number == 3:
-                category = next(iter(texts(sequence, CATEGORIES, value)), category)
-            elif number == 22:
-                category = category or _text(value)
-        track = self._track(uuid)
-        if kind == BEGIN:
-            if len(track.open) >= MAX_DEPTH:
-                track.num_deep += 1
-            else:
-                track.open.append((time_ns, name, category, _annotations(annotations, sequence)))
-        elif kind == END:
+    def _event(self, events: Events, at: int, time_ns: int, sequence: Sequence) -> None:
+        uuid = events.track[at] if events.track[at] != NONE else sequence.default_track
+        track = self.tracks.get(uuid) or self._track(uuid)
+        kind = events.kind[at]
+        if events.is_bad[at]:
+            raise WireError("an event that cannot be read")
+        if kind == END:
             self._close(track, uuid, time_ns)
-        else:
+        elif kind != BEGIN:
             self.draft.scanner.tally.raw_events += 1
             if kind not in (INSTANT, COUNTER):
                 self.draft.scanner.tally.count_unknown(f"track event of type {kind}"[:48])
+        elif len(track.open) >= MAX_DEPTH:
+            track.num_deep += 1
+            self.num_too_deep += 1
+        else:
+            name = events.name[at]
+            if name is None:
+                name = sequence.interned[NAMES].get(events.name_iid[at], "")
+            category = sequence.interned[CATEGORIES].get(events.category_iid[at]) or events.category[at] or ""
+            track.open.append((time_ns, name, category, _told(events, at, sequence)))
 
     def _close(self, track: _Track, uuid: int, time_ns: int) -> None:
         if track.num_deep:
@@ -207,21 +223,23 @@ class _Reading:
             self.num_unopened += 1
             return
         start_ns, name, category, told = track.open.pop()
-        if category == OURS or self._process(track).process == OURS:
+        place = track.place if track.place is not None and track.place.version == self.version else self._placed(track)
+        if category == OURS or place.is_ours:
             self.num_ours += 1
             return
-        kind = KINDS.get(category) or kind_of_category(category)
+        kind, on_device = _kind(category)
         if kind == Kind.OTHER:
             self.draft.scanner.tally.count_unknown(category[:64] or "(no category)")
         if kind == Kind.MEMCPY and category == "memory_copy":
             name = copy_name(name)
-        pid, tid = self._place(track, uuid, told)
-        on_device = kind in (*DEVICE_WORK, Kind.SYNC, Kind.DEVICE_MARK)
-        found = AGENT_TRACK.search(track.name[:256]) if on_device else None
-        device = _first(told, "agent", "dst_agent") if found or "agent" in told else NONE
-        stream = _first(told, "stream", "stream_ID", "queue")
+        device, stream = NONE, NONE
+        pid, tid = place.pid, place.tid if place.tid is not None else self._lane(track, place.pid, uuid, told)
         if on_device:
-            self.device_pids.add(pid)
+            if place.is_agent or "agent" in told:
+                # A copy to the host is the work of the device it comes from; the host's memory is an agent too.
+                agents = ("agent", "src_agent", "dst_agent") if name.endswith("DtoH") else ("agent", "dst_agent", "src_agent")
+                device = _first(told, *agents)
+            stream = _first(told, "stream", "stream_ID", "queue")
             stream = stream if stream != NONE else uuid & 0x7FFF_FFFF
             pid, tid = (device if device != NONE else pid), track.name or stream
         self.draft.add(
@@ -232,28 +250,38 @@ class _Reading:
             pid=pid,
             tid=tid,
             device=device,
-            stream=stream if on_device else NONE,
-            correlation=_first(told, "corr_id", "correlation"),
+            stream=stream,
+            # rocprofv3 counts from 1: 0 is none.
+            correlation=told.get("corr_id") or told.get("correlation", NONE),
             size_bytes=_first(told, "copy_bytes", "bytes"),
             detail=self._launch(told) if kind == Kind.KERNEL else NONE,
+            owner=place.pid or NONE,
         )
 
-    def _launch(self, told: dict[str, int | str]) -> int:
+    def _launch(self, told: dict[str, int]) -> int:
         group, items = _first(told, "workgroup_size"), _first(told, "grid_size")
         if group <= 0 or items < 0:
             return NONE
         shared = _first(told, "group_segment_size", "LDS_block_size_v")
         return self.draft.launch((items, 1, 1), (group, 1, 1), None, None if shared < 0 else shared)
 
-    def _place(self, track: _Track, uuid: int, told: dict[str, int | str]) -> tuple[int | str, int | str]:
+    def _placed(self, track: _Track) -> _Place:
         process = self._process(track)
         pid = process.pid if process.pid is not None else track.pid or 0
-        tid: int | str = track.tid if track.tid is not None else _first(told, "tid")
+        is_agent = AGENT_TRACK.search(track.name[:256]) is not None
+        track.place = _Place(pid, track.tid, process.process == OURS, is_agent, self.version)
+        if track.name and track.tid is not None:
+            self.draft.scanner.thread_names[str(pid), str(track.tid)] = track.name[:256]
+        return track.place
+
+    def _lane(self, track: _Track, pid: int, uuid: int, told: dict[str, int]) -> int | str:
+        """What stands for a thread where the track is of none."""
+        tid: int | str = told.get("tid", NONE)
         if tid == NONE:
             tid = track.name or uuid & 0x7FFF_FFFF
         if track.name:
             self.draft.scanner.thread_names[str(pid), str(tid)] = track.name[:256]
-        return pid, tid
+        return tid
 
     def _process(self, track: _Track) -> _Track:
         """The process that a track belongs to, as far up as its parents tell."""
@@ -266,18 +294,21 @@ class _Reading:
     def tell(self, packets: Packets) -> None:
         still_open = sum(len(track.open) for track in self.tracks.values())
         draft = self.draft
+        busiest, others = draft.keep_busiest()
+        draft.wall_ns = self.clocks.wall_ns()
         told = [
             (packets.truncated, "the file ends inside a packet (a killed job?); the whole ones were kept"),
             (self.num_bad + packets.num_damaged, f"{self.num_bad + packets.num_damaged} damaged packet(s) were left out"),
             (packets.num_oversized, f"{packets.num_oversized} compressed packet(s) were cut at 16 MiB"),
             (still_open, f"{still_open} slice(s) never end and were left out"),
+            (self.num_too_deep, f"{self.num_too_deep} slice(s) inside {MAX_DEPTH} others were left out"),
             (self.num_unopened, f"{self.num_unopened} end(s) of slices that never begin were left out"),
             (
                 self.clocks.num_unknown,
                 f"{self.clocks.num_unknown} time(s) of clocks that nothing ties together were kept as they are",
             ),
             (self.num_ours, "the tracks that stepscope itself had drawn were left out"),
-            (len(self.device_pids) > 1, f"{len(self.device_pids)} processes have device work in it: read as one"),
+            (others, several(busiest, others, "stepscope diagnose what it was made of, or record one file per rank")),
             (not len(draft), "the file has no slices"),
             (draft.counts[Kind.KERNEL] and not draft.counts[Kind.RUNTIME], NO_HOST),
             (draft.counts[Kind.KERNEL] and not draft.counts[Kind.MARK], NO_MARKS),
@@ -285,36 +316,31 @@ class _Reading:
         draft.notes += [text for condition, text in told if condition]
 
 
-def _annotations(messages: list[bytes], sequence: Sequence) -> dict[str, int | str]:
-    """DebugAnnotation: name_iid 1 or name 10; bool 2, uint 3, int 4, string 6 or string_value_iid 17."""
-    told: dict[str, int | str] = {}
-    for message in messages[:64]:
-        key = ""
-        value: int | str | None = None
-        for number, part in fields(message):
-            if number == 1:
-                key = next(iter(texts(sequence, ARG_NAMES, part)), key)
-            elif number == 10:
-                key = _text(part)
-            elif number in (2, 3) and isinstance(part, int):
-                value = part
-            elif number == 4 and isinstance(part, int):
-                value = signed(part)
-            elif number == 6:
-                value = _text(part)
-            elif number == 17:
-                value = next(iter(texts(sequence, ARG_TEXTS, part)), None)
-        if key and value is not None:
-            told[key] = value
+def _told(events: Events, at: int, sequence: Sequence) -> dict[str, int]:
+    """The numbers noted down with an event, those that are asked for."""
+    args, names = events.args, sequence.interned[ARG_NAMES]
+    told: dict[str, int] = {}
+    for place in range(events.first_arg[at], events.first_arg[at + 1]):
+        key = args.name[place]
+        if key is None:
+            key = names.get(args.name_iid[place], "")
+        if key in ASKED and args.value[place] != NONE:
+            told[key] = args.value[place]
     return told
 
 
-def _first(told: dict[str, int | str], *keys: str) -> int:
-    """The first of these that is a whole number of 0 or more; NONE where there is none."""
+@lru_cache(maxsize=256)
+def _kind(category: str) -> tuple[Kind, bool]:
+    """What slices of a category are, and whether they stand on a device."""
+    kind = KINDS[category] if category in KINDS else kind_of_category(category)
+    return kind, kind in (*DEVICE_WORK, Kind.SYNC, Kind.DEVICE_MARK)
+
+
+def _first(told: dict[str, int], *keys: str) -> int:
+    """The first of these that was noted down; NONE where there is none."""
     for key in keys:
-        value = told.get(key)
-        if isinstance(value, int) and value >= 0:
-            return value
+        if key in told:
+            return told[key]
     return NONE
 
 

@@ -7,8 +7,9 @@ what is not asked for: a message inside another is given as its bytes.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stepscope.readers.stream import EXPANSION_FREE_BYTES, MAX_EXPANSION
 
@@ -22,7 +23,7 @@ MAX_FIELDS = 1 << 20
 """Of one message."""
 PACKET = 0x0A
 """Trace.packet: field 1, bytes. Every other field of a trace is skipped."""
-COMPRESSED = 50
+COMPRESSED, COMPRESSED_TAG = 50, b"\x92\x03"
 """TracePacket.compressed_packets"""
 
 Value = int | bytes
@@ -85,24 +86,21 @@ def varint(message: bytes, at: int) -> tuple[int, int]:
     raise WireError("a number of more than 64 bits")
 
 
-def packed(value: Value) -> list[int]:
-    """A repeated number: one by one, or many together."""
-    if isinstance(value, int):
-        return [value]
-    found, at = [], 0
-    while at < len(value):
-        number, at = varint(value, at)
-        found.append(number)
-    return found
-
-
 def signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
+class Block(NamedTuple):
+    """Some packets: where each begins and ends in the text."""
+
+    text: bytes
+    starts: list[int]
+    ends: list[int]
+
+
 @dataclass(slots=True)
 class Packets:
-    """The packets of a file, as bytes, in the memory of the largest of them."""
+    """The packets of a file, some megabytes at a time."""
 
     blocks: Iterator[bytes]
     truncated: bool = False
@@ -111,29 +109,46 @@ class Packets:
     _inflated_bytes: int = 0
     _deflated_bytes: int = 0
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[Block]:
         text, at = b"", 0
         for block in self.blocks:
-            text, at = text[at:] + block, 0
-            while (found := _next(text, at)) is not None:
-                body, size = found
-                if size > MAX_PACKET_BYTES:
-                    raise WireError(f"a packet of {size >> 20} MiB")
-                if body + size > len(text):
-                    break
-                if text[at] == PACKET:
-                    yield from self._inflated(text[body : body + size])
-                at = body + size
+            text = text[at:] + block
+            at = yield from self._whole(text)
         self.truncated = at < len(text)
 
-    def _inflated(self, packet: bytes) -> Iterator[bytes]:
-        """The packet; or those it holds compressed."""
-        if b"\x92\x03" not in packet[:16]:  # The tag of COMPRESSED.
-            yield packet
-            return
-        for field, value in fields(packet):
-            if field != COMPRESSED or isinstance(value, int):
-                continue
+    def _whole(self, text: bytes) -> Generator[Block, None, int]:
+        """The packets that are whole in this text, and where they end. Those before damage come first, then it is told."""
+        block, at, length = Block(text, [], []), 0, len(text)
+        while at < length:
+            body, size = at + 2, text[at + 1] if at + 1 < length else 0x80
+            if size > 0x7F or text[at] != PACKET:  # Not as most of them are.
+                try:
+                    found = _next(text, at)
+                    if found is not None and found[1] > MAX_PACKET_BYTES:
+                        raise WireError(f"a packet of {found[1] >> 20} MiB")
+                except WireError:
+                    yield block
+                    raise
+                if found is None:
+                    break
+                body, size = found
+            end = body + size
+            if end > length:
+                break
+            if text.find(COMPRESSED_TAG, body, body + 16) >= 0 and (squeezed := _squeezed(text[body:end])):
+                yield block
+                block = Block(text, [], [])
+                yield from self._inflated(squeezed)
+            elif text[at] == PACKET:
+                block.starts.append(body)
+                block.ends.append(end)
+            at = end
+        yield block
+        return at
+
+    def _inflated(self, squeezed: list[bytes]) -> Iterator[Block]:
+        """The packets that were compressed together."""
+        for value in squeezed:
             engine = zlib.decompressobj()
             try:
                 inner = engine.decompress(value, MAX_INFLATED_BYTES)
@@ -145,7 +160,26 @@ class Packets:
             self._inflated_bytes += len(inner)
             if self._inflated_bytes > EXPANSION_FREE_BYTES + MAX_EXPANSION * self._deflated_bytes:
                 raise WireError(f"its compressed packets expand more than {MAX_EXPANSION} times")
-            yield from (body for number, body in fields(inner) if number == 1 and isinstance(body, bytes))
+            yield _bounds(inner)
+
+
+def _squeezed(packet: bytes) -> list[bytes]:
+    """What a packet holds compressed; nothing where it is another packet, or damaged."""
+    try:
+        return [value for field, value in fields(packet) if field == COMPRESSED and isinstance(value, bytes)]
+    except WireError:
+        return []
+
+
+def _bounds(text: bytes) -> Block:
+    """The whole packets of a text that was unpacked; nothing is compressed twice."""
+    block, at = Block(text, [], []), 0
+    while (found := _next(text, at)) is not None and found[0] + found[1] <= len(text):
+        if text[at] == PACKET:
+            block.starts.append(found[0])
+            block.ends.append(sum(found))
+        at = sum(found)
+    return block
 
 
 def _next(text: bytes, at: int) -> tuple[int, int] | None:

@@ -82,7 +82,21 @@ JSON_CARD = re.compile(rb'"card\d{1,5}"\s*:\s*\{')
 JSON_CARD_FIELD = re.compile(rb'"(?:GPU use \(%\)|[^"]{1,24}Graphics Package Power|Temperature \(Sensor|VRAM Total|sclk clock)')
 JSON_GPU = re.compile(rb'"gpu"\s*:\s*"?\d{1,5}')
 JSON_GPU_FIELD = re.compile(rb'"(?:power_usage|gfx_activity|socket_power|hotspot_temperature)"\s*:')
-VALUE = re.compile(r"\(?\s*(-?\d{1,15}(?:\.\d{1,9})?)\s*[%A-Za-z]{0,8}\s*\)?")
+VALUE = re.compile(r"\(?\s*(-?\d{1,15}(?:\.\d{1,9})?)\s*([%A-Za-z]{0,8})\s*\)?")
+UNITS = {
+    "b": 1 / MIB,
+    "kb": 1 / 1024,
+    "kib": 1 / 1024,
+    "gb": 1024.0,
+    "gib": 1024.0,
+    "tb": MIB,
+    "hz": 1e-6,
+    "khz": 1e-3,
+    "ghz": 1e3,
+    "mw": 1e-3,
+    "kw": 1e3,
+}
+"""What a value with one of these behind it is in the units that AMD's monitors usually write: MB, MHz, W."""
 OPENING = re.compile(r"[{\[]")
 MAX_JSON_BYTES = 64 << 20
 MAX_DEPTH = 8
@@ -209,7 +223,9 @@ def _flat(value: Mapping[str, Any]) -> dict[str, Any]:
     while pending and len(flat) < MAX_VALUES:
         path, here = pending.pop()
         if isinstance(here, dict) and "value" in here:
-            here = here["value"]
+            unit = here.get("unit")
+            has_unit = isinstance(unit, str) and unit.lower() in UNITS and _number(here["value"]) is not None
+            here = f"{_number(here['value']):f} {unit}" if has_unit else here["value"]
         if isinstance(here, dict):
             if len(path) < MAX_DEPTH:
                 pending += [((*path, _plain(str(key))), one) for key, one in list(here.items())[:MAX_VALUES]]
@@ -239,7 +255,7 @@ def _number(value: Any) -> float | None:
         return None
     if isinstance(value, str):
         told = VALUE.fullmatch(value.strip()) if len(value) < 64 else None
-        return None if told is None else float(told[1])
+        return None if told is None else float(told[1]) * UNITS.get(told[2].lower(), 1.0)
     return float(value) if abs(value) < 1e18 else None
 
 

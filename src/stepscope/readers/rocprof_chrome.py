@@ -5,7 +5,8 @@
     ,{"ph":"X","name":"k","pid":6,"tid":1,"ts":"12","dur":"4", "args":{"BeginNs":"1012345","EndNs":"1016345", ...}}
 
 What an event is follows from the name of its process. Times are taken from BeginNs and EndNs: `ts` and `dur` are whole
-microseconds. Arrows from a call to its work are flows, told by process, thread and microsecond.
+microseconds. Arrows from a call to its work are flows, told by process, thread and microsecond; several in one microsecond, by
+their order.
 """
 
 from __future__ import annotations
@@ -82,6 +83,10 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
     return reading.finished(source, walk)
 
 
+Spot = tuple[int | None, int | None, int | None]
+"""A process, a thread and a microsecond."""
+
+
 @dataclass(slots=True)
 class _Reading:
     stream: Stream
@@ -89,7 +94,11 @@ class _Reading:
     draft: Draft = field(default_factory=Draft)
     labels: dict[int, str] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    flows: dict[tuple[int | None, int | None, int | None], int] = field(default_factory=dict)
+    flows: dict[Spot, int] = field(default_factory=dict)
+    crowded: dict[Spot, list[int]] = field(default_factory=dict)
+    """Spots with several flows."""
+    in_order: dict[Spot, dict[int, int]] = field(default_factory=dict)
+    """The flows of those spots, by when their events begin."""
 
     def take(self, _: Path, text: bytes) -> bool:
         found = decoded(_DECODER.decode, text)
@@ -101,13 +110,17 @@ class _Reading:
             elif event.ph == "M" and event.name == "process_name" and (pid := _whole(event.pid)) is not None:
                 self.labels[pid] = str(event.args.name)
             elif event.ph in ("s", "t") and (flow := _whole(event.id)) is not None:
-                self.flows[_whole(event.pid), _whole(event.tid), _whole(event.ts)] = flow
+                spot = _spot(event)
+                if (other := self.flows.get(spot, flow)) != flow:
+                    self.crowded.setdefault(spot, [other]).append(flow)
+                self.flows[spot] = flow
         if self.progress is not None:
             self.progress(self.stream.compressed_bytes)
         return True
 
     def finished(self, source: Source, walk: Walk) -> Trace:
         draft = self.draft
+        self._put_in_order()
         for event in self.events:
             self._add(event)
         self.events.clear()
@@ -122,6 +135,22 @@ class _Reading:
         draft.notes += [text for condition, text in told if condition]
         return draft.trace(source, self.stream.text_bytes, self.stream.problem)
 
+    def _put_in_order(self) -> None:
+        """Calls are numbered as they come, and a queue runs its kernels in their order."""
+        begins: dict[Spot, list[int]] = {}
+        for event in self.events if self.crowded else ():
+            if (spot := _spot(event)) in self.crowded:
+                begins.setdefault(spot, []).append(_whole(event.args.begin) or 0)
+        for spot, times in begins.items():
+            if len(times) == len(flows := self.crowded[spot]):
+                self.in_order[spot] = dict(zip(sorted(times), sorted(flows), strict=True))
+
+    def _flow(self, event: Event) -> int | None:
+        """The arrow at an event."""
+        spot = _spot(event)
+        in_order = self.in_order.get(spot)
+        return self.flows.get(spot) if in_order is None else in_order.get(_whole(event.args.begin) or 0)
+
     def _add(self, event: Event) -> None:
         pid, tid = _whole(event.pid), _whole(event.tid)
         label = self.labels.get(NONE if pid is None else pid, "")
@@ -133,7 +162,7 @@ class _Reading:
         args, on_device = event.args, kind in (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
         queue = _whole(args.stream) if _whole(args.stream) is not None else _whole(args.queue)
         lane = NONE if tid is None else tid
-        flow = self.flows.get((pid, tid, _whole(event.ts)))
+        flow = self._flow(event)
         name = copy_name(_spelled(event.name)) if kind == Kind.MEMCPY else event.name
         self.draft.add(
             kind,
@@ -146,6 +175,10 @@ class _Reading:
             stream=(lane if queue is None else queue) if on_device else NONE,
             correlation=NONE if flow is None or kind == Kind.MARK else flow,
         )
+
+
+def _spot(event: Event) -> Spot:
+    return _whole(event.pid), _whole(event.tid), _whole(event.ts)
 
 
 def _kind(label: str, name: str) -> tuple[Kind | None, int]:

@@ -88,6 +88,17 @@ def _main_table(path: Path) -> Path | None:
     return main if main is not None and main.is_file() else None
 
 
+def companions(path: Path) -> list[Path]:
+    """What is read along with a table, so that a cache knows when it is stale."""
+    agents = _agents_of(path)
+    return [*_neighbours(path), *([] if agents is None else [agents])]
+
+
+def _agents_of(path: Path) -> Path | None:
+    file = path.with_name(path.name.removesuffix(KERNEL_FILE) + AGENTS_FILE)
+    return file if path.name.endswith(KERNEL_FILE) and file.is_file() else None
+
+
 def _neighbours(path: Path) -> list[Path]:
     if not path.name.endswith(KERNEL_FILE):
         return []
@@ -141,8 +152,8 @@ class _Reading:
 
     def read_agents(self, path: Path) -> None:
         """The devices, where `<pid>_agent_info.csv` lies beside the table."""
-        file = path.with_name(path.name.removesuffix(KERNEL_FILE) + AGENTS_FILE)
-        if not path.name.endswith(KERNEL_FILE) or not file.is_file():
+        file = _agents_of(path)
+        if file is None:
             return
         table, self.gpus = Table(stream=Stream(file)), {}
         try:

@@ -1,6 +1,6 @@
 """Rows gathered from a recording of AMD's tools, and the Trace they become.
 
-The tools write integer nanoseconds, kernel by kernel and call by call. A row is ten whole numbers in one flat array: 80 bytes,
+The tools write integer nanoseconds, kernel by kernel and call by call. A row is eleven whole numbers in one flat array: 88 bytes,
 however many rows there are.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace, TraceMeta
+from stepscope.core.trace import DEVICE_WORK, NONE, DeviceProperties, Int64, Kind, Trace, TraceMeta
 from stepscope.readers.assemble import assemble
 from stepscope.readers.columns import Columns
 from stepscope.readers.exact import LIMIT_NS
@@ -22,11 +22,11 @@ from stepscope.readers.source import Source
 MAX_NAME = 4096
 """Characters kept of a name: kernels of templates have a thousand or two."""
 MAX_ROWS = 200_000_000
-"""16 GB of rows: what is beyond is counted."""
+"""18 GB of rows: what is beyond is counted."""
 LARGEST_ID = 2**62
 COPIES = {"HOST_TO_HOST": "HtoH", "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD"}
 """Directions as traces of torch.profiler write them: what looks at copies knows these."""
-WIDTH = 10
+WIDTH = 11
 NO_HOST = "no host calls were recorded (--hip-trace or --sys-trace): what the host did between kernels is not known"
 NO_MARKS = "no ROCTx ranges were recorded (--marker-trace): steps are told by the kernels' own pattern, where they have one"
 MAX_DEVICE = 2**15 - 1
@@ -42,6 +42,8 @@ class Draft:
     versions: dict[str, str] = field(default_factory=dict)
     least_ns: int = 1
     """The earliest start that is a time: AMD's tools write 0 where they have none."""
+    wall_ns: int = 0
+    """What the wall clock showed when the rows' clock was 0, where that is told."""
     num_left_out: int = 0
     """Rows with no readable time."""
     num_backwards: int = 0
@@ -68,22 +70,56 @@ class Draft:
         correlation: int = NONE,
         size_bytes: int = NONE,
         detail: int = NONE,
+        owner: int = NONE,
     ) -> None:
-        """One row."""
+        """One row. `owner` is the process it is of, where a file may hold several."""
         self.scanner.tally.raw_events += 1
         if not self.least_ns <= start_ns < LIMIT_NS or not 0 <= end_ns < LIMIT_NS:
             self.num_left_out += 1
             return
-        if len(self) >= MAX_ROWS:
+        if len(self._rows) >= MAX_ROWS * WIDTH:
             self.num_beyond += 1
             return
         if end_ns < start_ns:
             self.num_backwards += 1
             end_ns = start_ns
         name_code, thread = self.scanner.names[name[:MAX_NAME]], self.scanner.threads[pid, tid]
-        fields = (start_ns, end_ns - start_ns, kind, name_code, thread, min(max(device, NONE), MAX_DEVICE))
         self.counts[kind] += 1
-        self._rows.extend((*fields, _id(stream), _id(correlation), _id(size_bytes), detail))
+        self._rows.extend(
+            (
+                start_ns,
+                end_ns - start_ns,
+                kind,
+                name_code,
+                thread,
+                device if NONE < device <= MAX_DEVICE else min(max(device, NONE), MAX_DEVICE),
+                stream if NONE < stream <= LARGEST_ID else NONE,
+                correlation if NONE < correlation <= LARGEST_ID else NONE,
+                size_bytes if NONE < size_bytes <= LARGEST_ID else NONE,
+                detail,
+                owner if NONE < owner <= LARGEST_ID else NONE,
+            )
+        )
+
+    def keep_busiest(self) -> tuple[int, list[int]]:
+        """Of several processes with device work keep the one with the most, with what is nobody's; its number, and the others'.
+
+        Their correlation numbers, streams and devices are counted alike: read as one, a kernel would get another's launch.
+        """
+        table = self._table()
+        work = table[np.isin(table[:, 2], [int(kind) for kind in DEVICE_WORK]) & (table[:, 10] != NONE)]
+        owners, place = np.unique(work[:, 10], return_inverse=True)
+        if len(owners) < 2:
+            return NONE, []
+        busiest = int(owners[np.argmax(np.bincount(place, work[:, 1].astype(np.float64)))])
+        kept = table[np.isin(table[:, 10], (busiest, NONE))]
+        self.counts = Counter({Kind(kind): count for kind, count in zip(*_counted(kept[:, 2]), strict=True)})
+        del table
+        self._rows = array("q", kept.tobytes())
+        return busiest, [owner for owner in owners.tolist() if owner != busiest]
+
+    def _table(self) -> Int64:
+        return np.frombuffer(self._rows, np.int64).reshape(-1, WIDTH) if self._rows else np.empty((0, WIDTH), np.int64)
 
     def launch(
         self,
@@ -103,7 +139,7 @@ class Draft:
 
     def trace(self, source: Source, text_bytes: int, problem: str | None = None) -> Trace:
         """All rows as a Trace. The rows are given away on the way."""
-        table = np.frombuffer(self._rows, np.int64).reshape(-1, WIDTH) if self._rows else np.empty((0, WIDTH), np.int64)
+        table = self._table()
         base = int(table[:, 0].min()) if len(table) else 0
         columns = Columns.blank(table[:, 0] - base, table[:, 1].copy())
         columns.kind = table[:, 2].astype(np.uint8)
@@ -118,7 +154,7 @@ class Draft:
             rank=source.rank,
             rank_source=source.rank_source,
             devices=tuple(self.devices),
-            base_ns=base,
+            base_ns=base + self.wall_ns,
             versions=dict(self.versions),
             size_bytes=text_bytes,
         )
@@ -140,8 +176,14 @@ def copy_name(operation: str) -> str:
     return f"Memcpy {direction}" if direction else operation or "Memcpy"
 
 
-def _id(value: int) -> int:
-    return value if 0 <= value <= LARGEST_ID else NONE
+def several(read: int, others: list[int], how: str) -> str:
+    listed = ", ".join(map(str, others[:8])) + (", ..." if len(others) > 8 else "")
+    return f"{len(others) + 1} processes have device work in the file: process {read} was read, and not {listed} ({how})"
+
+
+def _counted(values: Int64) -> tuple[list[int], list[int]]:
+    found, counts = np.unique(values, return_counts=True)
+    return found.tolist(), counts.tolist()
 
 
 def _json(value: list[int] | int | None) -> bytes:

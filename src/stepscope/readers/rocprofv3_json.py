@@ -19,7 +19,7 @@ import msgspec
 from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.kineto import Progress
-from stepscope.readers.rocprof_draft import NO_HOST, NO_MARKS, Draft, copy_name
+from stepscope.readers.rocprof_draft import NO_HOST, NO_MARKS, Draft, copy_name, several
 from stepscope.readers.rocprof_records import Agent, Copy, Dispatch, Info, Message, Names, Process, Record, Symbol
 from stepscope.readers.rocprof_walk import Path, Walk, WalkError, decoded
 from stepscope.readers.source import Source
@@ -92,7 +92,12 @@ class _Reading:
     strings: tuple[Names, ...] = ()
     messages: dict[int, str] = field(default_factory=dict)
     pid: int = 0
-    processes: int = 0
+    pids: list[int] = field(default_factory=list)
+    """Of the processes so far: a file may hold several, one after the other."""
+
+    @property
+    def owner(self) -> int:
+        return len(self.pids)
 
     def take(self, path: Path, text: bytes) -> bool:
         found = decoded(_DECODERS[path].decode, text)
@@ -105,8 +110,8 @@ class _Reading:
         return True
 
     def take_process(self, _: Path, found: Process) -> None:
-        """A file may hold several processes, one after the other: their numbers mean different things."""
-        self.processes += 1
+        """The next process: its numbers mean different things than the last one's."""
+        self.pids.append(found.pid)
         self.pid, self.symbols, self.strings, self.messages = found.pid, {}, (), {}
 
     def take_agents(self, _: Path, found: list[Agent]) -> None:
@@ -143,6 +148,7 @@ class _Reading:
                 stream=stream,
                 correlation=record.correlation_id.internal or NONE,
                 detail=self._launch(info, symbol),
+                owner=self.owner,
             )
 
     def _launch(self, info: Info, symbol: Symbol | None) -> int:
@@ -168,6 +174,7 @@ class _Reading:
                 stream=stream,
                 correlation=record.correlation_id.internal or NONE,
                 size_bytes=record.bytes,
+                owner=self.owner,
             )
 
     def take_calls(self, path: Path, found: list[Record]) -> None:
@@ -189,7 +196,7 @@ class _Reading:
 
     def _on_host(self, kind: Kind, name: str, record: Record, correlation: int) -> None:
         times = record.start_timestamp, record.end_timestamp
-        self.draft.add(kind, name, *times, pid=self.pid, tid=record.thread_id, correlation=correlation)
+        self.draft.add(kind, name, *times, pid=self.pid, tid=record.thread_id, correlation=correlation, owner=self.owner)
 
     def _operation(self, record: Record) -> str:
         names = self.strings[record.kind].operations if 0 <= record.kind < len(self.strings) else ()
@@ -198,10 +205,11 @@ class _Reading:
     def finished(self, source: Source, walk: Walk) -> Trace:
         draft = self.draft
         damaged = sum(walk.num_malformed.values())
+        owner, others = draft.keep_busiest()
         unnamed = sum(1 for name in draft.scanner.names if re.fullmatch(r"kernel \d+", name))
         told = [
             (walk.truncated, "the file ends before its end; the complete records were kept"),
-            (self.processes > 1, f"the file has {self.processes} processes in it; all were read as one"),
+            (others, several(self._pid(owner), [self._pid(other) for other in others], "record one file per rank")),
             (damaged, f"{damaged} record(s) were damaged and left out"),
             (walk.num_oversized, f"{walk.num_oversized} record(s) larger than 64 MiB were left out"),
             (unnamed, f"{unnamed} kernel(s) have no name in the file"),
@@ -211,6 +219,9 @@ class _Reading:
         ]
         draft.notes += [text for condition, text in told if condition]
         return draft.trace(source, self.stream.text_bytes, self.stream.problem)
+
+    def _pid(self, owner: int) -> int:
+        return self.pids[owner - 1] if 0 < owner <= len(self.pids) else NONE
 
     def _has(self, kind: Kind) -> bool:
         return self.draft.counts[kind] > 0

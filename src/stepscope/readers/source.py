@@ -26,6 +26,8 @@ class Source:
     """A log of NCCL, not a trace."""
     format: str | None = None
     """A name of formats.FORMATS; None for a trace of torch.profiler, and while nobody has looked."""
+    part: int | None = None
+    """Which of the ranks that share the file, as its reader numbers them; None where the whole file is one."""
     archive: AnyPath | None = None
     """The archive it lies in. `path` differs where that is compressed: then it is the archive unpacked, and goes away."""
 

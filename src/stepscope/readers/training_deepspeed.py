@@ -169,7 +169,7 @@ class Draft:
         )
 
     def _notes(self, step_ns: int | None, source: str | None) -> tuple[str, ...]:
-        notes = []
+        notes = list(self.pipe.notes())
         engine_ns, _ = self.engine.steady()
         if source == SUM:
             notes.append("the step is fwd + bwd + step: what happens outside the engine (the loader, logging) is not in it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from stepscope.core.training_log import LoggedStep, Phase
@@ -35,6 +35,8 @@ class Entry:
     ns: int | None
     num: int
     loss: float | None
+    run: int = 0
+    """How often the steps had begun anew before it."""
 
 
 @dataclass(slots=True)
@@ -48,11 +50,15 @@ class Series:
     last_loss: float | None = None
 
     def add(self, step: int, ns: int | None, loss: float | None) -> None:
-        before = self.entries[-1].step if self.entries else None
-        if before == step and self.entries[-1].ns == ns:
-            return  # Another rank's word on the same step.
-        num = step - before if before is not None and step > before else 1
-        self.entries.append(Entry(step, ns, num, loss))
+        last = self.entries[-1] if self.entries else None
+        if last is not None and last.step == step:
+            # Another rank's word on the same step: the others wait for the slowest.
+            if ns is not None and ns > (last.ns or 0):
+                self.entries[-1] = replace(last, ns=ns)
+            return
+        num = step - last.step if last is not None and step > last.step else 1
+        run = 0 if last is None else last.run + (step < last.step)
+        self.entries.append(Entry(step, ns, num, loss, run))
         self.num += 1
         self.first_step = step if self.first_step is None else self.first_step
         if loss is not None:
@@ -64,9 +70,11 @@ class Series:
         return self.entries[-1].step if self.entries else None
 
     def steady(self) -> tuple[int | None, int]:
-        """The median of the steps after the first ones, and how many steps it is of."""
-        timed = [entry for entry in self.entries if entry.ns is not None]
-        if len(timed) == self.num and len(timed) > 1:
+        """The median of the steps after the first ones, and how many steps it is of; of the last run, where several are there."""
+        chosen = self._last_run() or list(self.entries)
+        timed = [entry for entry in chosen if entry.ns is not None]
+        has_first = self.num == len(self.entries) or len(chosen) < len(self.entries)
+        if has_first and len(timed) == len(chosen) and len(timed) > 1:
             skipped = max(1, min(FIRST_SHARE, len(timed) // FIRST_SHARE))
             # Megatron writes a line for the first step, and has that step in its next line too, whose interval is one shorter.
             skipped += skipped == 1 and len(timed) > 2 and timed[1].num < timed[2].num
@@ -74,6 +82,18 @@ class Series:
         num = sum(entry.num for entry in timed)
         times = [entry.ns for entry in timed if entry.ns is not None]
         return (round(median(times)), num) if num >= LEAST_STEPS else (None, 0)
+
+    def _last_run(self) -> list[Entry]:
+        """The lines since the steps last began anew; empty where they are too few for a time, or the lines of several writers."""
+        run = self.entries[-1].run if self.entries else 0
+        found = [entry for entry in self.entries if entry.run == run]
+        return found if run and len(found) > LEAST_STEPS else []
+
+    def notes(self) -> tuple[str, ...]:
+        found = self._last_run()
+        if not found or len(found) == len(self.entries):
+            return ()
+        return (f"the steps begin anew at step {found[0].step}: the step time is of the {len(found)} lines from there on",)
 
     def logged(self) -> tuple[LoggedStep, ...]:
         return tuple(LoggedStep(step=entry.step, ns=entry.ns, loss=entry.loss) for entry in self.entries)

@@ -184,7 +184,7 @@ class Draft:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        notes = []
+        notes = list(self.series.notes())
         if self.num_skipped:
             notes.append(f"{self.num_skipped} iteration(s) were skipped (an overflow of the loss scale, or a NaN)")
         if self.num_nan:

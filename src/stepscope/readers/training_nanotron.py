@@ -82,5 +82,5 @@ class Draft:
             memory_bytes=None if memory is None else Figure(value=memory, convention="most reserved by the allocator"),
             first_loss=self.series.first_loss,
             last_loss=self.series.last_loss,
-            notes=("nanotron writes three digits: the step time is known to half a percent",),
+            notes=(*self.series.notes(), "nanotron writes three digits: the step time is known to half a percent"),
         )

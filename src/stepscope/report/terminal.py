@@ -111,7 +111,11 @@ def _what_was_read(sheet: Sheet, facts: Facts) -> str:
     """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps told apart by ProfilerStep, 3 whole ones measured`."""
     ranks = facts.ranks
     if not ranks and facts.run is None and facts.beside is not None:
-        return f"{plural(sum(len(one.paths) for one in facts.beside.recordings), 'recording')}, no trace"
+        # A job's output is read for several things, and is one file.
+        files = {path for one in facts.beside.recordings for path in one.paths} | set(
+            () if facts.nccl is None else facts.nccl.files
+        )
+        return f"{plural(len(files), 'recording')}, no trace"
     if not ranks:
         return "No rank was read." if facts.run is None else f"{sheet.clean(facts.run.path)}: the profiler recorded no step"
     if len(ranks) == 1:

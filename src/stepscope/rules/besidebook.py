@@ -18,6 +18,7 @@ from stepscope.rules import (
     fragmentation,
     gil_contention,
     graph_breaks,
+    job_words,
     low_l2_hits,
     low_occupancy,
     memory_growth,
@@ -28,6 +29,7 @@ from stepscope.rules import (
     python_overhead,
     recompilation,
     register_pressure,
+    slow_link,
     tail_wave,
     thread_oversubscription,
     throttled_gpu,
@@ -49,6 +51,7 @@ BESIDE_RULES: tuple[ModuleType, ...] = (
     python_overhead,
     recompilation,
     register_pressure,
+    slow_link,
     tail_wave,
     thread_oversubscription,
     throttled_gpu,
@@ -57,8 +60,8 @@ BESIDE_RULES: tuple[ModuleType, ...] = (
 
 
 def advise(beside: Beside) -> tuple[Advice, ...]:
-    """What every rule says, the weightiest first; what has no weight stands after that."""
-    found = [advice for rule in BESIDE_RULES for advice in _several(rule.advise(beside))]
+    """What every rule says, and what PyTorch said of their faults; the weightiest first, what has no weight after that."""
+    found = [advice for rule in (*BESIDE_RULES, job_words) for advice in _several(rule.advise(beside))]
     return tuple(sorted(found, key=lambda advice: -(advice.weight if advice.weight is not None else -1.0)))
 
 

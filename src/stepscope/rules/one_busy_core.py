@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.core.beside import Advice, Beside
-from stepscope.core.system_report import SystemReport
+from stepscope.core.system_report import DeviceSeries, SystemReport
 
 CODE = "one-busy-core"
 BOUND = "host"
@@ -42,11 +42,7 @@ def advise(beside: Beside) -> Advice | None:
     """Nothing where one of the two recordings is missing, or a device is busy."""
     if beside.system is None:
         return None
-    busy = [
-        one.busy_share.median
-        for one in beside.system.devices
-        if one.busy_share is not None and one.num_samples >= POLICY.least_samples and one.num_working
-    ]
+    busy = [share for one in beside.system.devices if (share := one.used_share) is not None and _is_enough(one)]
     cores = _cores(beside.system)
     if not busy or cores is None or max(busy) > POLICY.most_device_busy:
         return None
@@ -62,6 +58,11 @@ def advise(beside: Beside) -> Advice | None:
         weight=1 - max(busy),
         weight_of="the device's time",
     )
+
+
+def _is_enough(one: DeviceSeries) -> bool:
+    told = one.busy_run_share or one.busy_share
+    return told is not None and told.num >= POLICY.least_samples
 
 
 def _cores(system: SystemReport) -> tuple[float, str] | None:

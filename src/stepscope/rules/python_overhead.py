@@ -111,7 +111,7 @@ def advise(beside: Beside) -> Sequence[Advice]:
     """By stacks with native frames: only these tell Python's own work from the operators it calls."""
     if beside.system is None:
         return []
-    busy = [one.busy_share.median for one in beside.system.devices if one.busy_share is not None]
+    busy = [share for one in beside.system.devices if (share := one.used_share) is not None]
     if busy and min(busy) >= POLICY.device_busy:
         return []
     return [_sampled(one, one.interpreter_share) for one in beside.system.stacks if _is_interpreted(one)]

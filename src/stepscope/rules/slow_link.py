@@ -8,8 +8,8 @@ Why it costs: NCCL falls back to TCP sockets, or to one slow card, without an er
 access off. Every byte then takes ten to a hundred times as long.
 
 Evidence it needs: traces of two ranks at least; collectives of a megabyte and more with their sizes (c10d records them by
-itself). `NCCL_DEBUG=INFO` logs given
-beside the traces name the transport.
+itself). `NCCL_DEBUG=INFO` logs given beside the traces name the transport, `nvidia-smi topo -m` the links there are; a log given
+alone says what NCCL fell back to.
 
 What to do: read NCCL's log for NET/Socket where NET/IB or P2P should stand; set NCCL_SOCKET_IFNAME to the fast interface,
 NCCL_IB_HCA to the right cards; remove NCCL_P2P_DISABLE and NCCL_IB_DISABLE; check the topology with `nvidia-smi topo -m`.
@@ -19,16 +19,26 @@ Example: ranks that took each other for different hosts talked over the loopback
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.analyses.link_fit import bus_factor
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.nccl import NcclLog
+from stepscope.core.nccl_notes import slow_links
+from stepscope.core.system_report import Topology
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.rules.crew import Crew, TeamProposal, with_moving_ns
 
 CODE = "slow-link"
 BOUND = "comms"
+COLLECTIVE = re.compile(r"[nr]ccl(?:Dev)?Kernel", re.IGNORECASE)
+THROUGH_HOST = ("PHB", "NODE", "SYS", "SOC")
+"""Links of nvidia-smi topo -m that pass the host's bridges, or the link between its sockets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +49,8 @@ class Policy:
     """One 100 Gb/s port, or PCIe 3.0 x16 in practice: the slowest link that training machines of the last years have."""
     slow: float = 0.4
     """Of that, below which a link is slow."""
+    least_share: float = 0.05
+    """Of the step in collectives, from which it matters which way their bytes go."""
 
 
 POLICY = Policy()
@@ -98,3 +110,47 @@ def _rates(crew: Crew, place: int) -> tuple[Float64, Bool]:
     large = (sizes >= POLICY.least_bytes) & (dur > 0) & (ids != NONE)
     rates = sizes[large] * wires[ledger.kind[large]] / (dur[large] * 1e-9) if len(ledger) else np.empty(0)
     return rates, crew.tasks(place, large) if len(ledger) else np.zeros(len(crew.team.parts[place].graph), np.bool_)
+
+
+def advise(beside: Beside) -> Sequence[Advice]:
+    """By the machine's topology, where a trace says that collectives weigh: devices that reach each other through the host."""
+    kernels = [name for name in beside.kernel_shares if COLLECTIVE.search(name)]
+    share = sum(beside.kernel_shares[name] for name in kernels)
+    topologies = () if beside.system is None or share < POLICY.least_share else beside.system.topologies
+    return [_by_topology(one, share, kernels) for one in topologies if _far_pairs(one)]
+
+
+def _far_pairs(one: Topology) -> Counter[str]:
+    return Counter(kind for kind in one.pairs.values() if kind in THROUGH_HOST)
+
+
+def _by_topology(one: Topology, share: float, kernels: Sequence[str]) -> Advice:
+    far, every = _far_pairs(one), len(one.pairs)
+    words = ", ".join(f"{count} {kind}" for kind, count in far.most_common())
+    rest = "" if far.total() == every else "; keep the ranks that talk most on devices that are joined directly"
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{far.total()} of {every} pairs of devices reach each other through the host alone.",
+        action=f"fewer and smaller exchanges (gradient accumulation, bf16 gradients), or devices with NVLink{rest}",
+        evidence=(f"{one.path}: {words}, of {every} pairs", f"collectives take {share:.0%} of the step, waiting for others too"),
+        weight=share,
+        weight_of="the step",
+        kernels=tuple(kernels),
+    )
+
+
+def advise_by_log(log: NcclLog) -> Advice | None:
+    """By NCCL's log alone: what it fell back to. No trace says what that costs."""
+    slow = slow_links(log)
+    if not slow:
+        return None
+    transports = ", ".join(f"{count} {kind}" for kind, count in log.transports.items())
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{log.library.upper()} does not use the fastest way: {slow[0]}.",
+        action="NCCL_SOCKET_IFNAME or NCCL_IB_HCA for the fast cards; remove NCCL_IB_DISABLE and NCCL_P2P_DISABLE; traces of two"
+        " ranks say what it costs",
+        evidence=(*([f"connections: {transports}"] if transports else []), *slow[1:]),
+    )

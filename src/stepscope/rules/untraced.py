@@ -5,8 +5,10 @@ from __future__ import annotations
 from stepscope.core.beside import Beside
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
+from stepscope.core.nccl import NcclLog
 from stepscope.core.run import Known, RunFacts
 from stepscope.readers.formats import BY_NAME
+from stepscope.rules import slow_link
 from stepscope.rules.besidebook import advise
 
 LEAST_SHARE = 0.5
@@ -75,12 +77,16 @@ def how_to_record(run: RunFacts) -> str:
     return "to record sooner: stepscope run --start-step 3 -- ...; a job's first steps are slower than the rest"
 
 
-def diagnose_beside(beside: Beside, notes: tuple[str, ...] = ()) -> Diagnosis:
-    """Recordings of other tools alone: what they show, with no step to weigh it by unless a log told one."""
+def diagnose_beside(beside: Beside, notes: tuple[str, ...] = (), nccl: NcclLog | None = None) -> Diagnosis:
+    """Recordings of other tools alone, and logs of NCCL: what they show, with no step to weigh it by unless a log told one."""
     step_ns = None if beside.training is None else beside.training.step_ns
-    judged = sorted({word for one in beside.recordings for word in BY_NAME[one.format].judges})
-    names = ", ".join(dict.fromkeys(one.format for one in beside.recordings))
-    words = f"no trace was given, and what limits the run is not told by {names}"
+    judged = {word for one in beside.recordings for word in BY_NAME[one.format].judges} | (set() if nccl is None else {"comms"})
+    names = [
+        *dict.fromkeys(one.format for one in beside.recordings),
+        *([] if nccl is None else [f"a log of {nccl.library.upper()}"]),
+    ]
+    words = f"no trace was given, and what limits the run is not told by {', '.join(names)}"
+    by_log = None if nccl is None else slow_link.advise_by_log(nccl)
     return Diagnosis(
         verdict=Verdict(bound="unknown", summary=f"Not known: {words}.", shares={}),
         step=StepTime(
@@ -92,8 +98,12 @@ def diagnose_beside(beside: Beside, notes: tuple[str, ...] = ()) -> Diagnosis:
         replay=None,
         ladder=(),
         findings=(),
-        facts=Facts(ranks=(), beside=beside, given_step_ns=step_ns, is_step_logged=step_ns is not None),
-        notes=(*notes, *beside.notes, f"judged here: {', '.join(judged)}; a trace beside it says what that weighs in the step"),
+        facts=Facts(ranks=(), beside=beside, given_step_ns=step_ns, is_step_logged=step_ns is not None, nccl=nccl),
+        notes=(
+            *notes,
+            *beside.notes,
+            f"judged here: {', '.join(sorted(judged))}; a trace beside it says what that weighs in the step",
+        ),
         unknown_events=0,
-        advice=advise(beside),
+        advice=(*advise(beside), *(() if by_log is None else (by_log,))),
     )

@@ -1,0 +1,134 @@
+"""What PyTorch itself said in a job's output: warnings that bear on speed, memory that ran out, collectives that hung.
+
+None is "not told". Bytes are as PyTorch prints them, in GiB and MiB with two digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+THREADS = "threads"
+UNUSED_PARAMETERS = "unused parameters"
+GRADIENT_STRIDES = "gradient strides"
+WORKERS = "workers"
+FP32_PRODUCTS = "fp32 products"
+FEW_SMS = "few SMs"
+NO_FLASH = "no flash attention"
+ATTENTION = "attention kernels"
+DATA_PARALLEL = "DataParallel"
+NO_GRAPHS = "no CUDA graphs"
+ANOMALY = "anomaly mode"
+NO_DEVICE = "no device"
+NO_AUTOCAST = "no autocast"
+NO_PINNING = "no pinning"
+NO_GRADIENT = "checkpoint without gradient"
+CHECKPOINTING = "checkpointing"
+NO_EXPANSION = "no expandable segments"
+PROFILER = "profiler"
+KINDS = (
+    THREADS,
+    UNUSED_PARAMETERS,
+    GRADIENT_STRIDES,
+    WORKERS,
+    FP32_PRODUCTS,
+    FEW_SMS,
+    NO_FLASH,
+    ATTENTION,
+    DATA_PARALLEL,
+    NO_GRAPHS,
+    ANOMALY,
+    NO_DEVICE,
+    NO_AUTOCAST,
+    NO_PINNING,
+    NO_GRADIENT,
+    CHECKPOINTING,
+    NO_EXPANSION,
+    PROFILER,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One warning, however often it was made."""
+
+    kind: str
+    """Of KINDS."""
+    text: str
+    """As it is written, cut."""
+    line: int
+    """Where it stands first, from 1."""
+    num: int
+    ranks: tuple[int, ...] = ()
+    """Those whose lines tell it; a line need not tell its rank."""
+    numbers: tuple[int, ...] = ()
+    """Those in it, in the order of the wording: workers that are made and workers that are advised."""
+    details: tuple[str, ...] = ()
+    """Reasons that PyTorch gives in lines of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """An allocation that failed, with the figures PyTorch gives."""
+
+    line: int
+    num: int
+    """How often the same was said: an error is printed by its process and by its launcher."""
+    tried_bytes: int
+    device: int | None = None
+    ranks: tuple[int, ...] = ()
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    """Of the device, of nobody."""
+    own_bytes: int | None = None
+    """Of this process, with the libraries' own."""
+    allocated_bytes: int | None = None
+    """In tensors."""
+    idle_bytes: int | None = None
+    """Held by the allocator, in no tensor."""
+
+    @property
+    def others_bytes(self) -> int | None:
+        """Of the device, held by other processes."""
+        if self.total_bytes is None or self.free_bytes is None or self.own_bytes is None:
+            return None
+        return max(self.total_bytes - self.free_bytes - self.own_bytes, 0)
+
+    @property
+    def is_in_pieces(self) -> bool:
+        """Whether what is idle and what is free would have been enough, had it been in one piece."""
+        if self.idle_bytes is None or self.free_bytes is None:
+            return False
+        return self.idle_bytes > 0 and self.idle_bytes + self.free_bytes >= self.tried_bytes > self.free_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """A collective that the watchdog of NCCL gave up on."""
+
+    line: int
+    op: str
+    """As it is written: ALLREDUCE."""
+    sequence: int
+    """Its number in its group."""
+    timeout_s: float
+    waiting: tuple[int, ...]
+    """Ranks that waited in it until the time was over."""
+    behind: tuple[int, ...] = ()
+    """Ranks of the same group that had not even enqueued it."""
+    group: str | None = None
+    """As it is written; None where the lines do not tell it."""
+    elements: int | None = None
+    """Of its input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutput:
+    """One file."""
+
+    path: str
+    num_lines: int
+    """With something in them."""
+    num_read: int
+    said: tuple[Said, ...] = ()
+    failures: tuple[OutOfMemory, ...] = ()
+    hangs: tuple[Hang, ...] = ()

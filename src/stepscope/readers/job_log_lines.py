@@ -1,0 +1,193 @@
+"""The wordings of PyTorch that a job's output is searched for, and what each means.
+
+They were read in the sources of torch 2.13, the older ones in people's reports of them. A mark is a text that every line of the
+wording has; the pattern finds where the message begins, and the numbers in it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stepscope.core import job_output as said
+
+MAX_TEXT = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    kind: str
+    mark: str
+    pattern: re.Pattern[str]
+    means: str
+
+
+def _wording(kind: str, mark: str, means: str, pattern: str | None = None) -> Wording:
+    return Wording(kind=kind, mark=mark, pattern=re.compile(pattern or re.escape(mark)), means=means)
+
+
+DRIVEN = "nn.DataParallel is in use: one process drives all devices"
+IN_FULL = "what was to run in half precision runs in full"
+ON_HOST = "the job saw no device it could use: everything ran on the host"
+WORDINGS = (
+    _wording(
+        said.THREADS,
+        "Setting OMP_NUM_THREADS environment variable for each process to be",
+        "torchrun's default: operators on the host (not the loader's workers) have that many threads in each process",
+        r"Setting OMP_NUM_THREADS environment variable for each process to be (\d{1,6})",
+    ),
+    _wording(
+        said.UNUSED_PARAMETERS,
+        "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters",
+        "DDP walks the autograd graph in every step and finds nothing",
+    ),
+    _wording(
+        said.GRADIENT_STRIDES,
+        "Grad strides do not match bucket view strides",
+        "DDP copies such gradients into its buckets instead of sharing them: often a 1x1 convolution in channels_last",
+    ),
+    _wording(
+        said.WORKERS,
+        "worker processes in total. Our suggested max number of worker",
+        "a loader has more workers than this process has cores",
+        r"This DataLoader will create (\d{1,6}) worker processes in total\."
+        r" Our suggested max number of worker in current system is (\d{1,6})",
+    ),
+    _wording(
+        said.FP32_PRODUCTS,
+        "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled",
+        "products of float32 matrices run without tensor cores",
+    ),
+    _wording(
+        said.FEW_SMS,
+        "enough SMs to use max_autotune_gemm mode",
+        "max-autotune leaves matrix products to cuBLAS on a device of few SMs: no fault, and nothing to gain from the mode",
+        r"[Nn]ot enough SMs to use max_autotune_gemm mode",
+    ),
+    _wording(
+        said.NO_FLASH,
+        "Torch was not compiled with flash attention",
+        "this build has no flash kernel: scaled_dot_product_attention takes another",
+    ),
+    _wording(
+        said.ATTENTION,
+        "kernel not used because:",
+        "scaled_dot_product_attention could not take this kernel",
+        r"(?:Flash attention|Memory [Ee]fficient(?: attention)?|[Cc]u[Dd][Nn][Nn](?: attention)?) kernel not used because:",
+    ),
+    _wording(
+        said.DATA_PARALLEL,
+        "There is an imbalance between your GPUs. You may want to exclude GPU",
+        DRIVEN,
+    ),
+    _wording(
+        said.DATA_PARALLEL,
+        "Was asked to gather along dimension 0, but all",
+        DRIVEN,
+    ),
+    _wording(
+        said.NO_GRAPHS,
+        "skipping cudagraphs due to",
+        "what was to be one launch of a CUDA graph is launched kernel by kernel",
+        r"skipping cudagraphs due to .{1,200}",
+    ),
+    _wording(
+        said.ANOMALY,
+        "Anomaly Detection has been enabled.",
+        "every operator of the backward pass is checked, and waited for",
+    ),
+    _wording(said.NO_DEVICE, "UserWarning: CUDA initialization: ", ON_HOST, r"CUDA initialization: .{1,200}"),
+    _wording(said.NO_DEVICE, "GradScaler is enabled, but CUDA is not available", ON_HOST),
+    _wording(said.NO_DEVICE, "User provided device_type of 'cuda', but CUDA is not available", ON_HOST),
+    _wording(
+        said.NO_AUTOCAST,
+        "autocast, but the target dtype is not supported. Disabling autocast.",
+        IN_FULL,
+        r"In \w{1,20} autocast, but the target dtype is not supported\. Disabling autocast\.",
+    ),
+    _wording(said.NO_AUTOCAST, "CUDA is not available or torch_xla is imported. Disabling autocast.", IN_FULL),
+    _wording(
+        said.NO_PINNING,
+        "'pin_memory' argument is set as true but",
+        "the loader pins nothing: there is no device to copy to, or none that wants it",
+    ),
+    _wording(
+        said.NO_GRADIENT,
+        "None of the inputs have requires_grad=True. Gradients will be None",
+        "a checkpointed part gets no gradient: what it holds is not trained",
+    ),
+    _wording(
+        said.CHECKPOINTING,
+        "torch.utils.checkpoint: ",
+        "activations are computed twice, to save memory; by the older way of doing it unless use_reentrant=False is said",
+        r"torch\.utils\.checkpoint: (?:the use_reentrant parameter should be passed explicitly|please pass in use_reentrant)",
+    ),
+    _wording(
+        said.NO_EXPANSION,
+        "expandable_segments not supported on this platform",
+        "the setting has no effect here",
+    ),
+    _wording(
+        said.PROFILER,
+        "Profiler clears events at the end of each cycle",
+        "each trace holds its own cycle: nothing is wrong",
+    ),
+)
+MEANS = {wording.kind: wording.means for wording in WORDINGS}
+HINT = "[__perf_hints]"
+"""Lines of the compiler's log, which have a reader of their own."""
+
+SIZE = r"(\d{1,12}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB)"
+UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+FAILED_MARK = "out of memory. Tried to allocate "
+FAILED = re.compile(rf"out of memory\. Tried to allocate {SIZE}")
+DEVICE = re.compile(r"GPU (\d{1,6})(?: has a total|;)")
+FIGURES = {
+    "total_bytes": re.compile(rf"total capaci?ty of {SIZE}|{SIZE} total capacity"),
+    "free_bytes": re.compile(rf"of which {SIZE} is free|{SIZE} free;"),
+    "own_bytes": re.compile(rf"this process has {SIZE} memory in use"),
+    "allocated_bytes": re.compile(rf"allocated memory {SIZE} is allocated by PyTorch|{SIZE} already allocated"),
+    "idle_bytes": re.compile(rf"{SIZE} is reserved by PyTorch but unallocated"),
+}
+"""As they are written since 2.1; and before: `(GPU 0; 6.00 GiB total capacity; 781.59 MiB already allocated; ...)`."""
+RESERVED = re.compile(rf"{SIZE} reserved in total by PyTorch")
+
+HUNG_MARK = "Watchdog caught collective operation timeout: "
+HUNG = re.compile(
+    r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?[^)]{0,80}, Timeout\(ms\)=(\d{1,12})\)"
+)
+ENQUEUED_MARK = "ast enqueued NCCL work: "
+ENQUEUED = re.compile(
+    r"(?:detected by watchdog at work: (\d{1,18}), last|dump signal due to a collective timeout.{0,300} Last)"
+    r" enqueued NCCL work: (-?\d{1,18})"
+)
+GROUP = re.compile(r"\[(PG [^\[\]]{1,200}?) ?Rank \d{1,7}\]")
+RANKS = (re.compile(r"\[rank(\d{1,7})\]"), re.compile(r"\[(?:PG [^\[\]]{1,200} )?Rank (\d{1,7})\]"))
+"""The job's number, which torch writes before its lines; else the one in the group, which for the whole job's is the same."""
+REASON_MARK = "sdp_utils"
+REASON = re.compile(r"Warning: (.{1,300}?) \(Triggered internally at [^)]{0,300}sdp_utils")
+TRIGGERED = re.compile(r"\s*\(Triggered internally.*$")
+
+
+def size_of(found: re.Match[str], first: int = 1) -> int:
+    """Bytes, of a number and its unit."""
+    return round(float(found[first]) * UNITS[found[first + 1]])
+
+
+def figure(pattern: re.Pattern[str], text: str) -> int | None:
+    """The bytes that a pattern finds, in whichever of its wordings."""
+    found = pattern.search(text)
+    if found is None:
+        return None
+    at = next(place for place in range(1, len(found.groups()) + 1, 2) if found[place] is not None)
+    return size_of(found, at)
+
+
+def rank_in(text: str) -> int | None:
+    """The rank that a line is of, where it says so."""
+    found = next((one for one in (pattern.search(text) for pattern in RANKS) if one is not None), None)
+    return None if found is None else int(found[1])
+
+
+def message_of(line: str, start: int) -> str:
+    return TRIGGERED.sub("", line[start : start + 2 * MAX_TEXT]).strip()[:MAX_TEXT]

@@ -1,0 +1,221 @@
+"""What PyTorch said in a job's output, as advice of the rules whose faults those are.
+
+PyTorch tells that something is so, never what it costs: such advice has no weight, but for memory, of which it gives the figures.
+Beside a trace that shows the same fault, its lines become the finding's evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from stepscope.core import job_output as said
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
+from stepscope.core.numbers import number_ranges
+from stepscope.rules import (
+    data_parallel_module,
+    debug_mode,
+    fp32_matmul,
+    fragmentation,
+    late_rank,
+    launch_overhead,
+    memory_pressure,
+    thread_oversubscription,
+    unfused_attention,
+    unused_parameter_scan,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    most_others: float = 0.1
+    """Of a device, held by other processes, up to which they are not what fills it: a desktop and a second context take less."""
+    most_evidence: int = 8
+    """Lines of one kind that are shown."""
+
+
+POLICY = Policy()
+SDPA = "F.scaled_dot_product_attention"
+ADVICE: dict[str, tuple[ModuleType, str, str]] = {
+    said.UNUSED_PARAMETERS: (
+        unused_parameter_scan,
+        "DDP looks for unused parameters in every step, and found none.",
+        "DistributedDataParallel(..., find_unused_parameters=False), if no branch of the model is ever left out",
+    ),
+    said.WORKERS: (
+        thread_oversubscription,
+        "A DataLoader makes {0} workers, and its process may use {1} cores.",
+        "num_workers={1} or fewer, less what the other ranks of the machine take; compare the step time",
+    ),
+    said.FP32_PRODUCTS: (
+        fp32_matmul,
+        "Products of float32 matrices run without tensor cores.",
+        "torch.set_float32_matmul_precision('high'), or bf16 autocast",
+    ),
+    said.NO_AUTOCAST: (
+        fp32_matmul,
+        "Autocast switched itself off: what was to run in half precision runs in full.",
+        "autocast with a dtype that the device has (bf16 on most), on a device that is there",
+    ),
+    said.NO_FLASH: (
+        unfused_attention,
+        "This build of PyTorch has no flash attention.",
+        f"a build that has it (those for Linux and CUDA do); until then {SDPA} takes a slower kernel",
+    ),
+    said.ATTENTION: (
+        unfused_attention,
+        f"A fused kernel of {SDPA} could not be taken.",
+        "hand over what the kernels take: half precision, equal head sizes, multiples of 8, is_causal in place of a mask",
+    ),
+    said.DATA_PARALLEL: (
+        data_parallel_module,
+        "nn.DataParallel is in use: one process drives all devices.",
+        "DistributedDataParallel, one process per device: torchrun --nproc_per_node=...",
+    ),
+    said.NO_GRAPHS: (
+        launch_overhead,
+        "CUDA graphs were asked for and not made: kernels are launched one by one.",
+        "mend what the line names: inputs that are written to, work on the host, sizes that change",
+    ),
+    said.ANOMALY: (
+        debug_mode,
+        "Anomaly mode is on: every operator of the backward pass is checked.",
+        "remove torch.autograd.set_detect_anomaly(True) and detect_anomaly()",
+    ),
+}
+"""By what was said: the rule, a summary and an action, in which {0} is the first number of the line. What is not here is told in
+the recording alone: no rule of ours is about it, or it is no fault."""
+
+
+def advise(beside: Beside) -> Sequence[Advice]:
+    """One for each kind of warning, for memory that ran out, and for collectives that hung."""
+    outputs = () if beside.training is None else beside.training.outputs
+    return [*_warnings(outputs), *_out_of_memory(outputs), *_hangs(outputs)]
+
+
+def _warnings(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
+    for kind, (rule, summary, action) in ADVICE.items():
+        found = [(output.path, one) for output in outputs for one in output.said if one.kind == kind]
+        if not found:
+            continue
+        # Of several, the one with the largest numbers: 64 workers, not 9.
+        worst = max((one for _, one in found), key=lambda one: one.numbers)
+        yield Advice(
+            code=rule.CODE,
+            bound=rule.BOUND,
+            summary=summary.format(*worst.numbers),
+            action=action.format(*worst.numbers),
+            evidence=tuple(line for path, one in found for line in _lines(path, one))[: POLICY.most_evidence],
+        )
+
+
+def _lines(path: str, one: Said) -> Iterator[str]:
+    yield f"{path}:{one.line}: {one.text}{_by(one.num, one.ranks)}"
+    yield from one.details
+
+
+def _out_of_memory(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
+    """In pieces, or not enough: by the failure with the largest request of each."""
+    found = [(output.path, failure) for output in outputs for failure in output.failures]
+    in_pieces = [pair for pair in found if pair[1].is_in_pieces]
+    too_much = [pair for pair in found if not pair[1].is_in_pieces]
+    can_expand = not any(one.kind == said.NO_EXPANSION for output in outputs for one in output.said)
+    for rule, pairs in ((fragmentation, in_pieces), (memory_pressure, too_much)):
+        if not pairs:
+            continue
+        worst = max((failure for _, failure in pairs), key=lambda failure: failure.tried_bytes)
+        share, of = _share(worst, is_in_pieces=rule is fragmentation)
+        yield Advice(
+            code=rule.CODE,
+            bound=rule.BOUND,
+            summary=_failed(worst),
+            action=_apart(can_expand) if rule is fragmentation else _smaller(worst),
+            evidence=tuple(f"{path}:{one.line}: {_figures(one)}" for path, one in pairs[: POLICY.most_evidence]),
+            weight=share,
+            weight_of=of,
+        )
+
+
+def _failed(failure: OutOfMemory) -> str:
+    tried = f"Memory ran out: {_gb(failure.tried_bytes)} could not be had"
+    if failure.is_in_pieces:
+        assert failure.idle_bytes is not None
+        return f"{tried}, with {_gb(failure.idle_bytes)} held by the allocator in pieces that were too small."
+    if failure.allocated_bytes is None or failure.total_bytes is None:
+        return f"{tried}."
+    return f"{tried}, with {_gb(failure.allocated_bytes)} of {_gb(failure.total_bytes)} in tensors."
+
+
+def _share(failure: OutOfMemory, *, is_in_pieces: bool) -> tuple[float | None, str]:
+    part = failure.idle_bytes if is_in_pieces else failure.allocated_bytes
+    if part is None or not failure.total_bytes:
+        return None, ""
+    return part / failure.total_bytes, "the device's memory"
+
+
+def _smaller(failure: OutOfMemory) -> str:
+    others = failure.others_bytes
+    if others is not None and failure.total_bytes and others >= POLICY.most_others * failure.total_bytes:
+        return f"{_gb(others)} of the device are other processes': end them, or take another device (nvidia-smi names them)"
+    return "a smaller batch, activation checkpointing or sharding; a memory snapshot given to stepscope says what holds it"
+
+
+def _apart(can_expand: bool) -> str:
+    action = "pad or bucket shapes so that sizes repeat, and keep empty_cache() out of the loop"
+    return f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; {action}" if can_expand else action
+
+
+def _figures(failure: OutOfMemory) -> str:
+    told = (
+        (failure.tried_bytes, "asked for"),
+        (failure.total_bytes, "on the device"),
+        (failure.allocated_bytes, "in tensors"),
+        (failure.idle_bytes, "idle in the allocator"),
+        (failure.free_bytes, "free"),
+        (failure.others_bytes, "of other processes"),
+    )
+    words = ", ".join(f"{_gb(size)} {what}" for size, what in told if size is not None)
+    return f"{words}{_by(failure.num, failure.ranks)}"
+
+
+def _hangs(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
+    """The hang that names a rank that did not come, else the one that most ranks waited in."""
+    found = [(output.path, hang) for output in outputs for hang in output.hangs]
+    if not found:
+        return
+    worst = max((hang for _, hang in found), key=lambda hang: (bool(hang.behind), len(hang.waiting)))
+    what = f"{worst.op} number {worst.sequence}"
+    if worst.behind:
+        ranks = number_ranges(worst.behind)
+        summary = f"Rank {ranks} did not come to {what}: the others waited {worst.timeout_s:,.0f} s and gave up."
+        action = f"look at what rank {ranks} did then (py-spy dump, its own output): its input, its device, another branch"
+    else:
+        summary = f"{what} hung for {worst.timeout_s:,.0f} s, and no line tells which rank did not come."
+        action = (
+            "keep every rank's output (torchrun --tee 3), and the flight recorder's: TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+            " TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+        )
+    yield Advice(
+        code=late_rank.CODE,
+        bound=late_rank.BOUND,
+        summary=summary,
+        action=action,
+        evidence=tuple(f"{path}:{hang.line}: {_hung(hang)}" for path, hang in found[: POLICY.most_evidence]),
+    )
+
+
+def _hung(hang: Hang) -> str:
+    waited = f"rank {number_ranges(hang.waiting)}" if hang.waiting else "a rank that is not named"
+    behind = f"; rank {number_ranges(hang.behind)} had not enqueued it" if hang.behind else ""
+    return f"{waited} waited {hang.timeout_s:,.0f} s in {hang.op} number {hang.sequence}{behind}"
+
+
+def _by(num: int, ranks: Sequence[int]) -> str:
+    told = ([f"{num} times"] if num > 1 else []) + ([f"rank {number_ranges(ranks)}"] if ranks else [])
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"
