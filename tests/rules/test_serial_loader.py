@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from stepscope.core.run import Known, LoaderKnobs
+from stepscope.rules import serial_loader
 from stepscope.rules.rulebook import judge
 from tests.rules.recorded import SERIAL, Run
 
@@ -62,3 +65,17 @@ def test_loading_hidden_behind_a_busy_device_is_innocent() -> None:
         run.fetch(3_000, SERIAL)
         run.launch(10_000)
     assert run.gain("serial-loader") < 1.02
+
+
+@pytest.mark.parametrize(("cores_used", "workers", "batch_ms"), [(0.1, 8, 5.0), (1.0, 1, 50.0), (None, 1, 50.0)])
+def test_workers_that_wait_for_their_data_need_no_cores_of_their_own(
+    cores_used: float | None, workers: int, batch_ms: float
+) -> None:
+    """40 ms of loading and 10 of work on one core, without a device. If the core idles through the loading, workers wait
+    together."""
+    known = Known(rank=0, cores=1, cores_used=cores_used, loader=LoaderKnobs(num_workers=0))
+    case: Any = SimpleNamespace(graph=SimpleNamespace(on_host=True), known=known, pitch_ns=50e6)
+    assert serial_loader._workers(case) == workers
+    assert serial_loader._batch_ns(case, 40e6, workers) == pytest.approx(batch_ms * 1e6)
+    # To be sure of it, cores must be left over.
+    assert serial_loader._batch_ns(case, 40e6, 4, sure=True) == pytest.approx(10e6 if cores_used == 0.1 else 50e6)

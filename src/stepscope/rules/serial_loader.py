@@ -46,6 +46,8 @@ class Policy:
 
 
 POLICY = Policy()
+LEAST_CORES = 0.05
+"""Of a core that a worker is reckoned to need at least."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -78,8 +80,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def _workers(case: Case) -> int:
     """How many to try: no more than the cores that the rank has beside its own thread, where that is known."""
-    cores = None if case.known is None else case.known.own_cores
-    return POLICY.workers if cores is None else min(POLICY.workers, max(1, math.floor(cores) - 1))
+    known = case.known
+    if known is None or known.own_cores is None:
+        return POLICY.workers
+    # Workers that wait for a disk or a network share cores. Beside a device nothing tells waits for data from waits for it.
+    one = _one_cores(known) if case.graph is not None and case.graph.on_host else 1.0
+    return min(POLICY.workers, max(1, math.floor((known.own_cores - one) / one)))
 
 
 def _batch_ns(case: Case, loading_ns: float, workers: int, *, sure: bool = False) -> float:
@@ -93,10 +99,18 @@ def _batch_ns(case: Case, loading_ns: float, workers: int, *, sure: bool = False
         return loading_ns / workers
     if not case.graph.on_host:
         return loading_ns * _threads(known, loading_ns / case.pitch_ns) / workers
-    used = max(known.cores_used or 1.0, 1.0)
-    if sure and known.own_cores < used + workers:
+    used = 1.0 if known.cores_used is None else known.cores_used
+    if sure and known.own_cores < used + workers * _one_cores(known):
         return case.pitch_ns
-    return max(loading_ns * used / workers, used * case.pitch_ns / known.own_cores)
+    return max(loading_ns * max(used, 1.0) / workers, used * case.pitch_ns / known.own_cores)
+
+
+def _one_cores(known: Known) -> float:
+    """Of a core that one thread keeps busy while it makes batches. Without a device to wait for, a process that uses less than
+    one over a step waits for its data."""
+    if known.cores_used is None:
+        return 1.0
+    return min(1.0, max(known.cores_used, LEAST_CORES))
 
 
 def _threads(known: Known, share: float) -> float:
