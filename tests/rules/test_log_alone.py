@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
+from stepscope.cli.main import main
 from stepscope.core.beside import Beside
 from stepscope.core.nccl import NcclLog
 from stepscope.readers.nccl_log import read_nccl_logs
@@ -17,7 +18,7 @@ from stepscope.report.terminal import render
 from stepscope.rules.slow_link import advise_by_log
 from stepscope.rules.untraced import diagnose_beside
 from tests.nccl_logs import two_nodes
-from tests.shared_data import ROOT, SHARED, needs_shared
+from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
 
 SCHEMA = json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text())
 
@@ -60,3 +61,23 @@ def test_what_goes_through_the_host_is_advice(tmp_path: Path) -> None:
     assert any("shared host memory" in line for line in (slow.summary, *slow.evidence))
     before = advise_by_log(fast)
     assert before is None or not any("shared host memory" in line for line in (before.summary, *before.evidence))
+
+
+def test_the_verdict_says_what_was_found_and_that_nothing_was() -> None:
+    summary = diagnose_beside(Beside(), (), NcclLog(library="nccl", files=("a.log",), versions=(), hosts=())).verdict.summary
+    assert summary.endswith("Of what it does tell (comms), nothing was found worth a word.")
+
+
+@needs_shared
+def test_the_verdict_names_what_a_real_log_shows() -> None:
+    summary = diagnose_beside(Beside(), (), log_of(SHARED / "lab/formats/nccl_2rank_hosts.txt")).verdict.summary
+    assert summary.endswith("It shows: slow-link.")
+
+
+@needs_shared
+def test_a_snapshot_beside_a_trace_leaves_no_need_for_the_profilers_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = str(SHARED / "lab/formats/memory_snapshot.pickle.gz")
+    for paths, is_needed in (([str(DEMO)], True), ([str(DEMO), snapshot], False)):
+        assert main(["diagnose", *paths, "--format", "json", "--no-cache"]) == 0
+        notes = json.loads(capsys.readouterr().out)["notes"]
+        assert any("profile_memory=True" in note for note in notes) is is_needed

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
-from stepscope.core.experiment import CANDIDATE, NumericsCheck, Side, Verified
+from stepscope.core.experiment import BASELINE, CANDIDATE, Interval, Measured, NumericsCheck, Side, Verified
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.core.tuning import NOT_MEASURED, NOT_PROVEN, NOTHING_FASTER, PROVEN, REFUSED, SAMPLE, KnobShown, Tuning, Winner
+from stepscope.experiments.bootstrap import pace
 from stepscope.experiments.knob_space import ARGUMENT, ENVIRONMENT, Knob, Settings
 from stepscope.experiments.tune import Search, last_words, words_of
 from stepscope.experiments.tune_batch import ACCUMULATION, BATCH, FREE_BATCH, FREE_NUMERICS, batch_words, changes_batch
+from stepscope.experiments.tune_budget import Budget, SpentError
 from stepscope.experiments.tune_words import winner_words
 from stepscope.experiments.verify import VerifyPolicy, verify
 
@@ -32,6 +35,7 @@ class ProofPolicy:
     """How the winner is proven."""
 
     budget_s: float | None = None
+    """Of the check and the proof together."""
     max_rounds: int = 10
     skip: bool = False
     """Whether the search ends without a proof."""
@@ -45,6 +49,8 @@ class _Proof:
     because: str = ""
     check: NumericsCheck | None = None
     verified: Verified | None = None
+    rehearsed: tuple[Measured, ...] = ()
+    """Runs of the check that need not be made again before the proof."""
 
 
 def concluded(search: Search, command: tuple[str, ...], numerics: Numerics | None, policy: ProofPolicy) -> Tuning:
@@ -54,6 +60,8 @@ def concluded(search: Search, command: tuple[str, ...], numerics: Numerics | Non
     notes = list(search.notes)
     try:
         _prove(search, numerics, policy, proof, notes)
+    except SpentError as spent:
+        proof.verdict, proof.because = NOT_PROVEN, str(spent)
     except KeyboardInterrupt:
         search.is_interrupted = True
         proof.verdict, proof.because = NOT_PROVEN, "the proof was interrupted"
@@ -105,11 +113,10 @@ def _prove(search: Search, numerics: Numerics | None, policy: ProofPolicy, proof
         proof.verdict = NOT_PROVEN
         proof.because = "the search was interrupted" if search.is_interrupted else "a proof was not asked for"
         return
-    if not _choose(search, better, numerics, proof, notes):
+    budget = Budget(policy.budget_s, search.clock)
+    if not _choose(search, better, None if numerics is None else _Checker(search, numerics, budget), proof, notes):
         return
-    assert proof.settings is not None
-    search.say(f"proving {words_of(proof.settings)} against the baseline")
-    proof.verified = _verified(search, proof.settings, policy)
+    proof.verified = _verified(search, proof.settings, policy, budget, proof.rehearsed)
     if proof.verified.is_gain:
         proof.verdict, proof.because = PROVEN, proof.verified.because
     else:
@@ -118,19 +125,19 @@ def _prove(search: Search, numerics: Numerics | None, policy: ProofPolicy, proof
 
 
 def _choose(
-    search: Search, better: list[tuple[dict[str, Value], float]], numerics: Numerics | None, proof: _Proof, notes: list[str]
+    search: Search, better: list[tuple[dict[str, Value], float]], checker: _Checker | None, proof: _Proof, notes: list[str]
 ) -> bool:
     """Takes the best setting that computes what the baseline does; False where each of the first few does not, or crashed."""
-    if numerics is None:
+    if checker is None:
         notes.append("what the settings compute was not compared")
         return True
-    checker = _Checker(search, numerics)
     refused: tuple[dict[str, Value], float, NumericsCheck] | None = None
     crashed: str | None = None
     for settings, ns in better[:MAX_CHECKED]:
         said = checker.look_at(settings)
         if said.passed_over is None:
             proof.settings, proof.ns, proof.check = settings, ns, said.check
+            proof.rehearsed = checker.rehearsed(settings)
             _tell(search, notes, *said.notes)
             return True
         if checker.problem is not None:
@@ -172,6 +179,7 @@ class _Checker:
 
     search: Search
     numerics: Numerics
+    budget: Budget
     problem: str | None = None
     """Why the baseline itself cannot be compared with."""
     _pair: tuple[Trial, Trial] | None = None
@@ -218,7 +226,7 @@ class _Checker:
     def _baseline(self) -> tuple[Trial, Trial] | None:
         if self._pair is None and self.problem is None:
             self.search.say("what it computes: the baseline, twice")
-            pair = self.numerics(Change()), self.numerics(Change())
+            pair = self._made(Change(), "the baseline"), self._made(Change(), "the baseline")
             bad = next((trial for trial in pair if not trial.is_good), None)
             if bad is None:
                 self._pair = pair
@@ -237,8 +245,22 @@ class _Checker:
         words = words_of(settings)
         if words not in self._runs:
             self.search.say(f"what it computes: {words}")
-            self._runs[words] = self.numerics(self.search.space.change(settings))
+            self._runs[words] = self._made(self.search.space.change(settings), words)
         return self._runs[words]
+
+    def _made(self, change: Change, words: str) -> Trial:
+        self.budget.ask(f"it was known what {words} computes")
+        return self.numerics(change)
+
+    def rehearsed(self, settings: Settings) -> tuple[Measured, ...]:
+        """A run of each side, where the setting was run as a whole."""
+        trial = self._runs.get(words_of(settings))
+        if self._pair is None or trial is None or not trial.is_good:
+            return ()
+        return tuple(
+            Measured(side=side, round=None, trial=run, pace_ns=pace(run.step_ns))
+            for side, run in ((BASELINE, self._pair[1]), (CANDIDATE, trial))
+        )
 
 
 def _how(trial: Trial) -> str:
@@ -259,25 +281,43 @@ def _sees_other_data(pair: tuple[Trial, Trial], trial: Trial) -> bool:
     return first is not None and first == again and trial.setup.data not in (None, first)
 
 
-def _verified(search: Search, settings: Settings, policy: ProofPolicy) -> Verified:
-    change = search.space.change(settings)
+def _verified(
+    search: Search, settings: Settings, policy: ProofPolicy, budget: Budget, rehearsed: tuple[Measured, ...]
+) -> Verified:
+    assert search.given is not None
+    change, so_far = search.space.change(settings), _SoFar(search)
+    rules = VerifyPolicy(
+        budget_s=budget.left_s,
+        max_rounds=policy.max_rounds,
+        allowed=_allowed(search, settings),
+        per_sample=search.per == SAMPLE,
+    )
+    # The first run of all filled the caches; those of the check are nearer to what is to come.
+    run_s = fmean(run.trial.wall_s for run in rehearsed) if rehearsed else search.given.wall_s
+    budget.ask_for_a_proof(max(0, 2 * rules.num_rehearsals - len(rehearsed)), run_s)
+    search.say(f"proving {words_of(settings)} against the baseline")
 
     def measure(side: Side) -> Trial:
+        budget.ask(f"the proof was at its end{so_far.words}")
         return search.measure(change if side == CANDIDATE else Change(), None)
 
-    found = verify(
-        measure,
-        VerifyPolicy(
-            budget_s=policy.budget_s,
-            max_rounds=policy.max_rounds,
-            allowed=_allowed(search, settings),
-            per_sample=search.per == SAMPLE,
-        ),
-        told=lambda run, _interval: search.say(
-            f"proof: {run.side}" + ("" if run.pace_ns is None else f", {run.pace_ns / 1e6:.3g} ms a step")
-        ),
-    )
+    found = verify(measure, rules, clock=search.clock, told=so_far, before=rehearsed)
     return replace(in_own_words(found), changes={CANDIDATE: change})
+
+
+@dataclass(slots=True)
+class _SoFar:
+    """Says each run of the proof, and keeps what they gave."""
+
+    search: Search
+    words: str = ""
+    """Empty until a round has ended."""
+
+    def __call__(self, run: Measured, interval: Interval | None) -> None:
+        pace_words = "" if run.pace_ns is None else f", {run.pace_ns / 1e6:.3g} ms a step"
+        self.search.say(f"proof: {run.side}{pace_words}")
+        if interval is not None:
+            self.words = f" ({interval.value:.2f}x until then)"
 
 
 def _allowed(search: Search, settings: Settings) -> frozenset[str]:

@@ -28,7 +28,7 @@ BY_MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (
         b"SQLite format 3\x00",
         "an SQLite database without the tables of Nsight Systems (rocpd?)",
-        "Export it anew: nsys export --type sqlite.",
+        "Export it anew: nsys export --type sqlite; and name it .sqlite, if its tables come late in the file.",
     ),
     (b"PAR1", "a Parquet file", WANTED),
     (b"ARROW1", "an Arrow (Feather) file", WANTED),
@@ -111,7 +111,7 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
         if label.lower().endswith(suffixes):
             return what, instead
     if is_log_text(head):
-        return "a log of NCCL", "Name it .log or .txt, and give it beside the traces of the run."
+        return "a log of NCCL", "Name it .log or .txt, and give it alone or beside the traces of the run."
     is_json = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"["))
     for pattern, what in JSON_FIELDS if is_json and b'"traceEvents"' not in head else () if is_json else TEXTS:
         if pattern.search(head):

@@ -45,7 +45,7 @@ def formats_json() -> str:
 
 def source_words(found: Found) -> list[str]:
     """A line for each thing that was found in what the user named."""
-    lines = [f"{clean(one.label)}: a log of NCCL; give it beside the traces of the run" for one in found.logs[:MOST_NAMED]]
+    lines = [f"{clean(one.label)}: a log of NCCL; it tells of comms" for one in found.logs[:MOST_NAMED]]
     for source in (*found.sources[:MOST_NAMED], *found.others[:MOST_NAMED]):
         known = BY_NAME["kineto" if source.format is None else source.format]
         lines.append(f"{clean(source.label)}: {known.name} ({known.words}); it tells of {', '.join(known.judges)}")

@@ -90,6 +90,11 @@ def kernel_shares(facts: Facts) -> Mapping[str, float]:
 def joined(findings: Sequence[Finding], advice: Sequence[Advice]) -> tuple[tuple[Finding, ...], tuple[Advice, ...]]:
     """Advice on a fault that the trace shows too becomes evidence of that finding; the rest stays."""
     codes = {finding.code for finding in findings}
-    lines = {code: tuple(line for one in advice if one.code == code for line in one.evidence) for code in codes}
+    lines = {code: tuple(line for one in advice if one.code == code for line in _evidence(one)) for code in codes}
     told = tuple(replace(finding, evidence=(*finding.evidence, *lines[finding.code])) for finding in findings)
     return told, tuple(one for one in advice if one.code not in codes)
+
+
+def _evidence(one: Advice) -> tuple[str, ...]:
+    """Its lines, and of a compiler's log what it would do: it knows the very line or argument, which a trace does not."""
+    return (*one.evidence, f"by that log: {one.action}") if one.code in (recompilation.CODE, graph_breaks.CODE) else one.evidence

@@ -87,8 +87,12 @@ def diagnose_beside(beside: Beside, notes: tuple[str, ...] = (), nccl: NcclLog |
     ]
     words = f"no trace was given, and what limits the run is not told by {', '.join(names)}"
     by_log = None if nccl is None else slow_link.advise_by_log(nccl)
+    advice = (*advise(beside), *(() if by_log is None else (by_log,)))
+    told = ", ".join(sorted(judged))
+    codes = ", ".join(dict.fromkeys(one.code for one in advice))
+    shows = f"It shows: {codes}." if codes else f"Of what it does tell ({told}), nothing was found worth a word."
     return Diagnosis(
-        verdict=Verdict(bound="unknown", summary=f"Not known: {words}.", shares={}),
+        verdict=Verdict(bound="unknown", summary=f"Not known: {words}. {shows}", shares={}),
         step=StepTime(
             count=0 if beside.training is None else beside.training.num_steps,
             ms=None if step_ns is None else step_ns / 1e6,
@@ -102,8 +106,8 @@ def diagnose_beside(beside: Beside, notes: tuple[str, ...] = (), nccl: NcclLog |
         notes=(
             *notes,
             *beside.notes,
-            f"judged here: {', '.join(sorted(judged))}; a trace beside it says what that weighs in the step",
+            f"judged here: {told}; a trace beside it says where the step's time goes",
         ),
         unknown_events=0,
-        advice=(*advise(beside), *(() if by_log is None else (by_log,))),
+        advice=advice,
     )

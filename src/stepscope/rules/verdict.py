@@ -7,6 +7,7 @@ from dataclasses import replace
 from stepscope.core.beside import Advice
 from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts
+from stepscope.rules.allocations import NEEDS as NEEDS_MEMORY
 from stepscope.rules.besidebook import advise, joined, weighed
 from stepscope.rules.job import Job
 from stepscope.rules.rulebook import LEAST_SPEEDUP, Judgement
@@ -78,7 +79,7 @@ def diagnose(job: Job, *, every: bool = False) -> Diagnosis:
         ladder=judgement.ladder,
         findings=findings,
         facts=facts,
-        notes=(*job.notes, *_notes(facts, rank), *_not_judged(judgement)),
+        notes=(*job.notes, *_notes(facts, rank), *_not_judged(judgement, facts)),
         unknown_events=sum(sum(r.unknown.values()) for r in facts.ranks),
         advice=advice,
     )
@@ -184,10 +185,14 @@ def _replay(rank: RankFacts) -> ReplayCheck | None:
     return ReplayCheck(ms=rank.replayed.pitch_ns / 1e6, error=error)
 
 
-def _not_judged(judgement: Judgement) -> tuple[str, ...]:
+def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
     """What rules had to say without a gain, and what they could not judge, joined by what they lack."""
     needs: dict[str, list[str]] = {}
+    has_memory = facts.beside is not None and facts.beside.memory is not None
     for abstention in judgement.abstentions:
+        if has_memory and abstention.needs == NEEDS_MEMORY:
+            # A recording of memory beside the trace tells it.
+            continue
         needs.setdefault(abstention.needs, []).append(abstention.code)
     lacking = [f"not judged: {', '.join(codes)}: {need}" for need, codes in needs.items()]
     if judgement.lacks_stacks:
