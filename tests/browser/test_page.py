@@ -15,7 +15,7 @@ from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.report import page_for
 from stepscope.report.html import render_page
 from tests.report.test_html import HOSTILE
-from tests.shared_data import SHARED, some
+from tests.shared_data import DEMO, SHARED, needs_shared, some
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -183,6 +183,32 @@ def test_on_paper_it_is_light_and_unfolded(browser: Any, demo_page: Path) -> Non
     page.wait_for_timeout(100)
     assert page.evaluate(ink) != on_screen
     assert page.evaluate("[...document.querySelectorAll('details')].every(one => one.open)")
+    assert page.said == []
+    page.context.close()
+
+
+@needs_shared
+def test_recordings_beside_the_trace_have_a_part_each(browser: Any, tmp_path: Path) -> None:
+    names = {
+        "ncu-csv": "ncu_raw.csv",
+        "memory-snapshot": "memory_snapshot.pickle.gz",
+        "torch-logs": "torch_logs.txt",
+        "nvidia-smi": "nvidia_smi.csv",
+        "job-log": "ddp_log.txt",
+    }
+    path = made([DEMO, *(SHARED / "lab" / "formats" / name for name in names.values())], tmp_path, step_ms=65.48)
+    page = opened(browser, path, bypass=True)
+    parts = page.locator("#beside .recording")
+    assert [words.split()[0] for words in parts.locator("h3").all_inner_texts()] == list(names)
+    assert [words.split("/")[-1] for words in parts.locator(".paths").all_inner_texts()] == list(names.values())
+    assert page.locator("#contents a[href='#beside']").is_visible()
+    # Folded tables have nothing to look at.
+    page.eval_on_selector_all("#beside details", "all => all.forEach(one => { one.open = true; })")
+    assert parts.locator("table").count() >= 6
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    # The rest of the page has its own test.
+    faults = axe.Axe().run(page, context="#beside").response["violations"]
+    assert [f"{one['impact']} {one['id']}: {one['nodes'][0]['target']}" for one in faults] == []
     assert page.said == []
     page.context.close()
 

@@ -24,7 +24,9 @@ from stepscope.report.json import contract
 from stepscope.report.names import clean
 from stepscope.rules.untraced import diagnose_beside, diagnose_untraced
 from tests import scenarios
+from tests.nccl_logs import read_text, two_nodes
 from tests.report.test_html import HOSTILE, Reader
+from tests.report.test_nccl_view import with_log
 from tests.shared_data import DEMO, SHARED, needs_shared
 
 FORMATS = SHARED / "lab" / "formats"
@@ -197,6 +199,24 @@ def test_a_kept_diagnosis_shows_the_same(tmp_path: Path) -> None:
     kept.write_text(json.dumps(contract(made)))
     assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == 0
     assert section((tmp_path / "r.html").read_text(encoding="utf-8")) == section(render_page(page_of(made)))
+
+
+def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
+    made = with_log(read_text(tmp_path, two_nodes() + f"h:1:1 [0] misc.cc:1 NCCL WARN {HOSTILE}\n"))
+    text = section(render_page(page_of(made)))
+    read = Reader(text)
+    assert "what NCCL wrote of itself" in "".join(read.text["span"])
+    lines = dict(zip(read.text["dt"], (value.replace("\u00a0", " ") for value in read.text["dd"]), strict=True))
+    assert lines["communicator"] == "4 ranks on 2 nodes, 2 channels, ring 0 1 2 3"
+    assert lines["connections"].startswith("P2P/CUMEM/read 4, NET/IB/GDRDMA/Shared 3, NET/IB/Shared 1")
+    assert lines["warning"] == clean(HOSTILE)
+    assert any("2 of 4 network connections go through host memory" in note for note in read.text["li"])
+    assert not [tag for tag, _ in read.tags if tag in ("img", "script")]
+    told = json.loads(json.dumps(contract(made)))
+    assert section(render_page(page_of_contract(told))) == text
+    for spoilt in ({"library": 1}, {"connections": [{"rank": 0}]}, {"communicators": ["x"]}, {"notes": "x"}):
+        with pytest.raises(InputError, match="damaged"):
+            page_of_contract(told | {"nccl": told["nccl"] | spoilt})
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis, Finding, Place
 from stepscope.core.gate import Gate, Result
+from stepscope.core.nccl import NcclLog, NcclWarning
 from stepscope.report.markdown import MAX_CHARS, MAX_FINDINGS, escape, to_markdown
 from stepscope.report.names import clean
 from tests.scenarios import SCENARIOS
-from tests.shared_data import DEMO
+from tests.shared_data import DEMO, SHARED, needs_shared
 
 HOSTILE = (
     "a | b || c |",
@@ -90,6 +91,15 @@ def demo() -> Diagnosis:
     return diagnose_paths([str(DEMO)], step_ms=65.48, use_cache=False, jobs=1)
 
 
+def shouting(text: str) -> NcclLog:
+    """A log of NCCL with this text wherever a stranger's may stand."""
+    warnings = (NcclWarning(text=text, count=2),)
+    return NcclLog(
+        library="nccl", files=(text,), versions=(text,), hosts=(text,), networks=(text,), interfaces=(text,), warnings=warnings,
+        remarks=warnings, env={"NCCL_NET": (text,)}, problems=(text,),
+    )  # fmt: skip
+
+
 def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
     """The diagnosis with this text wherever a text may stand."""
     rank = replace(diagnosis.facts.ranks[0], notes=(f"rank {text}",), unknown={text: 3})
@@ -107,7 +117,7 @@ def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
         verdict=replace(diagnosis.verdict, summary=text),
         step=replace(diagnosis.step, source=text),
         findings=(finding,),
-        facts=replace(diagnosis.facts, ranks=(rank,)),
+        facts=replace(diagnosis.facts, ranks=(rank,), nccl=shouting(text)),
         notes=(text,),
     )
     return changed, Gate(results=(result,), baseline=text)
@@ -122,7 +132,8 @@ def test_hostile_text_changes_no_structure_and_is_shown_as_it_is(text: str, demo
     assert not SHOUTS.search(found.words)
     shown = " ".join(found.words.replace("\u200b", "").split())
     # Once each: summary of the verdict, source, check, why, baseline, code, summary, action; twice evidence, place; notes.
-    assert shown.count(" ".join(clean(text).split())) >= 12
+    # NCCL's version, warning, remark and problem are not cut; its other words are.
+    assert shown.count(" ".join(clean(text).split())) >= 16
     markdown.encode("utf-8")
 
 
@@ -191,12 +202,15 @@ def test_a_comment_is_never_too_long_for_github(demo: Diagnosis) -> None:
     finding: Finding = replace(demo.findings[0], summary=long, action=long, evidence=(long,) * 50)
     result = Result(check=long, source=long, status="failed", values={}, compared=(long,), missing=())
     huge = replace(demo, findings=(finding,) * 40, notes=tuple(f"{i} {long}" for i in range(50)))
+    warnings = tuple(NcclWarning(text=f"{i} {long}", count=1) for i in range(50))
+    huge = replace(huge, facts=replace(demo.facts, nccl=replace(shouting(long), warnings=warnings, remarks=warnings)))
     markdown = to_markdown(huge, Gate(results=(result,) * 100))
     assert len(markdown) <= MAX_CHARS
     words = drawn(markdown).words
     assert f"and {40 - MAX_FINDINGS} findings more" in words
     assert "and 76 checks more" in words
     assert "none of which failed" not in words
+    assert "and 45 warnings more" in words
     assert "left out: there is no room for them here" in words
 
 
@@ -207,6 +221,22 @@ def test_every_scenario_is_drawn(name: str) -> None:
     assert sorted(opened) == sorted(tag[1:] for tag in found.tags if tag.startswith("/"))
     ours = "h2 h3 h4 p strong table thead tbody tr th td ul li code sub details summary"
     assert set(opened) <= set(ours.split())
+
+
+@needs_shared
+def test_what_nccl_logged_is_told_alone_and_beside_a_trace() -> None:
+    log = str(SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt")
+    for paths in ([log], [str(DEMO), log]):
+        words = drawn(to_markdown(diagnose_paths(paths, step_ms=None, use_cache=False, jobs=1))).words
+        part = words[words.index("NCCL, from its log") :].replace("\u200b", "")
+        # As they stand in the file: its version, its two ranks, the four channels via NET/Socket, the interface, the variable.
+        for told in (
+            "version: 2.28.9+cuda13.0", "2 ranks on 2 nodes, 2 channels", "connections: NET/Socket 4", "lo:127.0.0.1<0>",
+            "NCCL_HOSTID=host0|host1", "NCCL_IB_DISABLE=1 switches InfiniBand and RoCE off",
+        ):  # fmt: skip
+            assert told in part
+        assert ("What the recordings show" in part) is (len(paths) == 1), "a trace of one rank says nothing of links"
+    assert "from its log" not in drawn(to_markdown(SCENARIOS["healthy"]())).words
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], demo: Diagnosis) -> None:

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import PARTS, Partition, RankFacts
 from stepscope.core.gate import Gate
+from stepscope.core.nccl import NcclLog
+from stepscope.core.nccl_notes import notes_on
 from stepscope.core.numbers import number_ranges
 from stepscope.report.beside_view import weight_words
 from stepscope.report.gate import STATUS_WORDS, reason
 from stepscope.report.names import clean, shorten
+from stepscope.report.nccl_view import MAX_NOTES as MAX_NCCL_NOTES
+from stepscope.report.nccl_view import nccl_lines
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.units import NBSP, digits_after_point, in_column, ms, percent, plural
 
@@ -80,6 +84,8 @@ def _text(diagnosis: Diagnosis, gate: Gate | None, room: _Room) -> str:
     if diagnosis.facts.ranks:
         blocks += _partition(diagnosis)
     blocks += _findings(diagnosis, room)
+    if diagnosis.facts.nccl is not None:
+        blocks += _nccl(diagnosis.facts.nccl, room)
     blocks += _advice(diagnosis, room)
     blocks += _notes(diagnosis, room)
     return "\n\n".join(block for block in blocks if block).replace(NBSP, " ") + "\n"
@@ -91,7 +97,19 @@ def _advice(diagnosis: Diagnosis, room: _Room) -> list[str]:
         weight = weight_words(one)
         told = f" ({escape(weight)})" if weight else ""
         lines.append(f"- **{escape(one.code)}**{told}: {escape(one.summary, room.chars)} {escape(one.action, room.chars)}")
-    return ["### Beside the trace", "\n".join(lines)] if lines else []
+    more = len(diagnosis.advice) - MAX_FINDINGS
+    heading = "### Beside the trace" if diagnosis.facts.ranks else "### What the recordings show"
+    return [heading, "\n".join(lines), f"and {more} more" if more > 0 else ""] if lines else []
+
+
+def _nccl(log: NcclLog, room: _Room) -> list[str]:
+    """What to think of it stands open, what it said is folded."""
+    notes = notes_on(log)
+    shown = [f"- {escape(note, room.chars)}" for note in notes[:MAX_NCCL_NOTES]]
+    if len(notes) > MAX_NCCL_NOTES:
+        shown.append(f"- and {plural(len(notes) - MAX_NCCL_NOTES, 'note')} more")
+    told = [f"{label}: {text}" if label else text for label, text in nccl_lines(log)]
+    return [f"### {escape(log.library.upper())}, from its log", "\n".join(shown), *_folded("What it said", told, len(told), room)]
 
 
 def _time_words(diagnosis: Diagnosis) -> str:

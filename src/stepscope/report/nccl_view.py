@@ -11,6 +11,7 @@ from typing import Any
 from stepscope.core.nccl import NcclCommunicator, NcclLog
 from stepscope.core.nccl_notes import notes_on
 from stepscope.core.numbers import number_ranges
+from stepscope.core.recording import Recording
 from stepscope.report.names import shorten
 from stepscope.report.sheet import Sheet
 from stepscope.report.units import NBSP, number, plural
@@ -30,13 +31,8 @@ NIC = re.compile(r"(?<=[^/])/-?\d{1,6}(?:\(\d{1,9}\))?(?=/|$)")
 def draw_nccl(sheet: Sheet, log: NcclLog) -> None:
     """A short block; what to think of it comes last."""
     sheet.heading(log.library.upper(), "from its log")
-    for label, text in _entries(log):
+    for label, text in nccl_lines(log):
         sheet.entry(label, text)
-    for warning in log.warnings[:MAX_WARNINGS]:
-        times = f" ({warning.count}{NBSP}times)" if warning.count > 1 else ""
-        sheet.entry("warning", f"{warning.text}{times}")
-    if len(log.warnings) > MAX_WARNINGS:
-        sheet.entry("", f"and {plural(len(log.warnings) - MAX_WARNINGS, 'warning')} more")
     notes = notes_on(log)
     for note in notes[:MAX_NOTES]:
         sheet.prose(note, indent=4, lead="  -")
@@ -49,6 +45,22 @@ def nccl_text(log: NcclLog) -> str:
     sheet = Sheet(TEXT_WIDTH, fancy=False, ascii_only=False)
     draw_nccl(sheet, log)
     return "\n".join(line.plain for line in sheet.lines)
+
+
+def nccl_recording(log: NcclLog) -> Recording:
+    """The same as the recordings of other tools are shown."""
+    lines = tuple((label or "more", text) for label, text in nccl_lines(log))
+    return Recording(format=log.library, paths=log.files, lines=lines, notes=notes_on(log))
+
+
+def nccl_lines(log: NcclLog) -> Iterator[tuple[str, str]]:
+    """A word and what it is, warnings last; no word where a line goes on from the one before."""
+    yield from _entries(log)
+    for warning in log.warnings[:MAX_WARNINGS]:
+        times = f" ({warning.count}{NBSP}times)" if warning.count > 1 else ""
+        yield "warning", f"{warning.text}{times}"
+    if len(log.warnings) > MAX_WARNINGS:
+        yield "", f"and {plural(len(log.warnings) - MAX_WARNINGS, 'warning')} more"
 
 
 def _entries(log: NcclLog) -> Iterator[tuple[str, str]]:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stepscope.core.beside import Advice
 from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.nccl import NcclLog
 from stepscope.core.recording import Recording, Table
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
 from stepscope.report.beside_view import weight_words
 from stepscope.report.names import clean, shorten
+from stepscope.report.nccl_view import nccl_recording
 from stepscope.rules.explanation import explain
 
 Contract = Mapping[str, Any]
@@ -29,6 +32,9 @@ MAX_COLUMNS = 24
 MAX_ROWS = 200
 MAX_CELL = 120
 """Characters of a cell; the whole of it is what its title says."""
+MAX_CHANNELS = 64
+"""Between two ranks; NCCL has no more."""
+NCCL_WORDS = {"nccl": "what NCCL wrote of itself (NCCL_DEBUG)", "rccl": "what RCCL wrote of itself (NCCL_DEBUG)"}
 NUMBER = re.compile(r"[<~]?[-+]?\d")
 """How a number begins."""
 NOT_TOLD = ("", "-")
@@ -49,15 +55,18 @@ def beside_page(advice: Sequence[Advice], recordings: Sequence[Recording], *, is
 
 def beside_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Of a diagnosis just made."""
-    beside = diagnosis.facts.beside
-    return beside_page(diagnosis.advice, () if beside is None else beside.recordings, is_alone=not diagnosis.facts.ranks)
+    beside, nccl = diagnosis.facts.beside, diagnosis.facts.nccl
+    log = () if nccl is None else (nccl_recording(nccl),)
+    others = () if beside is None else beside.recordings
+    return beside_page(diagnosis.advice, (*log, *others), is_alone=not diagnosis.facts.ranks)
 
 
 def beside_of_contract(told: Contract) -> dict[str, Any] | None:
     """Of a diagnosis that was kept as JSON. TypeError, KeyError or ValueError where it is damaged."""
     advice = [_told_advice(one) for one in _list(told.get("advice", []))]
     recordings = [_told_recording(one) for one in _list(told.get("recordings", []))]
-    return beside_page(advice, recordings, is_alone=not told["ranks"])
+    log = [_told_nccl(told["nccl"])] if "nccl" in told else []
+    return beside_page(advice, [*log, *recordings], is_alone=not told["ranks"])
 
 
 def explained(code: str) -> list[str]:
@@ -87,7 +96,7 @@ def _recording(told: Recording) -> dict[str, Any]:
     known = BY_NAME.get(told.format)
     return {
         "format": told.format,
-        "words": "" if known is None else known.words,
+        "words": NCCL_WORDS.get(told.format, "") if known is None else known.words,
         "paths": list(told.paths[:MAX_PATHS]),
         "num_paths_left_out": max(0, len(told.paths) - MAX_PATHS),
         "lines": [{"word": word, "value": value} for word, value in told.lines[:MAX_LINES]],
@@ -142,6 +151,22 @@ def _told_recording(told: Contract) -> Recording:
         tables=tuple(_told_table(table) for table in _list(told["tables"])),
         notes=_texts(told["notes"]),
     )
+
+
+def _told_nccl(told: Contract) -> Recording:
+    """The contract counts the connections of each pair of ranks, and has the notes in words."""
+    import msgspec
+
+    links = [
+        {name: link[name] for name in ("communicator", "rank", "peer", "via", "received_via")} | {"channel": channel}
+        for link in _list(told["connections"])
+        for channel in range(min(link["channels"], MAX_CHANNELS))
+    ]
+    try:
+        log = msgspec.convert({**told, "connections": links}, NcclLog)
+    except msgspec.ValidationError as problem:
+        raise ValueError(f"what is told of {told['library']}: {problem}") from None
+    return replace(nccl_recording(log), notes=_texts(told["notes"]))
 
 
 def _told_table(told: Contract) -> Table:
