@@ -27,6 +27,8 @@ SHARE = 0.2
 WITHIN = 0.05
 NUM_SEEDS = 20
 STEPS = 25
+REAL_STEPS = 150
+"""Of a trial in the search for real: a second of steps is not enough to tell settings apart where other work runs."""
 NOISE = 0.02
 
 
@@ -67,8 +69,8 @@ def measured(space: Space, rounds: int) -> dict[str, float]:
     return found
 
 
-def real(folder: Path, change: Change, on_steps: OnSteps | None) -> Trial:
-    return run_trial([sys.executable, str(JOB)], folder, change, max_steps=STEPS, warm_up_steps=10, on_steps=on_steps)
+def real(folder: Path, change: Change, on_steps: OnSteps | None, steps: int = STEPS) -> Trial:
+    return run_trial([sys.executable, str(JOB)], folder, change, max_steps=steps, warm_up_steps=10, on_steps=on_steps)
 
 
 def played(space: Space, grid: dict[str, float]) -> None:
@@ -102,7 +104,7 @@ def for_real(space: Space, grid: dict[str, float]) -> None:
         count = iter(range(10_000))
         search = Search(
             space,
-            lambda change, on_steps: real(Path(folder) / str(next(count)), change, on_steps),
+            lambda change, on_steps: real(Path(folder) / str(next(count)), change, on_steps, REAL_STEPS),
             TunePolicy(num_trials=max(1, int(SHARE * len(grid))), seed=0),
             lambda words: print(words, file=sys.stderr, flush=True),
         )
