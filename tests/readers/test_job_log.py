@@ -194,6 +194,12 @@ def test_hostile_output_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", range(0, len(NEW_OOM + HUNG), 37))
 def test_output_that_breaks_off_anywhere_is_read(tmp_path: Path, size: int) -> None:
+    """What stands there whole is read; of what is cut, no wrong figure."""
+    hung = HUNG.format(rank=1)
     path = tmp_path / "job.log"
-    path.write_bytes((HUNG.format(rank=1) + NEW_OOM).encode()[:size])
-    read([Source(path=path, label="job.log")])
+    path.write_text((hung + NEW_OOM)[:size])
+    outputs = read([Source(path=path, label="job.log")]).outputs
+    hangs = [(hang.op, hang.sequence, hang.timeout_s) for output in outputs for hang in output.hangs]
+    tried = [failure.tried_bytes for output in outputs for failure in output.failures]
+    assert hangs == [("ALLREDUCE", 1580, 600.0)] or (not hangs and size < len(hung))
+    assert tried == [round(22.78 * GIB)] or (not tried and size < len(hung) + NEW_OOM.index(" GPU 0"))

@@ -75,8 +75,7 @@ class Study:
             self._study = optuna.create_study(
                 study_name=name,
                 storage=_storage(optuna, storage),
-                # Of Optuna's samplers the one for few and costly trials: with 8 of 42 settings it came within 5 % of the best
-                # where TPE did in a sixth of the searches (benchmarks/tuned.py).
+                # Of Optuna's samplers the one for few and costly trials.
                 sampler=optuna.samplers.GPSampler(seed=seed, n_startup_trials=NUM_FIRST, deterministic_objective=False),
                 pruner=optuna.pruners.NopPruner(),
                 load_if_exists=True,
