@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepscope.core.beside import Beside
 from stepscope.core.compiler_guard import guard_of
 from stepscope.core.compiler_report import Break, Compile, CompilerReport, Counted
-from stepscope.core.diagnosis import Finding
 from stepscope.readers import torch_logs
 from stepscope.readers.source import Source
 from stepscope.rules import graph_breaks, recompilation
 from stepscope.rules.besidebook import joined
+from tests.scenarios import FINDINGS
 from tests.shared_data import SHARED, needs_shared
 
 
@@ -154,18 +156,7 @@ def test_a_counted_break_says_that_its_place_was_not_told() -> None:
 def test_beside_a_finding_the_logs_own_mend_is_evidence() -> None:
     compiles = [size(1), size(2), size(3)]
     advice = recompilation.advise(beside(*compiles))
-    finding = Finding(
-        code=recompilation.CODE,
-        bound="host",
-        summary="",
-        action="",
-        evidence=("seen",),
-        ranks=(0,),
-        predicted_speedup=1.1,
-        predicted_low=1.0,
-        predicted_high=1.2,
-        predicted_step_ms=1.0,
-    )
+    finding = replace(FINDINGS[0], code=recompilation.CODE, evidence=("seen",))
     (told,), rest = joined([finding], advice)
     assert rest == ()
     assert told.evidence[0] == "seen"

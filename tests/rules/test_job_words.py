@@ -8,7 +8,6 @@ import pytest
 
 from stepscope.core import job_output as said
 from stepscope.core.beside import Advice, Beside
-from stepscope.core.diagnosis import Finding
 from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.system_report import DeviceLinks, SystemReport, Topology
 from stepscope.core.training_log import TrainingLog
@@ -16,6 +15,7 @@ from stepscope.readers.job_log_lines import MEANS
 from stepscope.rules import job_words, slow_link
 from stepscope.rules.besidebook import advise, joined
 from stepscope.rules.explanation import EVERY_RULE
+from tests.scenarios import FINDINGS
 
 GB = 10**9
 FAILED = OutOfMemory(
@@ -60,18 +60,7 @@ def test_what_is_no_fault_is_no_advice() -> None:
 
 def test_beside_a_finding_its_line_is_evidence() -> None:
     found = advise(beside_of(Said(kind=said.UNUSED_PARAMETERS, text="the text", line=7, num=1)))
-    finding = Finding(
-        code="unused-parameter-scan",
-        bound="comms",
-        summary="",
-        action="",
-        evidence=("seen",),
-        ranks=(0,),
-        predicted_speedup=1.1,
-        predicted_low=1.0,
-        predicted_high=1.2,
-        predicted_step_ms=1.0,
-    )
+    finding = replace(FINDINGS[0], code="unused-parameter-scan", evidence=("seen",))
     (told,), rest = joined([finding], found)
     assert told.evidence == ("seen", "job.log:7: the text")
     assert rest == ()
