@@ -1,6 +1,6 @@
 """How far the planner's predictions are from published, measured results.
 
-    PYTHONPATH=src python -m benchmarks.planner ROWS.jsonl [--source NAME] [--each] [--json FILE]
+    PYTHONPATH=src python -m benchmarks.planner ROWS.jsonl [--source NAME] [--json FILE]
 
 ROWS.jsonl has a row for each result (see docs/planner.md); what was measured is taken out of a row before it is predicted.
 Told for each source:

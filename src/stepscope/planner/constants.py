@@ -66,6 +66,9 @@ class Constants:
     link_share: float = 0.74
     """Of a node's own links, as bus bandwidth: NCCL reaches 230 of 300 GB/s on an A100, 360 of 450 on an H100;
     *fitted* a little lower."""
+    collective_s: float = 35 * MICRO
+    """To start any collective, beside its hops: NCCL's all-reduce of 1 MB takes 44, 51 and 93 us over 2, 4 and 8 A100s of a node
+    (vTrain's published tables), of which hops are 7, 20 and 48."""
     network_share: float = 0.75
     """The same of a network card."""
     network_fall: float = 0.08

@@ -34,6 +34,8 @@ class Framework:
     """Whether the optimizer is one kernel; PyTorch's own, left as it is, moves 2.7 times as many bytes."""
     is_compiled: bool = False
     """Whether graphs or a compiler take the host's launches off it."""
+    waits: bool = False
+    """Whether the host waits for a kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1): none of its time is hidden."""
     attention: int = 2
     """The generation of its one kernel for attention: FlashAttention 1, 2, or one made for the newest devices (3, cuDNN)."""
     logit_passes: float = 48.0
@@ -59,6 +61,8 @@ class Framework:
     """Whether tensor ranks each send their part of an activation to the next stage."""
     pads_vocab: bool = False
     """Whether the vocabulary is filled up so that tensor ranks have equal, even parts."""
+    drops_rest: bool = False
+    """Whether tokens that do not come out even are left off instead, as code for measuring does."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """What data ranks can share; FSDP is 3."""
     has_context: bool = True
@@ -112,7 +116,6 @@ NANOTRON = Framework(
     balances_stages=True,
     scatters_sends=False,
     parallel_logit_bytes=15.0,
-    kept_gathered=1.0,
     pads_vocab=True,
     zero_stages=(0, 1),
 )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.planner.flops import windowed_share
+from stepscope.planner.framework import Framework
 from stepscope.planner.job import Job
 from stepscope.planner.layout import Layouts
 from stepscope.planner.network import Group, Network
@@ -37,6 +38,11 @@ class Pass:
     @property
     def comms(self) -> Floats:
         return self.tensor_comms + self.expert_comms + self.context_comms
+
+    def unhidden_s(self, framework: Framework) -> Floats:
+        """The host's time as far as the device has nothing to do meanwhile."""
+        hides = 0.0 if framework.waits else self.device + self.comms
+        return np.maximum(self.host - hides, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +165,7 @@ def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is
 
 def _again(job: Job, layouts: Layouts, forward: Pass) -> Floats:
     """What recomputation repeats."""
-    whole = np.maximum(forward.device + forward.comms, forward.host)
+    whole = forward.device + forward.comms + forward.unhidden_s(job.framework)
     if job.framework.selective_is_ops:
         part = forward.gemm / 2 + forward.stream
     elif job.framework.selective_is_cheap:

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.planner.job import Job
 from stepscope.planner.layout import Layouts
-from stepscope.planner.parameters import Parameters, fullest_stage, padded_vocab, shared_out
+from stepscope.planner.parameters import Parameters, fullest_stage, head_rows, shared_out
 from stepscope.planner.rates import Floats
 
 
@@ -172,7 +172,7 @@ def _activations(job: Job, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
     first = kept * in_stage * flight + working
     last = kept * in_stage * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0)) + working
     each = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
-    logits = tokens * padded_vocab(job, layouts) / layouts.tp * each
+    logits = tokens * head_rows(job, layouts) * each
     return first, last, logits
 
 

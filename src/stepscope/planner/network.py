@@ -42,6 +42,8 @@ class Network:
         )
         self._tiers = (near, *slower)
         self._constants = constants
+        # A latency that was measured has the start in it.
+        self._start_s = 0.0 if near.is_measured else constants.collective_s
 
     def bus_bytes_per_s(self, group: Group) -> Floats:
         """What each member can send at the same time as all others do, the groups beside this one included."""
@@ -77,7 +79,7 @@ class Network:
         """All-gather or reduce-scatter around a ring, of so many bytes when whole, in so many parts."""
         size = np.asarray(group.size)
         share = (size - 1) / size
-        hops = num_parts * self.around_s(group)
+        hops = num_parts * (self.around_s(group) + self._start_s)
         return np.where(size > 1, share * total_bytes / self.bus_bytes_per_s(group) + hops, 0.0)
 
     def reduce_s(self, group: Group, total_bytes: Any, num_parts: Any = 1) -> Floats:
@@ -89,7 +91,7 @@ class Network:
         levels = np.ceil(np.log2(np.maximum(units, 1)))
         climb = (inside - 1) * self._tiers[0].latency_s + TREE_CHUNKS * levels * self._tiers[-1].latency_s
         tree = np.where(units > 1, moved / TREE_SHARE, np.inf) + num_parts * 2 * climb
-        return np.where(size > 1, np.minimum(ring, tree), 0.0)
+        return np.where(size > 1, np.minimum(ring, tree) + num_parts * self._start_s, 0.0)
 
     def scatter_all_s(self, group: Group, one_bytes: Any, num_copies: int) -> Floats:
         """All-to-all of tokens to their experts: each goes to `num_copies` ranks drawn evenly, and to a node once."""
@@ -100,7 +102,7 @@ class Network:
         within = ranks * one_bytes / (near.bytes_per_s * self._constants.link_share) + near.latency_s
         nodes = units * (1 - (1 - 1 / units) ** num_copies) * (units - 1) / units
         across = nodes * one_bytes / (far.bytes_per_s * self._constants.network_share) + far.latency_s
-        return np.where(size > 1, np.where(units > 1, np.maximum(within, across), within), 0.0)
+        return np.where(size > 1, np.where(units > 1, np.maximum(within, across), within) + self._start_s, 0.0)
 
     def send_s(self, stride: Any, num: Any, sent_bytes: Any) -> Floats:
         """From a rank to the one `stride` further; of so many in a row, the farthest apart."""

@@ -26,12 +26,12 @@ class Parameters:
     """Of embedding or head, in `dense` too."""
 
 
-def padded_vocab(job: Job, layouts: Layouts) -> Floats:
-    """Rows of the head: filled up to a multiple of 128 for each tensor rank where the framework does so."""
-    each = 128 * layouts.tp
-    return np.asarray(
-        np.ceil(job.model.vocab / each) * each if job.framework.pads_vocab else np.full(len(layouts), job.model.vocab)
-    )
+def head_rows(job: Job, layouts: Layouts) -> Floats:
+    """Tokens of the vocabulary that one tensor rank has: filled up to a multiple of 128 where the framework does so."""
+    each = job.model.vocab / layouts.tp
+    if job.framework.pads_vocab:
+        return np.asarray(np.ceil(each / 128) * 128)
+    return np.asarray(np.floor(each) if job.framework.drops_rest else np.ceil(each))
 
 
 def shared_out(held: Parameters, layouts: Layouts, num_ranks: Floats) -> Floats:

@@ -34,6 +34,9 @@ from stepscope.planner.model import Experts, Model
 MOST_BYTES = 1 << 20
 USUAL_VOCAB = 51200
 USUAL_SEQ = 1024
+VTRAIN_VOCAB = 50257
+"""vTrain's rows leave it out; its repository says it (src/config.py), and that ranks get as much of it as comes out even
+(src/model/gpt_modeling.py)."""
 GIB = 2**30
 BARELY = 1.08
 MOST = 10**7
@@ -78,6 +81,7 @@ def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
     """The framework's habits, and whether it is one with attention in a single kernel."""
     name = str(row.get("framework") or "").casefold()
     options = json.dumps(row.get("options") or "").casefold()
+    where = str(row.get("where"))
     if not name:
         is_new = any(
             word in str((row.get("cluster") or {}).get("gpu", "")).casefold() for word in ("h100", "h200", "b200", "b300")
@@ -96,7 +100,10 @@ def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
     if "deepspeed" in name:
         # Its bf16 optimizer adds gradients up in fp32; the one for fp16 keeps them as they are.
         is_wide = "bf16" in str((row.get("layout") or {}).get("precision", ""))
-        return (replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED), False
+        habits = replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED
+        if _is_vtrain(row):
+            habits = replace(habits, pads_vocab=False, drops_rest=True)
+        return (replace(habits, waits=True) if "bigscience" in where else habits), False
     if "core r0." in name:
         # Before 2025 attention was FlashAttention 2.
         return replace(MEGATRON_CORE, attention=2), True
@@ -110,6 +117,10 @@ def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
             return MEGATRON_CORE, True
         return replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, attention=2), True
     return MEGATRON_CORE, True
+
+
+def _is_vtrain(row: dict[str, Any]) -> bool:
+    return "VIA-Research/vTrain" in str(row.get("where"))
 
 
 def _known(name: str) -> Model | None:
@@ -150,7 +161,7 @@ def model_of(row: dict[str, Any]) -> Model:
         kv_heads=int(told.get("kv_heads") or heads),
         head_dim=int(told.get("head_dim") or max(1, hidden // heads)),
         ffn_hidden=int(ffn),
-        vocab=int(told.get("vocab") or USUAL_VOCAB),
+        vocab=int(told.get("vocab") or (VTRAIN_VOCAB if _is_vtrain(row) else USUAL_VOCAB)),
         is_gated=is_gated,
         is_tied=bool(told.get("tied_embeddings", not is_gated)),
         experts=experts,

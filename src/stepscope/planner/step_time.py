@@ -11,7 +11,7 @@ from stepscope.planner.job import Job
 from stepscope.planner.layer_time import LayerTime, layer_time
 from stepscope.planner.layout import SCHEDULES, Layouts
 from stepscope.planner.network import Group, Network
-from stepscope.planner.parameters import Parameters, padded_vocab, shared_out
+from stepscope.planner.parameters import Parameters, head_rows, shared_out
 from stepscope.planner.rates import Floats, Rates
 
 FEW = 64
@@ -165,8 +165,7 @@ def _layers(job: Job, layouts: Layouts, rates: Rates, network: Network) -> _Laye
         hidden_forward = overlap * one.forward.device
         hidden_backward = overlap * (one.backward.device + one.again_s)
         gathers = np.maximum(one.gather_s - hidden_forward, 0.0) + np.maximum(one.gather_s + one.scatter_s - hidden_backward, 0.0)
-        forward_host = np.maximum(one.forward.host - one.forward.device - one.forward.comms, 0.0)
-        backward_host = np.maximum(one.backward.host - one.backward.device - one.backward.comms, 0.0)
+        forward_host, backward_host = one.forward.unhidden_s(job.framework), one.backward.unhidden_s(job.framework)
         parts = {
             "gemm": one.forward.gemm + one.backward.gemm,
             "attention": one.forward.attention + one.backward.attention,
@@ -189,7 +188,7 @@ def _head(job: Job, layouts: Layouts, rates: Rates) -> Floats:
     """The output head, the loss and the embedding, both ways."""
     model = job.model
     tokens = layouts.micro_batch * job.seq_len // layouts.cp
-    vocab = padded_vocab(job, layouts) / layouts.tp
+    vocab = head_rows(job, layouts)
     products = rates.gemm_s(tokens, vocab, model.hidden) + rates.gemm_s(tokens, model.hidden, vocab)
     if not job.is_adapter:
         products = products + rates.gemm_s(model.hidden, vocab, tokens)
