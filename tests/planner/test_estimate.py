@@ -262,6 +262,16 @@ def test_products_of_odd_sizes_are_slower() -> None:
     assert even < 0.7 * unaligned < 0.7 * odd
 
 
+def test_fused_experts_are_faster_on_blackwell_alone() -> None:
+    def took(name: str, *, fuses: bool) -> float:
+        framework = replace(MEGATRON_CORE, fuses_experts=fuses)
+        made = job(parse_cluster(name), model=find_model("qwen3-30b-a3b"), framework=framework, precision="bf16")
+        return float(estimate_one(made, Layout(dp=8, ep=8, micro_batch=4)).step_s[0])
+
+    assert took("1x8xB200", fuses=True) < 0.9 * took("1x8xB200", fuses=False)
+    assert took("1x8xH100", fuses=True) == took("1x8xH100", fuses=False)
+
+
 def test_a_host_that_waits_for_each_kernel_hides_nothing() -> None:
     layout = Layout(tp=8, micro_batch=4)
     usual, waiting = (estimate_one(job(framework=replace(MEGATRON, waits=waits)), layout) for waits in (False, True))

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.planner import score
 from stepscope.errors import InputError
-from stepscope.planner.rows import predict, read_rows
+from stepscope.planner.rows import framework_of, model_of, predict, read_rows
 
 ROWS = Path(__file__).parents[3] / "shared/planner/rows.jsonl"
 KEYS = {"id", "step_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "memory_gb", "fits"}
@@ -116,3 +116,18 @@ def test_precisions_are_known_by_their_long_names() -> None:
     rows = [ROW | {"layout": {**ROW["layout"], "precision": word}} for word in ("bf16", "bfloat16", "fp8", "float8")]
     steps = [predict(row)["step_s"] for row in rows]
     assert steps[0] == steps[1] > steps[2] == steps[3]
+
+
+@pytest.mark.parametrize(("container", "is_fused"), [("25.11", False), ("26.04.01", False), ("26.06", True), ("26.08", True)])
+def test_a_container_says_whether_experts_are_fused(container: str, *, is_fused: bool) -> None:
+    framework, _ = framework_of({"framework": f"Megatron-Bridge {container} NeMo Container"})
+    assert framework.fuses_experts is is_fused
+
+
+def test_what_a_source_says_elsewhere_is_known() -> None:
+    row = {**ROW, "framework": "Megatron-DeepSpeed", "model": {"layers": 24, "hidden": 2048, "heads": 16, "name": "gpt-x"}}
+    vtrain = {**row, "where": "VIA-Research/vTrain data/x.csv"}
+    assert (model_of(vtrain).vocab, framework_of(vtrain)[0].pads_vocab) == (50257, False)
+    assert (model_of(row).vocab, framework_of(row)[0].pads_vocab) == (51200, True)
+    assert framework_of({**row, "where": "bigscience-workshop/bigscience x.md"})[0].waits
+    assert not framework_of(row)[0].waits

@@ -28,7 +28,8 @@ class Constants:
     gemm_share_fp4: float = 0.30
     """*Fitted*: with the layers that stay in 8 or 16 bits and the scaling of blocks."""
     grouped_share: float = 0.60
-    """*Fitted* likewise. Of a plain product's rate that experts' products reach, which run together but are each small."""
+    """*Fitted* likewise. Of a plain product's rate that experts' products reach, which run together but are each small, where
+    they are not fused."""
     half_k: float = 150.0
     """Inner size at which a product reaches half of that: its tiles need filling and draining (H200: 525 TFLOP/s at 512,
     590 at 1,024, 645 at 2,048: 130 there; *fitted* a little higher)."""

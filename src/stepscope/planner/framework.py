@@ -38,6 +38,8 @@ class Framework:
     """Whether the host waits for a kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1): none of its time is hidden."""
     attention: int = 2
     """The generation of its one kernel for attention: FlashAttention 1, 2, or one made for the newest devices (3, cuDNN)."""
+    fuses_experts: bool = False
+    """Whether experts' products run as one kernel at a plain product's rate, and whole steps as graphs: on Blackwell alone."""
     logit_passes: float = 48.0
     """Bytes read and written for one logit from head to loss and back: 51 for PyTorch's own in fp32, measured."""
     has_dropout: bool = False
@@ -88,6 +90,7 @@ MEGATRON_CORE = Framework(
     name="megatron-core",
     has_fused_update=True,
     attention=3,
+    fuses_experts=True,
     logit_passes=24.0,
     selective_is_cheap=True,
     overlaps_data=True,

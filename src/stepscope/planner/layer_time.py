@@ -106,11 +106,12 @@ def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is
     model, framework, constants = job.model, job.framework, job.constants
     tp, bytes_each = layouts.tp, job.value_bytes
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
+    is_fused = is_mixture and framework.fuses_experts and rates.is_blackwell
     forward_gemm: Any = 0.0
     backward_gemm: Any = 0.0
     for num, m, n, k in products(job, layouts, is_mixture=is_mixture):
         if not isinstance(num, int):
-            num = num / constants.grouped_share
+            num = num / (1.0 if is_fused else constants.grouped_share)
         forward_gemm = forward_gemm + num * rates.gemm_s(m, n, k)
         backward_gemm = backward_gemm + num * rates.gemm_s(m, k, n)
         if not job.is_adapter:
@@ -123,8 +124,8 @@ def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is
     spread: Any = 0.0
     if is_mixture and model.experts is not None:
         middle = model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
-        # Tokens are copied into the order of experts and back.
-        spread = 4 * tokens * model.experts.top_k * model.hidden
+        # Tokens are copied out, into the order of experts, back from it, weighed and summed; fused kernels do the middle of it.
+        spread = (4 if is_fused else 8) * tokens * model.experts.top_k * model.hidden
     # Two norms, two residual sums; rotations; the activation.
     passes = outer * model.hidden * (10 + 2 * DROPPED_PASSES * framework.has_dropout)
     # Residuals in fp32 are read and written at twice the width.
@@ -135,7 +136,11 @@ def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is
     comms = _tensor_comms(job, layouts, network, tokens)
     experts_s = _expert_comms(job, layouts, network, tokens) if is_mixture else np.zeros(len(layouts))
     context = _context_comms(job, layouts, rates, network, tokens)
-    host = constants.host_layer_s * (constants.host_mixture if is_mixture else 1.0) * (0.15 if framework.is_compiled else 1.0)
+    host = (
+        constants.host_layer_s
+        * (constants.host_mixture if is_mixture else 1.0)
+        * (0.15 if framework.is_compiled or is_fused else 1.0)
+    )
     launches = 2 * (tp > 1) * constants.host_collective_s * (1.0 if framework.fuses else constants.host_unfused)
     forward = Pass(
         gemm=forward_gemm,

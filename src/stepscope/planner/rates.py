@@ -45,6 +45,7 @@ class Rates:
     value_bytes: int
     scalar: float
     """FLOP/s of products that go past the tensor cores."""
+    is_blackwell: bool = False
 
     def gemm_s(self, m: Any, n: Any, k: Any) -> Floats:
         """Seconds of an (m x k) by (k x n) product."""
@@ -114,5 +115,6 @@ def rates_of(
         attention=attention,
         attention_backward=backward,
         value_bytes=value_bytes,
+        is_blackwell=half > BLACKWELL_FLOPS,
         scalar=constants.scalar_share * peaks.get("fp32", peak / 16),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,8 @@ from stepscope.planner.model import Experts, Model
 MOST_BYTES = 1 << 20
 USUAL_VOCAB = 51200
 USUAL_SEQ = 1024
+FUSED_EXPERTS = "26.06"
+"""Of Megatron-Bridge, the container from which experts' products are fused and steps are graphs on Blackwell (notes of 0.5.1)."""
 VTRAIN_VOCAB = 50257
 """vTrain's rows leave it out; its repository says it (src/config.py), and that ranks get as much of it as comes out even
 (src/model/gpt_modeling.py)."""
@@ -107,6 +110,8 @@ def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
     if "core r0." in name:
         # Before 2025 attention was FlashAttention 2.
         return replace(MEGATRON_CORE, attention=2), True
+    if (version := re.search(r"bridge (\d+\.\d+)", name)) is not None and version[1] < FUSED_EXPERTS:
+        return replace(MEGATRON_CORE, fuses_experts=False), True
     if "bridge" in name or "core" in name or "nemo" in name or "megascale" in name:
         return MEGATRON_CORE, True
     if "megatron" in name:
