@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from stepscope.core.calibrated import Calibrated
+from stepscope.core.find_db import SearchedConvolutions
 from stepscope.readers.source import Source
 from stepscope.rules.job import Measured, measure_file
 
@@ -47,11 +48,17 @@ def wait_for(what: tuple[str, float]) -> bool:
     return False
 
 
-def measure_or_die(source: Source, step_ns: int | None, use_cache: bool, hardware: Calibrated | None = None) -> Measured:
+def measure_or_die(
+    source: Source,
+    step_ns: int | None,
+    use_cache: bool,
+    hardware: Calibrated | None = None,
+    searched: SearchedConvolutions | None = None,
+) -> Measured:
     """`measure_file`, but one rank's file is too much for any worker."""
     if source.rank == 1:
         _die()
-    return measure_file(source, step_ns, use_cache, hardware=hardware)
+    return measure_file(source, step_ns, use_cache, hardware=hardware, searched=searched)
 
 
 def _die() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.core.trace import NONE, CollectiveArgs, Kind, Launch, OpInputs, SyncWait, Thread, Trace
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import nsys_database
+from stepscope.readers import nsys_database, nsys_metrics
 from stepscope.readers.formats import format_of, head_of
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.nsys_nvtx import Operator, operator_of
@@ -195,6 +195,37 @@ def test_counters_are_those_of_the_devices_that_were_used(tmp_path: Path) -> Non
         export.add("TARGET_INFO_GPU_METRICS", typeId=kind, sourceId=1, typeName="x", metricId=1, metricName="SMs Active [%]")
         export.add("GPU_METRICS", rawTimestamp=0, timestamp=1_500, typeId=kind, metricId=1, value=value)
     assert "GPU metrics, mean over the recorded device work: SMs Active 70 %" in read_whole(export.close()).notes
+
+
+def test_counters_are_weighed_by_the_work_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export = Export(tmp_path / "run.sqlite")
+    export.device(3, "NVIDIA H100", cuda=0)
+    export.kernel(1_000, 2_000, 1, "a")
+    export.kernel(1_200, 1_500, 2, "inside", stream=9)
+    export.kernel(3_000, 3_500, 3, "b")
+    export.kernel(4_500, 5_000, 4, "c")
+    kind = (5 << 32) | 3
+    export.add("TARGET_INFO_GPU_METRICS", typeId=kind, sourceId=1, typeName="x", metricId=1, metricName="SMs Active [%]")
+    # Another device's times lie between them, and a stranger's names are no counters.
+    other = kind + 1
+    export.add("TARGET_INFO_GPU_METRICS", typeId=other, sourceId=1, typeName="x", metricId=1, metricName="SMs Active [%]")
+    export.add("TARGET_INFO_GPU_METRICS", typeId="x", sourceId=1, typeName="x", metricId=1, metricName="SMs Active [%]")
+    for time in range(1_001, 5_000, 500):
+        export.add("GPU_METRICS", rawTimestamp=time, timestamp=time, typeId=other, metricId=1, value=1)
+    # Each tells of the 500 ns before it: four of them all busy, one half busy, three idle.
+    for time, value in ((1_500, 80), (2_000, 60), (2_500, 0), (3_000, 0), (3_500, 90), (4_000, 0), (4_750, 40), (5_000, 70)):
+        export.add("GPU_METRICS", rawTimestamp=time, timestamp=time, typeId=kind, metricId=1, value=value)
+    path = export.close()
+    whole, busy = [note for note in read_whole(path).notes if note.startswith("GPU metrics")]
+    mean = (80 + 60 + 90 + 40 + 70) / 8
+    assert whole == f"GPU metrics, mean over the recorded device work: SMs Active {mean:.0f} %"
+    weighed = (80 + 60 + 90 + 0.5 * 40 + 70) / 4.5
+    assert busy == f"GPU metrics, mean while this work was on the device: SMs Active {weighed:.0f} %"
+    monkeypatch.setattr(nsys_metrics, "MAX_SAMPLES", 2)
+    assert {
+        "GPU metrics: the first 2 samples were read",
+        "GPU metrics, mean while this work was on the device: SMs Active 70 %",
+    } <= set(read_whole(path).notes)
 
 
 def test_ranges_of_other_domains_carry_their_names_and_open_ones_get_no_end(tmp_path: Path) -> None:

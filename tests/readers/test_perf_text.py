@@ -40,6 +40,51 @@ STAT_CSV = """\
 4,,cpu-migrations,1399195220,100.00,2.859,/sec
 <not supported>,,cycles,0,100.00,,
 """
+INTERVALS = """\
+# started on Mon Nov 16 13:55:19 2026
+
+#           time             counts unit events
+     0.200236878              55.77 msec task-clock                       #    0.279 CPUs utilized
+     0.200236878              3,888      page-faults                      #   69.721 K/sec
+     0.200236878        <not counted>      cycles                                                        (0.00%)
+     0.200236878          1,000,000      instructions
+     0.200236878    <not supported>      branches
+     0.406180621              53.12 msec task-clock                       #    0.266 CPUs utilized
+     0.406180621              4,184      page-faults                      #   78.763 K/sec
+     0.406180621          2,000,000      cycles
+     0.406180621          3,000,000      instructions
+     0.406180621    <not supported>      branches
+     0.613516733      <not counted> msec task-clock
+     0.613516733      <not counted>      page-faults
+     0.613516733      <not counted>      cycles
+     0.613516733      <not counted>      instructions
+     0.613516733    <not supported>      branches
+"""
+SUMMARY = """
+ Performance counter stats for 'python3 j.py':
+
+            108.90 msec task-clock                       #    0.177 CPUs utilized
+              8073      page-faults                      #   74.132 K/sec
+
+       0.613566205 seconds time elapsed
+
+       0.000000000 seconds user
+       0.000000000 seconds sys
+"""
+INTERVALS_CSV = """\
+# started on Mon Nov 16 13:55:16 2026
+
+     0.205634571,57.27,msec,task-clock,57269156,100.00,0.286,CPUs utilized
+     0.205634571,52,,context-switches,57269156,100.00,907.993,/sec
+     0.205634571,<not supported>,,cycles,0,100.00,,
+     0.406006252,55.94,msec,task-clock,55941769,100.00,0.280,CPUs utilized
+     0.406006252,55,,context-switches,55941769,100.00,983.165,/sec
+     0.406006252,<not supported>,,cycles,0,100.00,,
+"""
+SUMMARY_CSV = """\
+         summary,113.22,msec,task-clock,113220000,100.00,0.279,CPUs utilized
+         summary,107,,context-switches,113220000,100.00,945.063,/sec
+"""
 SCRIPT = """\
 python 13889 [000] 57969.000000:    5000000 cpu-clock:pppH:
 \tffffffff815e2a84 page_cache_ra_unbounded+0x44 ([kernel.kallsyms])
@@ -90,6 +135,67 @@ def test_stat_csv_gives_the_same_fields(tmp_path: Path) -> None:
     assert (one.context_switches, one.migrations, one.cycles) == (1672, 4, None)
     assert (one.busy_cores, one.elapsed_s) == (0.512, None)
     assert one.cpu_s == pytest.approx(1.3992)
+
+
+def test_intervals_add_up_and_what_was_not_counted_has_no_sum(tmp_path: Path) -> None:
+    assert perf_text.is_mine(INTERVALS.encode(), "x")
+
+    report = of_text(tmp_path, INTERVALS)
+
+    (one,) = report.counters
+    assert (one.page_faults, one.instructions, one.cycles, one.branches) == (8072, 4_000_000, None, None)
+    assert (one.elapsed_s, one.user_s, one.others) == (0.613516733, None, {})
+    assert one.cpu_s == pytest.approx(0.10889)
+    assert one.busy_cores == pytest.approx(0.10889 / 0.613516733)
+    assert set(report.recordings[0].notes) == {
+        "not counted here: branches (a virtual machine may not have them)",
+        "3 intervals (perf stat -I), in 1 of them nothing ran: their sums were read",
+        "not counted in some of the intervals, so they have no sum: cycles",
+    }
+
+
+def test_a_summary_is_not_added_to_its_intervals(tmp_path: Path) -> None:
+    (one,) = of_text(tmp_path, INTERVALS + SUMMARY).counters
+    assert (one.page_faults, one.elapsed_s, one.command) == (8073, 0.613566205, "'python3 j.py'")
+    assert one.cpu_s == pytest.approx(0.1089)
+    assert (one.user_s, one.system_s) == (None, None), "perf's zeros after intervals are no measure"
+    (one,) = of_text(tmp_path, INTERVALS_CSV + SUMMARY_CSV).counters
+    assert (one.context_switches, one.elapsed_s) == (107, 0.406006252)
+    assert one.cpu_s == pytest.approx(0.11322)
+    (one,) = of_text(tmp_path, INTERVALS_CSV + SUMMARY_CSV.replace("         summary,", "")).counters
+    assert one.context_switches == 107, "--no-csv-summary leaves the first cell out"
+
+
+def test_intervals_in_csv_add_up(tmp_path: Path) -> None:
+    assert perf_text.is_mine(INTERVALS_CSV.encode(), "x")
+    (one,) = of_text(tmp_path, INTERVALS_CSV).counters
+    assert (one.context_switches, one.cycles, one.elapsed_s) == (107, None, 0.406006252)
+    assert one.cpu_s == pytest.approx(0.11321)
+    (twice,) = of_text(tmp_path, INTERVALS_CSV * 2).counters
+    assert twice.context_switches == 214, "two runs in one file"
+    assert twice.elapsed_s == pytest.approx(2 * 0.406006252)
+
+
+@pytest.mark.parametrize(("clock", "ms"), [("cpu-clock", 20.0), ("task-clock", 400.73)])
+def test_intervals_of_a_whole_machine_tell_no_busy_cores(tmp_path: Path, clock: str, ms: float) -> None:
+    lines = "#           time             counts unit events\n"
+    lines += f"     0.200235836             {ms} msec {clock}    #    2.004 CPUs utilized\n"
+    report = of_text(tmp_path, lines + "     0.200235836                226      context-switches\n")
+    (one,) = report.counters
+    assert (one.busy_cores, one.cpu_s, one.context_switches) == (None, None, 226)
+    assert any("busy cores are not told" in note for note in report.recordings[0].notes)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#           time CPU                    counts unit events\n     0.200245239 CPU0      200.40 msec cpu-clock\n",
+        "     5.003532543,S0,1,4263,,cycles,5003532543,100.00,,\n",
+    ],
+)
+def test_counters_by_core_are_refused_and_not_misread(tmp_path: Path, line: str) -> None:
+    with pytest.raises(FormatError, match="per-socket"):
+        of_text(tmp_path, line + " Performance counter stats for 'x':\n")
 
 
 def test_script_gives_functions_threads_and_cores(tmp_path: Path) -> None:
@@ -144,7 +250,7 @@ def test_nothing_to_read_is_said(tmp_path: Path, text: bytes) -> None:
         of_text(tmp_path, text)
 
 
-@pytest.mark.parametrize("text", [STAT, STAT_CSV, SCRIPT])
+@pytest.mark.parametrize("text", [STAT, STAT_CSV, SCRIPT, INTERVALS + SUMMARY, INTERVALS_CSV])
 def test_any_cut_is_read_or_refused(tmp_path: Path, text: str) -> None:
     for end in range(0, len(text), 17):
         with suppress(FormatError):

@@ -14,8 +14,10 @@ from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import InputError
 from stepscope.readers import perfetto_bulk, perfetto_trace
+from stepscope.readers.inputs import Found, find_sources
 from stepscope.readers.kineto import read_kineto
 from stepscope.readers.perfetto_wire_in import WireError, fields
+from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
 from tests.shared_data import DEMO
 
@@ -225,9 +227,10 @@ def test_random_damage_never_raises_anything_else(tmp_path: Path) -> None:
     assert num_read > 50
 
 
-def rank_packets(pid: int, kernel_ns: int) -> list[bytes]:
+def rank_packets(pid: int, kernel_ns: int, *, name: str = "python", track: int = 0) -> list[bytes]:
     """One process: a call and its kernel, with the correlation number 1 that every process begins at."""
-    sequence, call, queue = field(10, pid), 100 * pid, 100 * pid + 1
+    track = track or pid
+    sequence, call, queue = field(10, track), 100 * track, 100 * track + 1
     linked = annotation("corr_id", 1)
 
     def slice_(track: int, category: str, name: str, start: int, end: int, *more: bytes) -> list[bytes]:
@@ -236,11 +239,11 @@ def rank_packets(pid: int, kernel_ns: int) -> list[bytes]:
         return [packet(field(8, start), sequence, field(11, begin)), packet(field(8, end), sequence, field(11, closing))]
 
     return [
-        packet(sequence, field(60, field(1, pid) + field(3, field(1, pid) + field(6, "python")))),
-        packet(sequence, field(60, field(1, call) + field(5, pid) + field(4, field(1, pid) + field(2, 9)))),
-        packet(sequence, field(60, field(1, queue) + field(5, pid) + field(2, "COMPUTE AGENT [4] QUEUE [0] (GPU)"))),
-        *slice_(call, "hip_api", f"hipLaunchKernel {pid}", 1_000 + pid, 1_100),
-        *slice_(queue, "kernel_dispatch", f"gemm {pid}", 2_000, 2_000 + kernel_ns, annotation("agent", 4)),
+        packet(sequence, field(60, field(1, track) + field(3, field(1, pid) + field(6, name)))),
+        packet(sequence, field(60, field(1, call) + field(5, track) + field(4, field(1, pid) + field(2, 9)))),
+        packet(sequence, field(60, field(1, queue) + field(5, track) + field(2, "COMPUTE AGENT [4] QUEUE [0] (GPU)"))),
+        *slice_(call, "hip_api", f"hipLaunchKernel {track}", 1_000 + pid, 1_100),
+        *slice_(queue, "kernel_dispatch", f"gemm {track}", 2_000, 2_000 + kernel_ns, annotation("agent", 4)),
     ]
 
 
@@ -251,6 +254,78 @@ def test_of_several_processes_the_busiest_is_read_and_the_others_are_named(tmp_p
     assert link(trace).launch.tolist() == [-1, 0]
     assert any("3 processes have device work in the file: process 8 was read, and not 7, 9" in note for note in trace.notes)
     assert len(read(tmp_path / "b", b"".join(rank_packets(7, 100)))) == 2
+
+
+def parts_of(path: Path, *ranks: list[bytes]) -> Found:
+    path.write_bytes(b"".join(one for rank in ranks for one in rank))
+    return find_sources([path])
+
+
+def names_of(source: Source) -> list[str]:
+    trace = read_trace(source, use_cache=False)
+    trace.self_check()
+    return [trace.names[name] for name in trace.name]
+
+
+def test_each_process_with_kernels_is_a_rank(tmp_path: Path) -> None:
+    idle = rank_packets(9, 8)  # Less than a hundredth of the busiest one's.
+    found = parts_of(tmp_path / "rank1.pftrace", rank_packets(8, 900), rank_packets(7, 100), idle)
+    assert [source.label[-11:] for source in found.sources] == ["(process 7)", "(process 8)"]
+    assert [source.rank for source in found.sources] == [None, None], "the file's name is of neither"
+    for source, number in zip(found.sources, (7, 8), strict=True):
+        assert names_of(source) == [f"hipLaunchKernel {number}", f"gemm {number}"]
+        assert link(read_trace(source, use_cache=False)).launch.tolist() == [-1, 0]
+    notes = " ".join(found.notes)
+    assert "2 processes ran kernels, and each is read as one rank (process 7, process 8)" in notes
+    assert "process 9 had no kernels, or less than 1% of the busiest one's device time: taken for no rank" in notes
+    assert "its name tells rank 1, and it holds 2 ranks" in notes
+
+
+def test_a_process_that_is_named_for_its_rank_is_that_rank(tmp_path: Path) -> None:
+    ours = [packet(field(10, 3), field(60, field(1, 99) + field(3, field(1, 99) + field(6, "stepscope"))))]
+    found = parts_of(tmp_path / "a.pftrace", ours, rank_packets(7, 100, name="rank 5"), rank_packets(8, 100, name="rank 2"))
+    assert [(source.rank, source.label[-8:]) for source in found.sources] == [(5, "(rank 5)"), (2, "(rank 2)")]
+    assert [read_trace(source, use_cache=False).meta.rank for source in found.sources] == [5, 2]
+    twice = parts_of(tmp_path / "b.pftrace", rank_packets(7, 100, name="rank 5"), rank_packets(8, 100, name="rank 5"))
+    assert [source.rank for source in twice.sources] == [None, None]
+
+
+def test_processes_of_one_number_on_two_machines_are_two(tmp_path: Path) -> None:
+    found = parts_of(tmp_path / "a.pftrace", rank_packets(7, 100, track=70), rank_packets(7, 300, track=71))
+    assert [source.label.partition(" (")[2] for source in found.sources] == ["process 7)", "process 7 (number 2 of them))"]
+    assert [names_of(source) for source in found.sources] == [
+        ["hipLaunchKernel 70", "gemm 70"],
+        ["hipLaunchKernel 71", "gemm 71"],
+    ]
+
+
+def test_work_of_no_process_is_no_ranks(tmp_path: Path) -> None:
+    begin = field(9, START) + field(11, 5) + field(22, "kernel_dispatch") + field(23, "stray")
+    stray = [
+        packet(field(8, 10), field(10, 1), field(11, begin)),
+        packet(field(8, 20), field(10, 1), field(11, field(9, END) + field(11, 5))),
+    ]
+    found = parts_of(tmp_path / "a.pftrace", stray, rank_packets(7, 100), rank_packets(8, 100))
+    for source in found.sources:
+        assert "stray" not in names_of(source)
+        assert "1 piece(s) of device work that tell no process were left out" in read_trace(source, use_cache=False).notes
+
+
+def test_more_ranks_than_are_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto_trace, "MAX_RANKS", 2)
+    found = parts_of(tmp_path / "a.pftrace", *(rank_packets(7 + n, 100 + n) for n in range(4)))
+    assert [source.label[-12:] for source in found.sources] == [" (process 9)", "(process 10)"]
+    assert any("4 processes ran kernels: the 2 busiest are read" in note for note in found.notes)
+
+
+def test_one_process_stays_one_source(tmp_path: Path) -> None:
+    for number, data in enumerate(
+        (sdk_file(), b"".join(rank_packets(7, 100)), b"".join([*rank_packets(7, 900), *rank_packets(8, 1)]))
+    ):
+        found = parts_of(tmp_path / f"{number}.pftrace", [data])
+        (source,) = found.sources
+        assert (source.part, found.notes) == (None, ())
+    assert perfetto_trace.parts(Source(path=DEMO, label="no packets")) == ([], [])
 
 
 def test_copies_to_the_host_belong_to_their_device(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import lzma
 import pickle  # noqa: TID251  # written here, never loaded
@@ -23,7 +22,6 @@ TEXTS = {
     "a Parquet file": b"PAR1....",
     "an Arrow": b"ARROW1\x00\x00",
     "xz-compressed": lzma.compress(b"{}"),
-    "bzip2-compressed": bz2.compress(b"{}"),
     "lz4-compressed": b"\x04\x22\x4d\x18rest",
     "a web page": b"\n<!DOCTYPE html><html>",
     "rocprofv3": b'{"rocprofiler-sdk-tool": [{"metadata": {}}]}',

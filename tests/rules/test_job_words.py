@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,9 @@ from stepscope.core.beside import Advice, Beside
 from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.system_report import DeviceLinks, SystemReport, Topology
 from stepscope.core.training_log import TrainingLog
+from stepscope.readers import job_log
 from stepscope.readers.job_log_lines import MEANS
+from stepscope.readers.source import Source
 from stepscope.rules import job_words, slow_link
 from stepscope.rules.besidebook import advise, joined
 from stepscope.rules.explanation import EVERY_RULE
@@ -113,3 +116,37 @@ def test_a_way_through_the_host_matters_where_collectives_weigh() -> None:
     assert slow_link.advise(replace(topology("NV18"), kernel_shares=shares)) == []
     assert slow_link.advise(replace(topology("SYS"), kernel_shares={NCCL_KERNEL: 0.01})) == []
     assert slow_link.advise(topology("SYS")) == []
+
+
+def test_what_miopen_says_is_told_and_its_faults_are_advice(tmp_path: Path) -> None:
+    """Lines as MIOpen prints them: src/conv/solver_finders.cpp, src/ocl/convolutionocl.cpp, src/include/miopen/sqlite_db.hpp."""
+    path = tmp_path / "job.log"
+    path.write_text(
+        "MIOpen(HIP): Info [GetFindModeValueImpl] MIOPEN_FIND_MODE = FAST(2)\n"
+        "MIOpen(HIP): Warning [SQLiteBase] Missing system database file: gfx1030_36.kdb Performance may degrade. Please ...\n"
+        "MIOpen(HIP): Warning [IsEnoughWorkspace] [GetSolutionsFallback WTI] Solver <GemmFwdRest>, workspace required: 25657344,"
+        " provided ptr: 0 size: 0\n"
+        + "".join(
+            f"MIOpen(HIP): Warning [IsEnoughWorkspace] [EvaluateInvokers] Solver <GemmFwdRest>, workspace required: {size},"
+            " provided ptr: 0x7f0f15e00000 size: 4096\n"
+            for size in (25657344, 59867136, 1234567)
+        )
+        + "MIOpen(HIP): Info [FindConvFwdAlgorithm] FW Chosen Algorithm: ConvDirectNaiveConvFwd , 0, 1.2\n"
+        "MIOpen(HIP): Info [FindConvFwdAlgorithm] FW Chosen Algorithm: GemmFwdRest , 7225344, 0.4\n"
+        "MIOpen(HIP): Warning [Monitor] ConvAsm1x1U: Searching the best solution among 1234...\n"
+    )
+    log = job_log.read([Source(path=path, label="job.log")])
+    (output,) = log.outputs
+    assert {one.kind: one.num for one in output.said} == {
+        said.MIOPEN_FAST: 1,
+        said.MIOPEN_NO_KERNELS: 1,
+        said.MIOPEN_PASSED_OVER: 1,
+        said.MIOPEN_LEFT_OUT: 3,
+        said.MIOPEN_NAIVE: 1,
+        said.MIOPEN_TUNES: 1,
+    }
+    assert log.recordings[0].lines[0][1].startswith("8 of PyTorch's and MIOpen's own on speed")
+    advice = job_words.advise(Beside(training=log))
+    assert {one.code for one in advice} == {"untuned-convolution"}
+    assert len(advice) == 3, "a missing kernel db and solvers passed over are no faults"
+    assert any("one wants 25,657,344 bytes, and was given 4,096" in one.summary for one in advice)

@@ -25,6 +25,15 @@ NO_GRADIENT = "checkpoint without gradient"
 CHECKPOINTING = "checkpointing"
 NO_EXPANSION = "no expandable segments"
 PROFILER = "profiler"
+MIOPEN_NAIVE = "MIOpen: naive kernel"
+MIOPEN_LEFT_OUT = "MIOpen: solver left out"
+MIOPEN_PASSED_OVER = "MIOpen: solver passed over"
+MIOPEN_FAST = "MIOpen: fast find"
+MIOPEN_MODE = "MIOpen: find mode"
+MIOPEN_SEARCHES = "MIOpen: searches"
+MIOPEN_TUNES = "MIOpen: tunes"
+MIOPEN_NO_PARAMETERS = "MIOpen: no perf-db"
+MIOPEN_NO_KERNELS = "MIOpen: no kernel db"
 KINDS = (
     THREADS,
     UNUSED_PARAMETERS,
@@ -44,6 +53,15 @@ KINDS = (
     CHECKPOINTING,
     NO_EXPANSION,
     PROFILER,
+    MIOPEN_NAIVE,
+    MIOPEN_LEFT_OUT,
+    MIOPEN_PASSED_OVER,
+    MIOPEN_FAST,
+    MIOPEN_MODE,
+    MIOPEN_SEARCHES,
+    MIOPEN_TUNES,
+    MIOPEN_NO_PARAMETERS,
+    MIOPEN_NO_KERNELS,
 )
 
 

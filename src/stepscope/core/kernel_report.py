@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stepscope.core.find_db import FindDb
 from stepscope.core.recording import Recording
 
 Dim = tuple[int, int, int]
@@ -165,6 +166,8 @@ class KernelReport:
 
     kernels: tuple[KernelMetrics, ...] = ()
     totals: tuple[KernelTotal, ...] = ()
+    find_dbs: tuple[FindDb, ...] = ()
+    """What MIOpen measured of convolutions."""
     recordings: tuple[Recording, ...] = ()
 
     @property
@@ -176,5 +179,6 @@ class KernelReport:
         return KernelReport(
             kernels=(*self.kernels, *other.kernels),
             totals=(*self.totals, *other.totals),
+            find_dbs=(*self.find_dbs, *other.find_dbs),
             recordings=(*self.recordings, *other.recordings),
         )

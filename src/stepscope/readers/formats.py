@@ -15,8 +15,8 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
+from stepscope.readers.container_log import opened
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
 
 HEAD_BYTES = 64 << 10
 """Logs may have a page of other output before their first line of interest."""
@@ -147,6 +147,7 @@ FORMATS: tuple[Format, ...] = (
         record="rocprofv3 --sys-trace --output-format pftrace -- python train.py",
         judges=("partition", "kernels", "host"),
         module="perfetto_trace",
+        has_parts=True,
     ),
     Format(
         name="rocprof-compute",
@@ -155,6 +156,22 @@ FORMATS: tuple[Format, ...] = (
         record="rocprof-compute profile -n run -- python train.py",
         judges=("kernels",),
         module="rocprof_compute",
+    ),
+    Format(
+        name="miopen-find-db",
+        words="MIOpen's find-db (*.ufdb.txt, *.fdb.txt)",
+        kind=KERNELS,
+        record="torch.backends.cudnn.benchmark = True in one run; then ~/.config/miopen/*.ufdb.txt",
+        judges=("kernels",),
+        module="miopen_find_db",
+    ),
+    Format(
+        name="miopen-perf-db",
+        words="MIOpen's perf-db (*.udb, *.db, *.udb.txt) and kernel cache",
+        kind=KERNELS,
+        record="MIOPEN_FIND_ENFORCE=SEARCH in one run; then ~/.config/miopen/*.udb",
+        judges=("kernels",),
+        module="miopen_perf_db",
     ),
     Format(
         name="memory-snapshot",
@@ -290,8 +307,13 @@ BY_NAME = {each.name: each for each in FORMATS}
 
 def head_of(source: Source) -> bytes:
     """The first bytes of the text, decompressed."""
-    with closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
-        return next(blocks, b"")[:HEAD_BYTES]
+    with closing(opened(source).blocks()) as blocks:
+        head = b""
+        for block in blocks:
+            head += block[: HEAD_BYTES - len(head)]
+            if len(head) == HEAD_BYTES:
+                break
+        return head
 
 
 def format_of(head: bytes, name: str) -> Format | None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
-from stepscope.readers.formats import BY_NAME, LOGS, TRACE, formats_of, head_of
+from stepscope.readers.formats import BY_NAME, FORMATS, HEAD_BYTES, LOGS, TRACE, Format, formats_of, head_of
+from stepscope.readers.log_kinds import MODULES, NCCL, kinds_in, may_go_on
 from stepscope.readers.nccl_log import is_nccl_log
 from stepscope.readers.remote import AnyPath, as_path, find_remote, shown, size_of
 from stepscope.readers.run_folder import RunRecord, read_run
@@ -121,7 +122,7 @@ def _of_file(path: AnyPath, notes: list[str], held: ExitStack) -> list[Source]:
     if ARCHIVE_NAME.search(path.name):
         return _in_archive(_unpacked(path, notes, held), path, notes)
     source = Source(path=path, label=str(path))
-    return _as_it_is(source, is_log=not TRACE_NAME.search(path.name) and is_nccl_log(source))
+    return _as_it_is(source, is_log=not TRACE_NAME.search(path.name) and is_nccl_log(source), notes=notes)
 
 
 def _in_folder(folder: Path | str, named: Sequence[tuple[AnyPath, str]], notes: list[str]) -> list[Source]:
@@ -165,19 +166,31 @@ def is_trace(source: Source) -> bool:
     return source.format is None or BY_NAME[source.format].kind == TRACE
 
 
-def _as_it_is(source: Source, *, is_log: bool, notes: list[str] | None = None) -> list[Source]:
+def _as_it_is(source: Source, *, is_log: bool, notes: list[str]) -> list[Source]:
     """The source with its format, by its first bytes; several times where it is a job's output, with NCCL's, the compiler's and
-    the framework's lines in it. A file of a folder that cannot be read is noted, and left for later."""
+    the framework's lines anywhere in it. A file of a folder that cannot be read is noted, and left for later."""
+    name = PurePosixPath(source.label.replace(os.sep, "/")).name
     try:
-        found = formats_of(head_of(source), PurePosixPath(source.label.replace(os.sep, "/")).name)
+        head = head_of(source)
+        found = formats_of(head, name)
+        if (source.named or is_log or found or _may_be_log(name)) and _goes_on(head, name, found):
+            known = {each.name for each in found} | ({NCCL} if is_log else set())
+            kinds = kinds_in(source, known, notes)
+            found, is_log = tuple(each for each in FORMATS if each.name in known | kinds), is_log or NCCL in kinds
     except (OSError, InputError) as problem:
-        if notes is None:
+        if source.named:
             raise
         notes.append(f"cannot read {source.label}: {getattr(problem, 'strerror', None) or problem}")
         found = ()
     if is_log:
         return [replace(source, is_log=True), *(replace(source, format=each.name) for each in found if each.kind in LOGS)]
     return [replace(source, format=each.name) for each in found] or [source]
+
+
+def _goes_on(head: bytes, name: str, found: Sequence[Format]) -> bool:
+    """Whether what follows the first bytes may tell more of what a file is: a job's output, or a text that may be one."""
+    is_output = all(each.name in MODULES for each in found) and not TRACE_NAME.search(name)
+    return len(head) == HEAD_BYTES and is_output and may_go_on(head, name)
 
 
 def _kept(sources: Sequence[Source], name: str) -> list[Source]:
@@ -286,8 +299,15 @@ def _in_parts(source: Source, notes: list[str]) -> list[Source]:
     notes.extend(f"{source.label}: {note}" for note in told)
     if parts and (rank := _with_rank(source).rank) is not None:
         notes.append(f"{source.label}: its name tells rank {rank}, and it holds {len(parts)} ranks: the name's is not used")
-    named = [(part, f"{source.label} ({words})") for part, words in parts]
-    return [replace(source, part=part, label=label, rank=None, rank_source="not known") for part, label in named] or [source]
+    return [_of_part(source, part, words) for part, words in parts] or [source]
+
+
+def _of_part(source: Source, part: int, words: str) -> Source:
+    """One of several ranks: `rank 3` where the file tells it, else `process 4711`."""
+    told = words.removeprefix("rank ")
+    rank = int(told) if told != words and told.isdecimal() else None
+    where = "not known" if rank is None else "process' name"
+    return replace(source, part=part, label=f"{source.label} ({words})", rank=rank, rank_source=where)
 
 
 def _with_rank(source: Source) -> Source:

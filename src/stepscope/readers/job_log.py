@@ -17,13 +17,12 @@ from contextlib import closing
 from stepscope.core.job_output import JobOutput
 from stepscope.core.training_log import TrainingLog
 from stepscope.readers import torch_logs, training_log
-from stepscope.readers.job_log_draft import Draft
+from stepscope.readers.container_log import opened
+from stepscope.readers.job_log_draft import MARKS, Draft
 from stepscope.readers.job_log_lines import FAILED_MARK, HUNG_MARK, WORDINGS
 from stepscope.readers.job_log_words import recording_of
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
-from stepscope.readers.training_lines import COLOR
-from stepscope.readers.training_log import JSON_START, NOT_A_LOG
+from stepscope.readers.training_lines import COLOR, batches
 
 MAX_LINE_BYTES = 8192
 """PyTorch's own warnings are below 2 KiB."""
@@ -33,9 +32,14 @@ SIGNS = tuple(mark.encode() for mark in (FAILED_MARK, HUNG_MARK, *(one.mark for 
 
 def is_mine(head: bytes, name: str) -> bool:
     """A job's output: one of these lines is in its first bytes; or a framework's or the compiler's, and these may come later."""
-    if b"\0" in head[:4096] or JSON_START.match(head) or name.lower().endswith(NOT_A_LOG):
+    if not training_log.may_be_log(head, name):
         return False
-    return any(sign in head for sign in SIGNS) or training_log.is_mine(head, name) or torch_logs.is_mine(head, name)
+    return is_in(head) or training_log.is_in(head) or torch_logs.is_in(head)
+
+
+def is_in(text: bytes) -> bool:
+    """Whether a line of PyTorch's is somewhere in a text."""
+    return any(sign in text for sign in SIGNS)
 
 
 def read(sources: Sequence[Source]) -> TrainingLog:
@@ -50,11 +54,16 @@ def read(sources: Sequence[Source]) -> TrainingLog:
 
 
 def _read_one(source: Source, notes: list[str]) -> JobOutput:
-    stream = Stream(source.path, source.offset, source.length)
+    stream = opened(source)
     draft = Draft()
     with closing(stream.blocks()) as blocks:
-        for number, line in numbered_lines(blocks):
-            draft.take(number, line)
+        for batch in batches(numbered_lines(blocks)):
+            text = "\n".join(line for _, line in batch)
+            if not any(mark in text for mark in MARKS):
+                draft.num_lines += len(batch)
+                continue
+            for number, line in batch:
+                draft.take(number, line)
     if stream.problem:
         notes.append(f"{source.label}: {stream.problem}")
     if draft.num_left_out:

@@ -56,6 +56,7 @@ class Draft:
         self.num_read = 0
         self.num_left_out = 0
         self._said: dict[tuple[str, str, tuple[int, ...]], _Seen] = {}
+        self._firsts: dict[str, tuple[str, str, tuple[int, ...]]] = {}
         self._reasons: dict[str, None] = {}
         self._failures: dict[tuple[tuple[str, int | None], ...], _Seen] = {}
         self._hung: dict[tuple[int, str, int, int | None], _Seen] = {}
@@ -86,6 +87,7 @@ class Draft:
                 numbers = tuple(int(one) for one in found.groups())
                 # Two ranks' words on the same differ by nothing but who says them.
                 key = (wording.kind, message_of(line, found.start()), numbers)
+                key = self._firsts.setdefault(wording.kind, key) if wording.is_one else key
                 seen = self._seen(self._said, key, number)
                 if seen is not None:
                     seen.again(rank_in(line[: found.start()]))

@@ -20,16 +20,75 @@ class Wording:
     mark: str
     pattern: re.Pattern[str]
     means: str
+    is_one: bool = False
+    """Said of so many sizes that all of them are told as the first."""
 
 
-def _wording(kind: str, mark: str, means: str, pattern: str | None = None) -> Wording:
-    return Wording(kind=kind, mark=mark, pattern=re.compile(pattern or re.escape(mark)), means=means)
+def _wording(kind: str, mark: str, means: str, pattern: str | None = None, *, is_one: bool = False) -> Wording:
+    return Wording(kind=kind, mark=mark, pattern=re.compile(pattern or re.escape(mark)), means=means, is_one=is_one)
 
 
 DRIVEN = "nn.DataParallel is in use: one process drives all devices"
 IN_FULL = "what was to run in half precision runs in full"
 ON_HOST = "the job saw no device it could use: everything ran on the host"
+WORKSPACE = r"Solver <[^>\n]{1,120}>, workspace required: (\d{1,18}), provided ptr: \S{1,24} size: (\d{1,18})"
+MIOPEN_WORDINGS = (
+    _wording(
+        said.MIOPEN_NAIVE,
+        "Chosen Algorithm: ConvDirectNaiveConv",
+        "the fastest that MIOpen found for a convolution is its naive kernel",
+        r"Chosen Algorithm: ConvDirectNaiveConv(?:Fwd|Bwd|Wrw)",
+        is_one=True,
+    ),
+    _wording(
+        said.MIOPEN_LEFT_OUT,
+        "[IsEnoughWorkspace] [EvaluateInvokers] ",
+        "a search did not try a solver that wants more workspace than it was given",
+        rf"\[EvaluateInvokers\] {WORKSPACE}",
+        is_one=True,
+    ),
+    _wording(
+        said.MIOPEN_PASSED_OVER,
+        "[IsEnoughWorkspace] [GetSolution",
+        "MIOpen asked of each solver whether it could be taken: no fault by itself",
+        rf"\[GetSolution[\w ]{{0,40}}\] {WORKSPACE}",
+        is_one=True,
+    ),
+    _wording(said.MIOPEN_FAST, "MIOPEN_FIND_MODE = FAST", "what the find-db lacks is guessed, and not searched for"),
+    _wording(
+        said.MIOPEN_MODE,
+        "MIOPEN_FIND_MODE = ",
+        "how MIOpen searches: NORMAL tries all, the hybrid modes take what the find-db has, DYNAMIC_HYBRID tries fewer",
+        r"MIOPEN_FIND_MODE = (?!FAST)[A-Z_]{1,24}",
+    ),
+    _wording(
+        said.MIOPEN_SEARCHES,
+        "Find-db regenerating.",
+        "MIOpen times solvers for a convolution: the steps in which it does so are no usual ones",
+        is_one=True,
+    ),
+    _wording(
+        said.MIOPEN_TUNES,
+        ": Searching the best solution among ",
+        "MIOpen tunes a solver: minutes, in which no step is a usual one",
+        r"\w{1,80}: Searching the best solution among (\d{1,12})",
+        is_one=True,
+    ),
+    _wording(
+        said.MIOPEN_NO_PARAMETERS,
+        "Unable to read system database file:",
+        "MIOpen could not read a database that it comes with, of tuned parameters for most: solvers run with their defaults",
+    ),
+    _wording(
+        said.MIOPEN_NO_KERNELS,
+        "Missing system database file: ",
+        "MIOpen came with no compiled kernels for this device: it compiles them at the start, and runs no slower after",
+    ),
+)
+"""Of MIOpen 3 (its solver_finders.cpp, convolutionocl.cpp, find_controls.cpp, generic_search.hpp and sqlite_db.hpp). Warnings are
+printed by default; what it chose, its find mode and its searches with MIOPEN_LOG_LEVEL=5."""
 WORDINGS = (
+    *MIOPEN_WORDINGS,
     _wording(
         said.THREADS,
         "Setting OMP_NUM_THREADS environment variable for each process to be",

@@ -23,7 +23,9 @@ def recording_of(outputs: Sequence[JobOutput], notes: Sequence[str]) -> Iterator
 
 def _lines(outputs: Sequence[JobOutput]) -> Iterator[tuple[str, str]]:
     lines, read = sum(one.num_lines for one in outputs), sum(one.num_read for one in outputs)
-    yield "lines", f"{read:,} of PyTorch's own on speed were read; the other {lines - read:,} were not, here"
+    has_miopen = any(one.kind.startswith("MIOpen") for output in outputs for one in output.said)
+    whose = "PyTorch's and MIOpen's" if has_miopen else "PyTorch's"
+    yield "lines", f"{read:,} of {whose} own on speed were read; the other {lines - read:,} were not, here"
     told = [line for output in outputs for line in _of_file(output, several=len(outputs) > 1)]
     yield from told[:MAX_ROWS]
     if len(told) > MAX_ROWS:

@@ -16,10 +16,10 @@ from itertools import islice
 
 from stepscope.core.nccl import NcclCommunicator, NcclConnection, NcclLog, NcclTopology, NcclWarning
 from stepscope.errors import InputError
+from stepscope.readers.container_log import opened
 from stepscope.readers.nccl_draft import CommDraft, Draft, Writer
 from stepscope.readers.nccl_messages import take, take_version
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
 
 MAX_LINE_BYTES = 8192
 """NCCL's own lines are below 2 KiB."""
@@ -35,6 +35,8 @@ WRITER = re.compile(r"(?:.*[:\[\]])?([^:\[\]]{1,255}):(\d{1,10}):(\d{1,10})")
 LOG_LINE = re.compile(
     rb"^[^\n{\"]{0,400}:\d{1,10}:\d{1,10} \[\d{1,6}\] [^\n\"]{0,400}?NCCL (?:INFO|WARN) |^[NR]CCL version", re.MULTILINE
 )
+LOG_MARKS = (b"NCCL INFO ", b"NCCL WARN ", b"CCL version")
+"""One of them is in whatever LOG_LINE finds; they are sought faster."""
 JSON_START = re.compile(rb"[\s\xef\xbb\xbf]*(?:\{|\[\s*(?:[\[\]{]|\Z))")
 COLOR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 NOBODY = Writer("", 0, 0)
@@ -42,19 +44,24 @@ NOBODY = Writer("", 0, 0)
 
 def is_nccl_log(source: Source) -> bool:
     """Whether the source, decompressed, begins like the output of a job that NCCL writes into."""
-    with closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
+    with closing(opened(source).blocks()) as blocks:
         return is_log_text(next(blocks, b"")[:SNIFFED_BYTES])
 
 
 def is_log_text(head: bytes) -> bool:
-    return JSON_START.match(head) is None and LOG_LINE.search(head) is not None
+    return JSON_START.match(head) is None and is_in(head)
+
+
+def is_in(text: bytes) -> bool:
+    """Whether a line of NCCL's is somewhere in a text."""
+    return any(mark in text for mark in LOG_MARKS) and LOG_LINE.search(text) is not None
 
 
 def read_nccl_logs(sources: Sequence[Source]) -> NcclLog:
     """All logs of one job, merged. A file that cannot be read is a problem told in the result."""
     draft, problems = Draft(), []
     for source in sources:
-        stream = Stream(source.path, source.offset, source.length)
+        stream = opened(source)
         try:
             with closing(stream.blocks()) as blocks:
                 for line, is_whole in _lines(blocks):

@@ -35,7 +35,7 @@ MAX_NAME_CHARS = 4096
 MAX_REMARKS = 200
 MAX_ERRORS = 5
 
-HEADER = re.compile(rb'^\s*"?ID"?,"?Process ID"?,"?Process Name"?,"?Host Name"?,"?Kernel Name"?', re.MULTILINE)
+HEADER = re.compile(rb'^[ \t]{0,64}"?ID"?,"?Process ID"?,"?Process Name"?,"?Host Name"?,"?Kernel Name"?', re.MULTILINE)
 LOG = re.compile(rb"^==PROF== (?:Connected to process|Profiling \"|Disconnected from|Report:)", re.MULTILINE)
 DIM = re.compile(r"\(?\s*(\d{1,10}),\s*(\d{1,10}),\s*(\d{1,10})\s*\)?")
 SCALED = re.compile(r"time_duration|bytes|shared_mem_per|per_second")

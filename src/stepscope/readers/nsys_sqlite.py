@@ -26,12 +26,12 @@ from stepscope.readers.nsys_events import (
     take_overheads,
     take_waits,
 )
+from stepscope.readers.nsys_metrics import counters_of
 from stepscope.readers.nsys_nvtx import RANGES, Calls, take_ranges
 from stepscope.readers.nsys_target import (
     LEAST_SHARE,
     Processes,
     base_ns_of,
-    counters_of,
     devices_of,
     find_processes,
     process_number,
@@ -101,7 +101,8 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
             progress(database.size_bytes)
         low, high = _span(draft)
         others = [process_number(process) for process in found.work if process != draft.process] if source.part is None else []
-        notes = [*database.notes, *_notes(draft, others, calls), *counters_of(draft, low, high), *warnings_of(database)]
+        counters = counters_of(draft, low, high)
+        notes = [*database.notes, *_notes(draft, others, calls), *counters, *warnings_of(database)]
         return assemble(draft.chunks, draft.scanner, _meta(source, draft, calls), notes)
 
 

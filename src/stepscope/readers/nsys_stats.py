@@ -31,7 +31,7 @@ FORMAT = "nsys-stats"
 RECORD = "nsys stats --format csv --report cuda_gpu_kern_sum,cuda_api_sum,nvtx_gpu_proj_sum run.nsys-rep"
 
 HEADER = re.compile(
-    rb'^\s*"?(?:Time ?\(%\)"?,"?Total Time|Range"?,"?Style"?,"?Total Proj Time'
+    rb'^[ \t]{0,64}"?(?:Time ?\(%\)"?,"?Total Time|Range"?,"?Style"?,"?Total Proj Time'
     rb'|Total(?: Size)? \([KMGT]?i?B\)"?,"?(?:Count|Operations))',
     re.MULTILINE,
 )

@@ -1,4 +1,4 @@
-"""What an export of Nsight Systems says beside its events: processes, devices, threads, versions, counters, its own warnings."""
+"""What an export of Nsight Systems says beside its events: processes, devices, threads, versions, its own warnings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from stepscope.core.trace import NONE, DeviceProperties, Kind
+from stepscope.core.trace import NONE, DeviceProperties
 from stepscope.readers.nsys_database import Database
 from stepscope.readers.nsys_events import DEVICE_TABLES, GRAPHS, KERNELS, THREAD_MASK, Draft
 from stepscope.readers.nsys_nvtx import RANGES
@@ -22,8 +20,6 @@ MAX_DEVICES = 1024
 MAX_WARNINGS = 4
 WARNING_LENGTH = 200
 WARNING = re.compile(r"warn|error|fatal", re.IGNORECASE)
-COUNTERS = re.compile(r"^(?:GR Active|SMs? Active|SM Issue|Tensor Active|DRAM (?:Read|Write) Bandwidth)\b", re.IGNORECASE)
-MAX_COUNTERS = 8
 
 
 @dataclass(slots=True)
@@ -106,7 +102,7 @@ def devices_of(database: Database, process: int) -> tuple[DeviceProperties, ...]
     for rows in database.rows(table, 'substr("name", 1, 256)'):
         names += [name if isinstance(name, str) else "" for (name,) in rows]
     found = database.ints(table, columns)
-    seen = _cuda_numbers(database, process)
+    seen = cuda_numbers(database, process)
     devices = []
     for at, name in enumerate(names[:MAX_DEVICES]):
         row = {column: int(found[column][at]) for column in columns}
@@ -126,7 +122,7 @@ def devices_of(database: Database, process: int) -> tuple[DeviceProperties, ...]
     return tuple(chosen or devices)
 
 
-def _cuda_numbers(database: Database, process: int) -> dict[int, int]:
+def cuda_numbers(database: Database, process: int) -> dict[int, int]:
     """By the machine's number of a device, the number that this process has for it."""
     table = "TARGET_INFO_CUDA_DEVICE"
     if not database.has(table, "gpuId", "cudaId", "pid"):
@@ -134,13 +130,6 @@ def _cuda_numbers(database: Database, process: int) -> dict[int, int]:
     rows = database.ints(table, ("gpuId", "cudaId", "pid"))
     mine = rows["pid"] == process_number(process) if process != NONE else rows["pid"] >= 0
     return dict(zip(rows["gpuId"][mine].tolist(), rows["cudaId"][mine].tolist(), strict=True))
-
-
-def _used_devices(draft: Draft) -> set[int]:
-    """The machine's numbers of the devices that ran this process' kernels; none where nothing tells them."""
-    kernels = [chunk.device for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] == Kind.KERNEL]
-    used = set(np.unique(np.concatenate(kernels)).tolist()) if kernels else set()
-    return {gpu for gpu, number in _cuda_numbers(draft.database, draft.process).items() if number in used}
 
 
 def base_ns_of(database: Database) -> int:
@@ -173,29 +162,3 @@ def warnings_of(database: Database) -> list[str]:
     unique = list(dict.fromkeys(said))
     more = [f"{len(unique) - MAX_WARNINGS} more warnings of nsys are in the report"] if len(unique) > MAX_WARNINGS else []
     return [f"nsys warned: {text}" for text in unique[:MAX_WARNINGS]] + more
-
-
-def counters_of(draft: Draft, low: int, high: int) -> list[str]:
-    """Means of the devices' counters that were sampled (--gpu-metrics-devices) while they had work of this process."""
-    database = draft.database
-    if not database.has("GPU_METRICS", "timestamp", "typeId", "metricId", "value"):
-        return []
-    if not database.has("TARGET_INFO_GPU_METRICS", "typeId", "metricId", "metricName"):
-        return []
-    names: dict[tuple[int, int], str] = {}
-    for rows in database.rows("TARGET_INFO_GPU_METRICS", '"typeId", "metricId", substr("metricName", 1, 96)'):
-        names.update({(kind, metric): name for kind, metric, name in rows if isinstance(name, str) and COUNTERS.match(name)})
-    query = (
-        'SELECT "typeId", "metricId", avg("value") FROM "GPU_METRICS" WHERE "timestamp" BETWEEN ? AND ? '
-        'GROUP BY "typeId", "metricId"'
-    )
-    told, own = [], _used_devices(draft)
-    for rows in database.query(query, (low, high)):
-        for kind, metric, mean in rows:
-            # The lowest byte of a type is the device's number (exporter manual, GENERIC_EVENTS).
-            if (kind, metric) in names and isinstance(mean, float):
-                told.append((kind & 0xFF, f"{names[kind, metric].split(' [')[0]} {mean:.0f} %"))
-    told = [pair for pair in told if pair[0] in own] or told
-    devices = {device for device, _ in told}
-    words = [text if len(devices) == 1 else f"GPU {device} {text}" for device, text in told]
-    return [f"GPU metrics, mean over the recorded device work: {', '.join(words[:MAX_COUNTERS])}"] if words else []

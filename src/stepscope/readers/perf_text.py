@@ -1,9 +1,7 @@
-"""Linux perf's texts: the stacks of `perf script`, and the counters of `perf stat` (its table, and -x, CSV).
+"""Linux perf's texts: the stacks of `perf script`, and the counters of `perf stat` (perf_stat.py).
 
     python 13889 [003] 57969.605462:     250000 cpu-clock:pppH:
             24f81b take_gil+0x6b (/usr/lib/libpython3.11.so.1.0)
-
-    1385.22 msec task-clock                       #    0.503 CPUs utilized
 
 perf samples threads that run: a thread that waits is not in its stacks. Python's own functions have names there (`py::`) when the
 job runs with PYTHONPERFSUPPORT=1 (3.12 or newer).
@@ -18,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from stepscope.core.recording import Recording
-from stepscope.core.system_report import HostCounters, HostStacks, SystemReport
+from stepscope.core.system_report import HostStacks, SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.host_profile import told_of
 from stepscope.readers.host_profile_stacks import MAX_DEPTH, Call, StackCounts, StackTally, stack_tables
+from stepscope.readers.perf_stat import CLOCKS, is_stat, read_stat
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
 
@@ -35,35 +34,6 @@ SCRIPT_START = re.compile(
     rb"\d{1,12}\.\d{3,9}:[ \t]{1,40}(?:\d{1,18}[ \t]{1,40})?"
     rb"[\w:./=,@-]{1,100}:[uUkKpPhHGDST]*[^\n]{0,400}\n[ \t]{1,40}[0-9a-f]{1,16} "
 )
-STAT_START = re.compile(
-    rb"(?:^|\n)[ \t]{0,40}Performance counter stats for "
-    rb"|(?:^|\n)[\d.<][^,\n]{0,40},[^,\n]{0,20},[\w:./-]{2,60},\d{1,18},\d{1,3}\.\d\d,"
-)
-STAT_LINE = re.compile(
-    r"\s*([\d.,]{1,30}|<not (?:supported|counted)>)\s+(?:(msec|nsec|sec|ns|ms|s|Joules|MiB)\s+)?([\w:./=-]{2,80})\b.{0,400}"
-)
-STAT_TIME = re.compile(r"\s*([\d.,]{1,30})\s+(?:\+-\s+[\d.,]+\s+)?seconds (time elapsed|user|sys)\b.{0,200}")
-STAT_FOR = re.compile(r"\s*Performance counter stats for (.{1,2000}?)(?: \(\d+ runs\))?:\s*")
-NAMES = {
-    "context-switches": "context_switches",
-    "cs": "context_switches",
-    "cpu-migrations": "migrations",
-    "migrations": "migrations",
-    "page-faults": "page_faults",
-    "faults": "page_faults",
-    "major-faults": "major_faults",
-    "instructions": "instructions",
-    "cycles": "cycles",
-    "cpu-cycles": "cycles",
-    "cache-references": "cache_references",
-    "cache-misses": "cache_misses",
-    "branches": "branches",
-    "branch-instructions": "branches",
-    "branch-misses": "branch_misses",
-}
-CLOCKS = ("task-clock", "cpu-clock")
-MACHINE = re.compile(r"'(?:system wide|CPU\(s\) )")
-TO_SECONDS = {"msec": 1e-3, "ms": 1e-3, "nsec": 1e-9, "ns": 1e-9, "sec": 1.0, "s": 1.0}
 KERNEL = "[kernel"
 FAULT_CALLS = frozenset(
     {"asm_exc_page_fault", "exc_page_fault", "handle_mm_fault", "do_user_addr_fault", "page_fault", "do_page_fault"}
@@ -73,12 +43,11 @@ READ_CALLS = re.compile(
 )
 """The kernel fetches a file's pages that it did not hold."""
 INTERPRETER = re.compile(r"(?:^|/)(?:libpython[\d.]+[a-z]*\.so[\d.]*|python\d?(?:\.\d+)?)$")
-MAX_COUNTERS = 1000
 MAX_EVENTS = 64
 
 
 def is_mine(head: bytes, _name: str) -> bool:
-    return STAT_START.search(head) is not None or SCRIPT_START.search(head) is not None
+    return is_stat(head) or SCRIPT_START.search(head) is not None
 
 
 def read(sources: Sequence[Source]) -> SystemReport:
@@ -92,106 +61,7 @@ def _read(source: Source) -> SystemReport:
         start += line.encode("utf-8", "replace") + b"\n"
         if len(start) > 64 << 10:
             break
-    return _read_stat(source) if STAT_START.search(start) else _read_script(source)
-
-
-def _read_stat(source: Source) -> SystemReport:
-    lines, values = TextLines(source, max_lines=1_000_000), _Counted()
-    for line in lines:
-        values.take(line)
-    if not values.counts and values.times.get("time elapsed") is None:
-        raise FormatError(f"{source.label}: no counter in it. Record with perf stat -d -o stat.txt -p PID -- sleep 30")
-    counters = values.counters(source.label)
-    notes = list(lines.notes)
-    if values.not_counted:
-        notes.append(f"not counted here: {', '.join(sorted(values.not_counted)[:8])} (a virtual machine may not have them)")
-    if values.is_machine:
-        notes.append(
-            "of the whole machine (perf stat -a): its clock runs on idle cores too, so busy cores are not told; give -p PID"
-        )
-    recording = Recording(format="perf", paths=(source.label,), lines=_stat_lines(counters), notes=tuple(notes))
-    return SystemReport(counters=(counters,), recordings=(recording,))
-
-
-@dataclass(slots=True)
-class _Counted:
-    counts: dict[str, float] = field(default_factory=dict)
-    times: dict[str, float] = field(default_factory=dict)
-    clocks: dict[str, float] = field(default_factory=dict)
-    """Seconds on cores, by the clock that counted them."""
-    busy_cores: float | None = None
-    not_counted: set[str] = field(default_factory=set)
-    command: str | None = None
-
-    def take(self, line: str) -> None:
-        told = STAT_FOR.fullmatch(line)
-        if told is not None:
-            self.command = told[1][:200]
-            return
-        told = STAT_TIME.fullmatch(line)
-        if told is not None:
-            self.times[told[2]] = _number(told[1]) or 0.0
-            return
-        cells = line.split(",")
-        if len(cells) >= 5 and not line[:1].isspace():
-            self._put(cells[0], cells[1], cells[2])
-            if len(cells) >= 7 and cells[2] in CLOCKS and cells[6].strip() == "CPUs utilized":
-                self.busy_cores = _number(cells[5])
-            return
-        told = STAT_LINE.fullmatch(line)
-        if told is not None:
-            self._put(told[1], told[2] or "", told[3])
-
-    def _put(self, text: str, unit: str, event: str) -> None:
-        """Counters of several lines (of unlike cores, of intervals) add up."""
-        name = re.sub(r":[a-zA-Z]{1,6}$", "", event.split("/")[1] if event.count("/") >= 2 else event)
-        value = _number(text)
-        if value is None:
-            if text.startswith("<not") and len(self.not_counted) < MAX_COUNTERS:
-                self.not_counted.add(name[:80])
-        elif name in CLOCKS:
-            self.clocks[name] = self.clocks.get(name, 0.0) + value * TO_SECONDS.get(unit, 1e-3)
-        elif name in self.counts or len(self.counts) < MAX_COUNTERS:
-            self.counts[name] = self.counts.get(name, 0.0) + value
-
-    @property
-    def is_machine(self) -> bool:
-        """`perf stat -a` or -C: no process's."""
-        return self.command is not None and MACHINE.match(self.command) is not None
-
-    def counters(self, path: str) -> HostCounters:
-        known = {NAMES[name]: value for name, value in self.counts.items() if name in NAMES}
-        elapsed = self.times.get("time elapsed") or None
-        # Both clocks count the same time. Over all of a machine they count its idle cores too.
-        cpu_s = None if self.is_machine else next((self.clocks[name] for name in CLOCKS if name in self.clocks), None)
-        told = None if self.is_machine else self.busy_cores
-        return replace(
-            HostCounters(path=path, **known),  # type: ignore[arg-type]
-            command=self.command,
-            elapsed_s=elapsed,
-            cpu_s=cpu_s,
-            user_s=self.times.get("user"),
-            system_s=self.times.get("sys"),
-            busy_cores=told if elapsed is None or cpu_s is None else cpu_s / elapsed,
-            others={name: value for name, value in self.counts.items() if name not in NAMES},
-        )
-
-
-def _stat_lines(one: HostCounters) -> tuple[tuple[str, str], ...]:
-    per_s = one.switches_per_cpu_s
-    told = (
-        ("command", one.command),
-        ("elapsed", None if one.elapsed_s is None else f"{one.elapsed_s:.2f} s"),
-        ("on cores", None if one.cpu_s is None else f"{one.cpu_s:.2f} s"),
-        ("busy cores", None if one.busy_cores is None else f"{one.busy_cores:.2f}"),
-        ("instructions per cycle", None if one.instructions_per_cycle is None else f"{one.instructions_per_cycle:.2f}"),
-        ("cache misses", None if one.cache_miss_share is None else f"{one.cache_miss_share:.1%} of references"),
-        ("branch misses", None if one.branch_miss_share is None else f"{one.branch_miss_share:.1%}"),
-        ("context switches", None if per_s is None else f"{per_s:,.0f} for each second on a core"),
-        ("page faults", None if one.page_faults is None else f"{one.page_faults:,.0f}"),
-        ("major faults", None if one.major_faults is None else f"{one.major_faults:,.0f}"),
-    )
-    return tuple((name, value) for name, value in told if value is not None)
+    return read_stat(source) if is_stat(start) else _read_script(source)
 
 
 @dataclass(slots=True)
@@ -300,11 +170,3 @@ def _call(line: str) -> Call | None:
     if python != symbol and colon:
         return Call(function[:300], script, None, is_native=False)
     return Call(symbol[:300], file, None, is_native=True)
-
-
-def _number(text: str) -> float | None:
-    text = text.replace(",", "")
-    try:
-        return float(text) if len(text) <= 30 and text[:1].isdigit() else None
-    except ValueError:
-        return None

@@ -7,6 +7,7 @@ hip_api, hsa_api, rccl_api and marker_api; our own export writes the categories 
 from __future__ import annotations
 
 import re
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -15,6 +16,7 @@ from stepscope.errors import FormatError, InputError
 from stepscope.readers.categories import kind_of_category
 from stepscope.readers.kineto import Progress
 from stepscope.readers.perfetto_columns import CLOCK_SNAPSHOT, DEFAULTS, DESCRIPTOR, INTERNED, Events, columns_of
+from stepscope.readers.perfetto_processes import LEAST_SHARE, MAX_RANKS, OURS, Owners, described, listed, number_of, words_of
 from stepscope.readers.perfetto_state import ARG_NAMES, CATEGORIES, NAMES, Clocks, Sequence
 from stepscope.readers.perfetto_wire_in import Block, Packets, Value, WireError, fields, signed, varint
 from stepscope.readers.rocprof_draft import NO_HOST, NO_MARKS, Draft, copy_name, several
@@ -35,8 +37,6 @@ KINDS = {
     "gpu_sync": Kind.SYNC,
     "compile": Kind.COMPILE,
 }
-OURS = "stepscope"
-"""The category of tracks that an export of ours draws: nobody recorded them."""
 AGENT_TRACK = re.compile(r"AGENT \[(\d{1,6})\] (?:QUEUE|THREAD|STREAM) \[(\d{1,6})\]|STREAM \[(\d{1,6})\]")
 """How rocprofv3 names a device's tracks: `COMPUTE AGENT [4] QUEUE [0] (GPU)`, `COPY to AGENT [4] THREAD [1] (GPU)`."""
 MAX_TRACKS = 1 << 20
@@ -75,10 +75,39 @@ def _num_packets(head: bytes) -> int:
     return count
 
 
+def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
+    """The ranks that share the file, each with words for it, and notes; none where it is of one rank."""
+    if len(described(source)) < 2:
+        return [], []
+    reading = _Reading()
+    with suppress(WireError), closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
+        for block in Packets(blocks=blocks):
+            reading.take(block)
+            if reading.num_bad > MAX_BAD_PACKETS:
+                break
+    work = reading.draft.work()
+    least_ns = LEAST_SHARE * max((ns for ns, _ in work.values()), default=0.0)
+    ranks = [owner for owner, (ns, has_kernels) in work.items() if has_kernels and ns >= least_ns]
+    if len(ranks) < 2:
+        return [], []
+    many = len(ranks)
+    ranks = sorted(sorted(ranks, key=lambda owner: -work[owner][0])[:MAX_RANKS], key=lambda owner: (number_of(owner), owner))
+    words = words_of(ranks, reading.owners)
+    told = [
+        f"{len(ranks)} processes ran kernels, and each is read as one rank ({', '.join(words[:8])}{', ...' * (len(words) > 8)})"
+    ]
+    if many > MAX_RANKS:
+        told.append(f"{many} processes ran kernels: the {MAX_RANKS} busiest are read")
+    elif others := [owner for owner in work if owner not in ranks]:
+        little = f"no kernels, or less than {LEAST_SHARE:.0%} of the busiest one's device time"
+        told.append(f"process {listed(others)} had {little}: taken for no rank")
+    return list(zip(ranks, words, strict=True)), told
+
+
 def read(source: Source, progress: Progress | None = None) -> Trace:
-    """The Trace of one file."""
+    """The Trace of one process: of the source's part, else of the one with the most device work."""
     stream = Stream(source.path, source.offset, source.length)
-    packets, reading = Packets(blocks=stream.blocks()), _Reading()
+    packets, reading = Packets(blocks=stream.blocks()), _Reading(part=source.part)
     problem = None
     try:
         for block in packets:
@@ -103,6 +132,7 @@ class _Place:
 
     pid: int
     tid: int | None
+    owner: int
     is_ours: bool
     is_agent: bool
     version: int
@@ -115,6 +145,7 @@ class _Track:
     pid: int | None = None
     tid: int | None = None
     process: str = ""
+    uuid: int = 0
     open: list[tuple[int, str, str, dict[str, int]]] = field(default_factory=list)
     num_deep: int = 0
     place: _Place | None = None
@@ -131,6 +162,10 @@ class _Reading:
     num_unopened: int = 0
     num_ours: int = 0
     num_too_deep: int = 0
+    num_unowned: int = 0
+    part: int | None = None
+    """The process that is read alone, as `owners` numbers them; None where all are."""
+    owners: Owners = field(default_factory=Owners)
     version: int = 0
     """Of what the descriptors say so far."""
 
@@ -190,7 +225,7 @@ class _Reading:
         if track is None:
             if len(self.tracks) >= MAX_TRACKS:
                 raise WireError("too many tracks")
-            track = self.tracks[uuid] = _Track()
+            track = self.tracks[uuid] = _Track(uuid=uuid)
         return track
 
     def _event(self, events: Events, at: int, time_ns: int, sequence: Sequence) -> None:
@@ -228,6 +263,9 @@ class _Reading:
             self.num_ours += 1
             return
         kind, on_device = _kind(category)
+        if self.part is not None and place.owner != self.part:
+            self.num_unowned += on_device and place.owner == NONE
+            return
         if kind == Kind.OTHER:
             self.draft.scanner.tally.count_unknown(category[:64] or "(no category)")
         if kind == Kind.MEMCPY and category == "memory_copy":
@@ -255,7 +293,7 @@ class _Reading:
             correlation=told.get("corr_id") or told.get("correlation", NONE),
             size_bytes=_first(told, "copy_bytes", "bytes"),
             detail=self._launch(told) if kind == Kind.KERNEL else NONE,
-            owner=place.pid or NONE,
+            owner=place.owner,
         )
 
     def _launch(self, told: dict[str, int]) -> int:
@@ -269,7 +307,8 @@ class _Reading:
         process = self._process(track)
         pid = process.pid if process.pid is not None else track.pid or 0
         is_agent = AGENT_TRACK.search(track.name[:256]) is not None
-        track.place = _Place(pid, track.tid, process.process == OURS, is_agent, self.version)
+        owner = self.owners.of(pid, process.uuid if process.tid is None else 0, process.process)
+        track.place = _Place(pid, track.tid, owner, process.process == OURS, is_agent, self.version)
         if track.name and track.tid is not None:
             self.draft.scanner.thread_names[str(pid), str(track.tid)] = track.name[:256]
         return track.place
@@ -308,7 +347,11 @@ class _Reading:
                 f"{self.clocks.num_unknown} time(s) of clocks that nothing ties together were kept as they are",
             ),
             (self.num_ours, "the tracks that stepscope itself had drawn were left out"),
-            (others, several(busiest, others, "stepscope diagnose what it was made of, or record one file per rank")),
+            (
+                others,
+                several(number_of(busiest), [number_of(other) for other in others], "which had less work or no kernels"),
+            ),
+            (self.num_unowned, f"{self.num_unowned} piece(s) of device work that tell no process were left out"),
             (not len(draft), "the file has no slices"),
             (draft.counts[Kind.KERNEL] and not draft.counts[Kind.RUNTIME], NO_HOST),
             (draft.counts[Kind.KERNEL] and not draft.counts[Kind.MARK], NO_MARKS),

@@ -106,17 +106,25 @@ class Draft:
 
         Their correlation numbers, streams and devices are counted alike: read as one, a kernel would get another's launch.
         """
-        table = self._table()
-        work = table[np.isin(table[:, 2], [int(kind) for kind in DEVICE_WORK]) & (table[:, 10] != NONE)]
-        owners, place = np.unique(work[:, 10], return_inverse=True)
-        if len(owners) < 2:
+        work = self.work()
+        if len(work) < 2:
             return NONE, []
-        busiest = int(owners[np.argmax(np.bincount(place, work[:, 1].astype(np.float64)))])
+        busiest = max(work, key=lambda owner: work[owner][0])
+        table = self._table()
         kept = table[np.isin(table[:, 10], (busiest, NONE))]
         self.counts = Counter({Kind(kind): count for kind, count in zip(*_counted(kept[:, 2]), strict=True)})
         del table
         self._rows = array("q", kept.tobytes())
-        return busiest, [owner for owner in owners.tolist() if owner != busiest]
+        return busiest, [owner for owner in work if owner != busiest]
+
+    def work(self) -> dict[int, tuple[float, bool]]:
+        """By owner, the nanoseconds of its work on devices, and whether there are kernels in it."""
+        table = self._table()
+        work = table[np.isin(table[:, 2], [int(kind) for kind in DEVICE_WORK]) & (table[:, 10] != NONE)]
+        owners, place = np.unique(work[:, 10], return_inverse=True)
+        total_ns = np.bincount(place, work[:, 1].astype(np.float64), minlength=len(owners))
+        kernels = np.bincount(place, work[:, 2] == int(Kind.KERNEL), minlength=len(owners)) > 0
+        return dict(zip(owners.tolist(), zip(total_ns.tolist(), kernels.tolist(), strict=True), strict=True))
 
     def _table(self) -> Int64:
         return np.frombuffer(self._rows, np.int64).reshape(-1, WIDTH) if self._rows else np.empty((0, WIDTH), np.int64)

@@ -12,11 +12,11 @@ from contextlib import closing
 from stepscope.core.trace import Trace
 from stepscope.errors import FormatError
 from stepscope.readers import cache
+from stepscope.readers.container_log import opened
 from stepscope.readers.formats import BY_NAME as FORMATS
 from stepscope.readers.kineto import WANTED, Progress, read_kineto
 from stepscope.readers.nccl_log import is_log_text
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
 from stepscope.readers.tar import is_header
 
 MIN_CACHED_BYTES = 8 << 20
@@ -35,7 +35,6 @@ BY_MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"FEA1", "a Feather file", WANTED),
     (b"PK\x03\x04", "a zip archive (or something torch.save wrote)", "Unpack it, or pack the traces as a tar."),
     (b"\xfd7zXZ\x00", "xz-compressed", "Decompress it first (xz -d), or compress with gzip or zstd."),
-    (b"BZh", "bzip2-compressed", "Decompress it first (bunzip2), or compress with gzip or zstd."),
     (b"\x04\x22\x4d\x18", "lz4-compressed", "Decompress it first (lz4 -d), or compress with gzip or zstd."),
     (b"\x7fELF", "a program", WANTED),
     (b"\x89PNG", "a picture", WANTED),
@@ -92,7 +91,7 @@ def refuse_unknown(source: Source) -> None:
 
 def _head(source: Source) -> bytes:
     """The first bytes of the text, decompressed."""
-    with closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
+    with closing(opened(source).blocks()) as blocks:
         return next(blocks, b"")[:HEAD_BYTES]
 
 

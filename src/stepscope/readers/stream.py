@@ -5,6 +5,7 @@ What a file is follows from its first bytes, not its name.
 
 from __future__ import annotations
 
+import bz2
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,10 @@ MAX_WINDOW_BYTES = 128 << 20
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+BZIP2_MAGIC = b"BZh"
 GZIP_WINDOW = 31
+BZIP2_BYTES = 8 << 10
+"""Fed at a time of bzip2's: what is lost to damage is at most what these expand to."""
 SALVAGE_BYTES = 64
 """Fed at a time where the data is damaged: what is lost is at most what these expand to."""
 GZIP_ERRORS = (zlib.error, cast("type[Exception]", zlib_ng.error))
@@ -57,6 +61,8 @@ class Stream:
                 yield from _ahead(self._guarded(self._gzip(file)))
             elif head == ZSTD_MAGIC:
                 yield from _ahead(self._guarded(self._zstd(file)))
+            elif head[:3] == BZIP2_MAGIC and head[3:].isdigit():
+                yield from _ahead(self._guarded(self._bzip2(file)))
             else:
                 yield from self._plain(file)
 
@@ -141,6 +147,28 @@ class Stream:
             if not parts:
                 return
             yield b"".join(parts)
+
+    def _bzip2(self, file: BinaryIO) -> Iterator[bytes]:
+        """Every stream of the file; damage ends it with the blocks before."""
+        engine, packed = bz2.BZ2Decompressor(), self._read(file, BZIP2_BYTES)
+        while packed or not (engine.eof or engine.needs_input):
+            try:
+                text = engine.decompress(packed, BLOCK_BYTES)
+            except (OSError, ValueError) as problem:
+                self.problem = f"the bzip2 data is damaged ({problem})"
+                return
+            if text:
+                yield text
+            packed = engine.unused_data if engine.eof else b""
+            if not packed and (engine.eof or engine.needs_input):
+                packed = self._read(file, BZIP2_BYTES)
+            if engine.eof and packed:
+                if not BZIP2_MAGIC.startswith(packed[: len(BZIP2_MAGIC)]):
+                    self.problem = "bytes after the end of the bzip2 data were left out"
+                    return
+                engine = bz2.BZ2Decompressor()
+        if not engine.eof:
+            self.problem = self.problem or "the bzip2 data ends before its end mark"
 
     def _guarded(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+from stepscope.readers.container_log import opened
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
 
 MAX_LINE_BYTES = 64 << 10
 """A stack of a thousand calls is below it."""
@@ -24,7 +24,7 @@ class TextLines:
         self.notes: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
-        stream = Stream(self._source.path, self._source.offset, self._source.length)
+        stream = opened(self._source)
         with closing(stream.blocks()) as blocks:
             for number, line in enumerate(self._lines(blocks)):
                 if number >= self._max_lines:

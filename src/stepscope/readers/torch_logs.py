@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from stepscope.core.compiler_report import CompilerReport
 from stepscope.errors import FormatError
+from stepscope.readers.container_log import opened
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
 from stepscope.readers.torch_logs_breaks import FILE, MAX_LINES, break_of, is_break
 from stepscope.readers.torch_logs_draft import MAX_NAME, CompileDraft, Draft, Writer
 from stepscope.readers.torch_logs_words import with_recording
@@ -40,6 +40,8 @@ MINE = re.compile(
     ).encode(),
     re.MULTILINE,
 )
+MINE_MARKS = (b"__recompiles", b"__graph_breaks", b"__perf_hints", b"torch._dynamo hit config.")
+"""One of them is in whatever MINE finds; they are sought faster."""
 RANK = re.compile(r"\[rank(\d{1,6})\]:")
 COLOR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 RECOMPILING = re.compile(r"Recompiling function (.{1,300}?) in (.{1,400}:\d{1,9})\s*")
@@ -50,7 +52,12 @@ FAILURE = re.compile(r"\s+- (.*)")
 
 
 def is_mine(head: bytes, _name: str) -> bool:
-    return MINE.search(head) is not None
+    return is_in(head)
+
+
+def is_in(text: bytes) -> bool:
+    """Whether a line of the compiler's is somewhere in a text."""
+    return any(mark in text for mark in MINE_MARKS) and MINE.search(text) is not None
 
 
 @dataclass(slots=True)
@@ -181,7 +188,7 @@ def read(sources: Sequence[Source]) -> CompilerReport:
     """All logs of one job, joined."""
     draft, notes = Draft(), list[str]()
     for source in sources:
-        before, stream, reading = draft.num_lines, Stream(source.path, source.offset, source.length), _Reading(draft)
+        before, stream, reading = draft.num_lines, opened(source), _Reading(draft)
         with closing(stream.blocks()) as blocks:
             for line, is_whole in lines_of(blocks, MAX_LINE_BYTES):
                 draft.left_out["ends of long lines"] += not is_whole

@@ -20,6 +20,8 @@ from stepscope.readers.training_lines import NUMBER, bars, number
 
 NAME = "Hugging Face Trainer"
 SIGN = re.compile(rb"\{'(?:train_runtime|eval_runtime)': '?[\d.]|\{'(?:loss|eval_loss)': [^{}\n]{1,400}'epoch': '?[\d.]")
+SIGN_MARKS = (b"{'train_runtime'", b"{'eval_runtime'", b"{'loss'", b"{'eval_loss'")
+"""One of them is in whatever SIGN finds; they are sought faster."""
 MARKS = ("'epoch': ", "'train_runtime': ", "%|")
 PAIR = re.compile(rf"'([\w/]{{1,80}})': '?({NUMBER}|nan|inf)'?(?=[,}}])")
 WRITER = re.compile(r"(?:\[[\w ]{1,20}\]:?)?")

@@ -6,9 +6,13 @@ import math
 import re
 from collections.abc import Iterator
 from datetime import date
+from itertools import islice
+from typing import TypeVar
 
 MAX_LINE_BYTES = 8192
 """A line of Megatron with every metric it has is below 2 KiB."""
+BATCH_LINES = 256
+Line = TypeVar("Line")
 MAX_MS = 1e10
 """Longer than a hundred days is no time of a step."""
 MAX_RANKS = 1 << 20
@@ -42,6 +46,12 @@ def text_lines(blocks: Iterator[bytes]) -> Iterator[tuple[str, bool]]:
             rest, is_whole = part[:MAX_LINE_BYTES], len(part) <= MAX_LINE_BYTES
     if rest:
         yield _text(rest), is_whole
+
+
+def batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    """Some lines at a time: whether any of them has a mark is found faster in all of them together."""
+    while batch := list(islice(lines, BATCH_LINES)):
+        yield batch
 
 
 def _text(line: bytes) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import closing
+from types import ModuleType
 from typing import Protocol
 
 from stepscope.core.training_log import FrameworkLog, TrainingLog
@@ -22,9 +23,9 @@ from stepscope.readers import (
     training_nanotron,
     training_torchtitan,
 )
+from stepscope.readers.container_log import opened
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
-from stepscope.readers.training_lines import text_lines
+from stepscope.readers.training_lines import batches, text_lines
 from stepscope.readers.training_words import recordings_of
 
 FRAMEWORKS = (
@@ -53,9 +54,21 @@ class Drafted(Protocol):
 
 def is_mine(head: bytes, name: str) -> bool:
     """Whether a line in the first bytes is one that a framework writes, with its numbers."""
-    if b"\0" in head[:4096] or JSON_START.match(head) or name.lower().endswith(NOT_A_LOG):
-        return False
-    return any(framework.SIGN.search(head) for framework in FRAMEWORKS)
+    return may_be_log(head, name) and is_in(head)
+
+
+def may_be_log(head: bytes, name: str) -> bool:
+    """Neither data nor JSON, nor words about logs."""
+    return not (b"\0" in head[:4096] or JSON_START.match(head) or name.lower().endswith(NOT_A_LOG))
+
+
+def is_in(text: bytes) -> bool:
+    """Whether a line of a framework's is somewhere in a text."""
+    return any(_has_mark(each, text) and each.SIGN.search(text) is not None for each in FRAMEWORKS)
+
+
+def _has_mark(framework: ModuleType, text: bytes) -> bool:
+    return any(mark in text for mark in framework.SIGN_MARKS)
 
 
 def read(sources: Sequence[Source]) -> TrainingLog:
@@ -72,16 +85,20 @@ def read(sources: Sequence[Source]) -> TrainingLog:
 
 
 def _read_one(source: Source, notes: list[str]) -> list[FrameworkLog]:
-    stream = Stream(source.path, source.offset, source.length)
+    stream = opened(source)
     drafts: list[tuple[tuple[str, ...], Drafted]] = [(framework.MARKS, framework.Draft()) for framework in FRAMEWORKS]
     num_cut = num_lines = 0
     with closing(stream.blocks()) as blocks:
-        for line, is_whole in text_lines(blocks):
-            num_lines += 1
-            num_cut += not is_whole
-            for marks, draft in drafts:
-                if draft.is_open or any(mark in line for mark in marks):
-                    draft.take(line)
+        for batch in batches(text_lines(blocks)):
+            num_lines += len(batch)
+            num_cut += sum(not is_whole for _, is_whole in batch)
+            text = "\n".join(line for line, _ in batch)
+            # One without a mark in any of these lines has nothing to open it.
+            called = [(marks, draft) for marks, draft in drafts if draft.is_open or any(mark in text for mark in marks)]
+            for line, _ in batch if called else ():
+                for marks, draft in called:
+                    if draft.is_open or any(mark in line for mark in marks):
+                        draft.take(line)
     if stream.problem:
         notes.append(f"{source.label}: {stream.problem}")
     if num_cut:

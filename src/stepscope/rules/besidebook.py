@@ -34,6 +34,7 @@ from stepscope.rules import (
     thread_oversubscription,
     throttled_gpu,
     uncoalesced_access,
+    untuned_convolution,
 )
 
 BESIDE_RULES: tuple[ModuleType, ...] = (
@@ -56,6 +57,7 @@ BESIDE_RULES: tuple[ModuleType, ...] = (
     thread_oversubscription,
     throttled_gpu,
     uncoalesced_access,
+    untuned_convolution,
 )
 
 

@@ -9,6 +9,7 @@ from stepscope.analyses.places import Stacks, stacks_of
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.survey import Survey
 from stepscope.core.facts import RankFacts, Replayed
+from stepscope.core.find_db import SearchedConvolutions
 from stepscope.core.run import Known
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.host_graph import build_on_host, fit_on_host
@@ -37,6 +38,8 @@ class Case:
     """The step that gains are measured against: the replayed one."""
     known: Known | None = None
     """What the run's folder tells beside the trace."""
+    searched: SearchedConvolutions | None = None
+    """What MIOpen's find-db tells, where one was given beside the trace."""
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
     _stacks: list[Stacks | None] = field(default_factory=list, repr=False, compare=False)
 
@@ -64,7 +67,13 @@ class Case:
         return self.pitch_ns / max(after, 1.0)
 
 
-def case_of(found: Survey, rank: int, step_ns: int | None, known: Known | None = None) -> Case:
+def case_of(
+    found: Survey,
+    rank: int,
+    step_ns: int | None,
+    known: Known | None = None,
+    searched: SearchedConvolutions | None = None,
+) -> Case:
     """Measure the rank and replay its steps."""
     facts = measure_rank(found, rank, step_ns)
     graph = build(found.trace, found.links, found.cut, found.host, found.collective)
@@ -93,4 +102,5 @@ def case_of(found: Survey, rank: int, step_ns: int | None, known: Known | None =
         paced_by_loader=starved,
         pitch_ns=fitted.pitch_ns,
         known=known,
+        searched=searched,
     )

@@ -13,6 +13,7 @@ from stepscope.core.beside import Beside
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.comms import Ledger
 from stepscope.core.facts import Facts, RankFacts
+from stepscope.core.find_db import SearchedConvolutions, together_of
 from stepscope.core.nccl import NcclLog
 from stepscope.core.run import Known, RunFacts
 from stepscope.core.trace import Trace, TraceMeta
@@ -75,13 +76,14 @@ def measure_file(
     *,
     keep: bool = False,
     hardware: Calibrated | None = None,
+    searched: SearchedConvolutions | None = None,
 ) -> Measured:
     """One rank's facts. A file that cannot be read is a result too: the other ranks go on."""
     try:
         trace = read_trace(source, use_cache=use_cache, progress=progress)
     except StepscopeError as problem:
         return Measured(problem=str(problem))
-    case = _case(trace, trace.meta.rank or 0, step_ns, source.known, hardware)
+    case = _case(trace, trace.meta.rank or 0, step_ns, source.known, hardware, searched)
     ledger = ledger_of(case.survey, case.facts.rank)
     return Measured(
         meta=trace.meta,
@@ -93,11 +95,18 @@ def measure_file(
     )
 
 
-def _case(trace: Trace, rank: int, step_ns: int | None, known: Known | None, hardware: Calibrated | None) -> Case:
+def _case(
+    trace: Trace,
+    rank: int,
+    step_ns: int | None,
+    known: Known | None,
+    hardware: Calibrated | None,
+    searched: SearchedConvolutions | None,
+) -> Case:
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
     measured = hardware if hardware is not None and device is not None and hardware.is_of(device.name) else None
-    return case_of(survey(trace, spec, measured), rank, step_ns, known)
+    return case_of(survey(trace, spec, measured), rank, step_ns, known, searched)
 
 
 def measure_job(
@@ -129,7 +138,8 @@ def measure_job(
         is_logged, unfit = _fits(sources[0], logged, use_cache)
         step_ns = logged if is_logged else None
     found: dict[int, Measured] = {}
-    for number, measured in _measured(sources, workers, step_ns, use_cache, read_progress, hardware):
+    searched = None if beside is None or beside.kernels is None else together_of(beside.kernels.find_dbs)
+    for number, measured in _measured(sources, workers, step_ns, use_cache, read_progress, hardware, searched):
         found[number] = measured
         if progress is not None:
             progress(len(found), len(sources))
@@ -142,7 +152,7 @@ def measure_job(
     ranks, notes = assign_ranks([r.meta for r in good if r.meta is not None])
     used = [source for source, r in zip(sources, results, strict=True) if r.facts is not None and r.meta is not None]
     nccl = read_nccl_logs(logs) if logs else None
-    together = _together(used, good, ranks, step_ns, use_cache, nccl, hardware)
+    together = _together(used, good, ranks, step_ns, use_cache, nccl, hardware, searched)
     waits = {} if together is None else together.facts
     rows = [
         (waits.get(rank, replace(r.facts, rank=rank)), r.judgement or Judgement())
@@ -219,6 +229,7 @@ def _together(
     use_cache: bool,
     nccl: NcclLog | None,
     hardware: Calibrated | None,
+    searched: SearchedConvolutions | None,
 ) -> Together | None:
     """What the ranks say together; a trace is read again for each rank that is replayed."""
     ledgers = [replace(r.ledger, rank=rank) for r, rank in zip(good, ranks, strict=True) if r.ledger is not None]
@@ -233,9 +244,10 @@ def _together(
     def case(rank: int) -> Case | None:
         survey_of_rank = kept[rank]
         if survey_of_rank is not None:
-            return case_of(survey_of_rank, rank, None, source_of[rank].known)
+            return case_of(survey_of_rank, rank, None, source_of[rank].known, searched)
         try:
-            return _case(read_trace(source_of[rank], use_cache=use_cache), rank, None, source_of[rank].known, hardware)
+            trace = read_trace(source_of[rank], use_cache=use_cache)
+            return _case(trace, rank, None, source_of[rank].known, hardware, searched)
         except StepscopeError as problem:
             # A worker of a cluster could read it; this machine cannot, or no more.
             unread.append(f"rank {rank} could not be read again to be replayed with the others: {problem}")
@@ -252,14 +264,16 @@ def _measured(
     use_cache: bool,
     read_progress: Callable[[int], None] | None,
     hardware: Calibrated | None,
+    searched: SearchedConvolutions | None,
 ) -> Iterator[tuple[int, Measured]]:
     """The number of each source and what was measured, in the order they finish."""
     if workers is None:
         for number, source in enumerate(sources):
             keep = len(sources) == 1
-            yield number, measure_file(source, step_ns, use_cache, read_progress, keep=keep, hardware=hardware)
+            found = measure_file(source, step_ns, use_cache, read_progress, keep=keep, hardware=hardware, searched=searched)
+            yield number, found
         return
-    measure = partial(measure_file, step_ns=step_ns, use_cache=use_cache, hardware=hardware)
+    measure = partial(measure_file, step_ns=step_ns, use_cache=use_cache, hardware=hardware, searched=searched)
     for number, result in run_tasks(workers, measure, sources):
         if isinstance(result, DiedError):
             words = "the worker that read it died, and again when it was tried anew, most likely for lack of memory"

@@ -24,6 +24,7 @@ from stepscope.rules import (
     memory_pressure,
     thread_oversubscription,
     unfused_attention,
+    untuned_convolution,
     unused_parameter_scan,
 )
 
@@ -83,6 +84,26 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         debug_mode,
         "Anomaly mode is on: every operator of the backward pass is checked.",
         "remove torch.autograd.set_detect_anomaly(True) and detect_anomaly()",
+    ),
+    said.MIOPEN_NAIVE: (
+        untuned_convolution,
+        "MIOpen computes convolutions with its naive kernel: it found nothing faster, or looked for nothing else.",
+        untuned_convolution.MIOPEN_SEARCH,
+    ),
+    said.MIOPEN_LEFT_OUT: (
+        untuned_convolution,
+        "MIOpen searched, and left out solvers for want of workspace: one wants {0:,} bytes, and was given {1:,}.",
+        "search once with torch.backends.cudnn.benchmark = True, or MIOPEN_FIND_MODE=NORMAL: all get the workspace they ask for",
+    ),
+    said.MIOPEN_FAST: (
+        untuned_convolution,
+        "MIOPEN_FIND_MODE is FAST: the solver of a convolution that the find-db lacks is guessed.",
+        "run once with MIOPEN_FIND_MODE=NORMAL: the find-db keeps what it finds, and FAST then takes that",
+    ),
+    said.MIOPEN_NO_PARAMETERS: (
+        untuned_convolution,
+        "MIOpen could not read a database that it comes with: its solvers may run with parameters that nobody tuned.",
+        "install MIOpen whole, or tune once: MIOPEN_FIND_ENFORCE=SEARCH, for minutes or hours; MIOpen keeps what it finds",
     ),
 }
 """By what was said: the rule, a summary and an action, in which {0} is the first number of the line. What is not here is told in

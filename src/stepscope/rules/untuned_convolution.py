@@ -7,31 +7,41 @@ Why it costs: without benchmarking cuDNN picks an algorithm by rule of thumb. Th
 convolutions in five types and layouts on an H200 the forward pass gained nothing, all of them together 5 %, single gradients
 (depthwise, 1 x 1 over large images) two or three times. Hence a range that begins at nothing.
 
-On ROCm the same flag makes MIOpen search, and keep what it finds in its find-db; without it MIOpen takes what the find-db it came
-with holds, or guesses. What a search gains there was not measured: the rule says that it was not tried, and promises nothing.
+On ROCm the same flag makes MIOpen try every solver and keep their times in its find-db; without it MIOpen takes what the find-db
+holds, or searches among fewer. What a search gains there was not measured: without the find-db the rule says that it was not
+tried, and promises nothing. With it beside the trace, the time of a convolution that runs another solver than the fastest is
+scaled by the two solvers' times: derived, not measured in this run, and so the range begins at nothing. Convolutions that fit
+several entries, whose kernels fit several solvers, or that take over four times as long or short as the find-db tells, get no
+figure.
 
-Evidence it needs: shapes and arguments (`record_shapes=True`).
+Evidence it needs: shapes and arguments (`record_shapes=True`). On ROCm, MIOpen's find-db of the same device
+(`~/.config/miopen/*.ufdb.txt`), given beside the trace; alone it tells for which convolutions nothing was found but a naive
+kernel, or one for any size.
 
 What to do: `torch.backends.cudnn.benchmark = True` where shapes hold still: the first step of each shape tries every algorithm.
-Leave it off where shapes change, each new one costs that again. Another algorithm rounds differently.
+Leave it off where shapes change, each new one costs that again. Another algorithm rounds differently. On ROCm a full search
+without that line is `MIOPEN_FIND_MODE=NORMAL`; `MIOPEN_FIND_ENFORCE=SEARCH` tunes the solvers too, once, for minutes or hours.
 
 Example: twelve convolutions in TF32 and channels_last, forward and backward: 7.6 ms, 6.8 ms with benchmark on; in NCHW nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepscope.analyses.roofs import Roofs
+from stepscope.core.beside import Advice, Beside
+from stepscope.core.find_db import Searched, SearchedConvolutions, together_of
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal, Remark
 from stepscope.rules.rates import matrix_ns
+from stepscope.rules.searched_convolutions import LookedUp, Used, look_up
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import flag_at
 
@@ -49,6 +59,14 @@ class Policy:
     """Of their time, with the algorithm chosen by trial: what twelve of them took on an H200."""
     best: float = 0.4
     """Of its time, for one convolution: the largest gain measured, 0.34 to 0.48."""
+    least_slower: float = 1.1
+    """Time of a solver over the fastest's, from which they differ: MIOpen times five launches."""
+    most_unlike: float = 4.0
+    """Between a kernel's time in the trace and in the find-db, either way, beyond which they are not of one device or state. Some
+    versions of MIOpen write 0.4 of the time, for all solvers alike."""
+    least_generic_share: float = 0.05
+    """Of the time of a find-db's convolutions, in those without a solver made for them, from which there is a word to say."""
+    most_evidence: int = 4
 
 
 POLICY = Policy()
@@ -63,6 +81,14 @@ MIOPEN_FLAG_AT = {
 MIOPEN_ACTION = (
     "Try torch.backends.cudnn.benchmark = True: the first step of each shape searches, and MIOpen's find-db keeps what it found."
 )
+MIOPEN_READS = (
+    "see that the job reads this find-db (the same user or MIOPEN_USER_DB_PATH, the same version of MIOpen), has the memory for"
+    " the workspace, and that no MIOPEN_DEBUG_CONV_ variable leaves solvers out"
+)
+MIOPEN_SEARCH = (
+    "search again in full, with no MIOPEN_DEBUG_CONV_ variable set: torch.backends.cudnn.benchmark = True"
+    " or MIOPEN_FIND_MODE=NORMAL, and MIOPEN_FIND_ENFORCE=SEARCH to tune too. Where that lists no more, try channels_last"
+)
 PRECISIONS = ("bf16", "fp16", "tf32")
 
 
@@ -72,6 +98,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     if graph is None or case.pitch_ns is None:
         return None
     table = case.table
+    looked = None if case.searched is None else look_up(graph, table, case.searched)
+    if looked is not None and case.searched is not None:
+        return _by_find_db(case, graph, looked, case.searched)
     convolutions = table.of_category("convolution")
     if roofs is None or not case.survey.trace.meta.has_shapes:
         much = per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.pitch_ns
@@ -101,6 +130,111 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         hopeful=_at(slow, np.maximum(reach, POLICY.best * graph.task_ns)),
         changes_numerics=True,
     )
+
+
+def _by_find_db(case: Case, graph: Graph, looked: LookedUp, searched: SearchedConvolutions) -> Proposal | Remark | None:
+    """Those that run a slower solver than the find-db lists; where that cannot be told, or promises nothing, a remark."""
+    assert case.pitch_ns is not None
+    least_ms = POLICY.least_share * case.pitch_ns / 1e6
+    slower = [one for one in looked.used if one.slower >= POLICY.least_slower]
+    alike = [one for one in slower if _is_alike(one, graph.num_steps)]
+    if looked.is_deterministic or sum(one.step_ms * (1 - 1 / one.slower) for one in alike) < least_ms:
+        return _remark(graph, looked, slower, alike, least_ms)
+    times = graph.task_ns.astype(np.float64)
+    chosen = np.zeros(len(times), np.bool_)
+    for one in alike:
+        chosen |= one.tasks
+        times = np.where(one.tasks, times / one.slower, times)
+    spent_ms = sum(one.step_ms for one in alike)
+    paths = ", ".join(searched.paths[:2])
+    rest = len(alike) - POLICY.most_evidence
+    on = _flags(case.table, MIOPEN_FLAG_AT) == {True}
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's find-db has (gain derived from it).",
+        action=f"benchmark was on: {MIOPEN_READS}" if on else f"torch.backends.cudnn.benchmark = True, or {MIOPEN_READS}",
+        evidence=(
+            *(_used_words(one, graph.num_steps) for one in alike[: POLICY.most_evidence]),
+            *([f"and {rest} more"] if rest > 0 else []),
+            f"derived from {paths}: these kernels' time, scaled by the two solvers' times there; not measured in this run",
+            *_left_out(graph, looked),
+        ),
+        change=_at(chosen, times),
+        cautious=lambda before: before,
+        changes_numerics=True,
+    )
+
+
+def _is_alike(one: Used, steps: int) -> bool:
+    """Whether the kernels take about as long as the find-db tells of their solver."""
+    ratio = one.per_call_ms(steps) / one.solver.time_ms
+    return 1 / POLICY.most_unlike <= ratio <= POLICY.most_unlike
+
+
+def _used_words(one: Used, steps: int) -> str:
+    best, called = one.searched.best, one.per_call_ms(steps)
+    workspace = f" with {best.workspace_bytes / 1e6:,.1f} MB of workspace" if best.workspace_bytes else ""
+    now = f"{one.step_ms:.2f} ms a step by {one.solver.name} ({called:.3f} ms a call, {one.solver.time_ms:.3f} in the find-db)"
+    return f"{one.searched.problem.words}: {now}; {best.name} takes {best.time_ms:.3f} there{workspace}, 1/{one.slower:.1f}"
+
+
+def _remark(graph: Graph, looked: LookedUp, slower: Sequence[Used], alike: Sequence[Used], least_ms: float) -> Remark | None:
+    told = []
+    unlike = [one for one in slower if one not in alike]
+    spent_ms = sum(one.step_ms for one in slower)
+    if looked.is_deterministic and spent_ms >= least_ms:
+        words = f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's find-db has"
+        told.append(f"{words}; deterministic ones were asked for, which leaves solvers out: no gain is promised.")
+    elif sum(one.step_ms for one in unlike) >= least_ms:
+        words = f"{len(unlike)} convolutions take over {POLICY.most_unlike:.0f} times as long or short as the find-db tells"
+        told.append(f"{words}: is it of this device, at these clocks? No gain is promised by it.")
+    if per_step_ms(graph, looked.lost) >= least_ms:
+        told += [f"{line[0].upper()}{line[1:]}." for line in _left_out(graph, looked)]
+        told += [MIOPEN_ACTION] if looked.missing else []
+    return Remark(code=CODE, text=" ".join(told)) if told else None
+
+
+def _left_out(graph: Graph, looked: LookedUp) -> Iterator[str]:
+    num, lost_ms = looked.num_problems, per_step_ms(graph, looked.lost)
+    if looked.missing:
+        words = f"{len(looked.missing)} of {num} convolutions are not in the find-db, such as {looked.missing[0].words}"
+        yield f"{words}: MIOpen has not searched for them"
+    if looked.unsure:
+        yield f"{len(looked.unsure)} of {num} fit several of its entries or solvers, or kernels of none, and were not judged"
+    if looked.missing or looked.unsure:
+        yield f"these take {lost_ms:.1f} ms a step"
+
+
+def advise(beside: Beside) -> Advice | None:
+    """Convolutions of a user's find-db that MIOpen found no solver for but a naive one, or one for any size."""
+    files = () if beside.kernels is None else tuple(file for file in beside.kernels.find_dbs if not file.is_system)
+    whole = together_of(files)
+    if whole is None:
+        return None
+    searched = [one for layouts in whole.by_sizes.values() for one in layouts]
+    poor = sorted((one for one in searched if one.is_generic), key=lambda one: -one.best.time_ms)
+    share = sum(one.best.time_ms for one in poor) / sum(one.best.time_ms for one in searched)
+    if share < POLICY.least_generic_share:
+        return None
+    naive = sum(one.best.is_naive for one in poor)
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"For {len(poor):,} of {len(searched):,} convolutions MIOpen's find-db has no solver made for them:"
+        f" the naive kernel is the fastest of {naive:,}, one for any size of {len(poor) - naive:,}.",
+        action=f"move the file away and {MIOPEN_SEARCH}",
+        evidence=tuple(_poor_words(one, whole) for one in poor[: POLICY.most_evidence]),
+        weight=share,
+        weight_of="the time of the find-db's convolutions, each once",
+    )
+
+
+def _poor_words(one: Searched, whole: SearchedConvolutions) -> str:
+    words = f"{one.problem.words}: {one.best.name} takes {one.best.time_ms:.3f} ms, the fastest of {len(one.solvers)}"
+    others = [each for each in whole.by_sizes[one.problem.sizes] if each.best.time_ms * POLICY.least_slower <= one.best.time_ms]
+    other = min(others, key=lambda each: each.best.time_ms, default=None)
+    return words if other is None else f"{words}; in {other.problem.layout} {other.best.name} takes {other.best.time_ms:.3f} ms"
 
 
 def _reach_ns(table: TaskTable, roofs: Roofs, convolutions: Bool) -> Float64:
