@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from stepscope.readers.source import Source
+from stepscope.rules import job as jobs
+from tests.shared_data import DEMO, SHARED
 
 Golden = Callable[[Path, str], None]
+MOST_KEPT = 12
+
+# A busy machine is slow; that is no fault of what is tested.
+settings.register_profile("stepscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("stepscope")
+
+# Where a shell runs the tests in the background, Ctrl-C is ignored, and so it would be in every job that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,3 +43,32 @@ def check_golden(request: pytest.FixtureRequest) -> Golden:
         assert text == path.read_text(encoding="utf-8")
 
     return check
+
+
+_measured: OrderedDict[tuple[Any, ...], jobs.Job] = OrderedDict()
+
+
+@pytest.fixture(scope="module")
+def measured_once() -> Iterator[None]:
+    """The demo and the shared traces are measured once by each test process: for tests of what is done with the figures.
+
+    Not for tests that measure the same files twice to see that it comes to the same.
+    """
+    measure = jobs.measure_job
+
+    def measure_once(sources: Sequence[Source], **options: Any) -> jobs.Job:
+        shared = all(source.path == DEMO or SHARED in Path(str(source.path)).parents for source in sources)
+        plain = not any(options.get(name) for name in ("logs", "beside", "run", "hardware", "use_cache"))
+        if not shared or not plain:
+            return measure(sources, **options)
+        key = (tuple(sources), options.get("step_ns"))
+        if key not in _measured:
+            _measured[key] = measure(sources, **options)
+        _measured.move_to_end(key)
+        while len(_measured) > MOST_KEPT:
+            _measured.popitem(last=False)
+        return _measured[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "measure_job", measure_once)
+        yield

@@ -31,6 +31,12 @@ def train(num, at_step=None, pause_s=0.002):
 """
 """A loop that knows nothing of us; what a test adds follows it."""
 
+BARE = """
+import os, signal, sys, time
+import torch
+"""
+"""For a job that never steps: the first optimizer imports torch._dynamo, which takes as long as torch itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
@@ -55,9 +61,9 @@ def environment(**more: str) -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RANK")}, **quiet, **more}
 
 
-def script(folder: Path, text: str, name: str = "train.py") -> Path:
+def script(folder: Path, text: str, name: str = "train.py", *, before: str = LOOP) -> Path:
     path = folder / name
-    path.write_text(LOOP + text, encoding="utf-8")
+    path.write_text(before + text, encoding="utf-8")
     return path
 
 

@@ -97,6 +97,12 @@ def test_loader_notes_take_the_size_from_a_batch_sampler() -> None:
     assert knobs.loader_notes(loader(batch_sampler=sampler))["batch_size"] == 3
 
 
+def test_the_iterator_of_a_loader_that_nobody_keeps_tells_its_batch_size() -> None:
+    notes = knobs.loader_iter_notes(iter(loader(batch_size=3)))
+    assert (notes["batch_size"], notes["dataset"]) == (3, "TensorDataset")
+    assert knobs.loader_iter_notes(iter(loader(batch_size=None)))["batch_size"] is None
+
+
 def test_loader_notes_of_something_else_are_nones() -> None:
     assert knobs.loader_notes(SimpleNamespace())["num_workers"] is None
 

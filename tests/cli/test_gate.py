@@ -25,6 +25,8 @@ from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, ROOT, needs_shared, shared_traces
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 CODES = ("serial-loader", "memory-growth")
 NAMES = known_names(CODES)
 

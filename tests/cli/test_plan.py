@@ -24,6 +24,8 @@ from stepscope.planner.rows import predict
 from tests.readers.test_hardware_file import told as hardware_told
 from tests.shared_data import DEMO, SHARED, needs_shared
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 SMALL = ("--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "8192", "--global-batch", "16")
 KEYS = {
     "schema", "job", "best", "layouts", "pareto", "counts", "explained", "budget", "what_ifs", "scaling", "largest", "smallest",
