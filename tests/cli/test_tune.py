@@ -211,6 +211,27 @@ def test_sigterm_ends_it_as_ctrl_c_does(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_knob_that_cannot_take_effect_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_up: None
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    words = ["--trials", "2", "--no-verify", "--out", str(tmp_path / "out"), "--format", "json", "--", sys.executable, "train.py"]
+    assert tune.run(parse("--knob", "num_workers=2,3", "--knob", "tf32=on,off", *words)) == tune.UNPROVEN_CODE
+    told = json.loads(capsys.readouterr().out)
+    assert [knob["name"] for knob in told["knobs"]] == ["num_workers"]
+    assert "tf32 was left out of the search" in told["notes"][0]
+    with pytest.raises(UsageError, match="nothing to search: tf32 cannot take effect"):
+        tune.run(parse("--knob", "tf32=on,off", *words))
+
+
+def test_the_division_of_a_budget_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], made_up: None) -> None:
+    assert searched(tmp_path, "--budget", "1000", "--format", "json") == tune.PROVEN_CODE
+    said = capsys.readouterr()
+    budget = json.loads(said.out)["budget"]
+    assert (budget["total_s"], budget["rounds_kept"], budget["kept_for_proof_s"]) == (1000, 3, 15)
+    assert "of the budget of 1000 s, 15 s are kept for the check and the proof" in said.err
+
+
 def test_a_job_that_leaves_by_itself_is_no_signal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run_trial(*_words: Any, **_options: Any) -> Trial:
         raise SystemExit(3)

@@ -170,7 +170,7 @@ def test_a_gain_that_changes_the_numbers_fails_unless_allowed(
         return replace(made, numerics=rows)
 
     faked(other)
-    words = ["--apply", "tf32=true", "--check"]
+    words = ["--apply", "amp=bf16", "--check"]
     assert run(*words, "--out", str(tmp_path / "a"), "--", sys.executable, "t.py") == 1
     assert "the loss differs from step 5 on" in " ".join(capsys.readouterr().out.split())
     assert run(*words, "--allow", "numerics", "--out", str(tmp_path / "b"), "--", sys.executable, "t.py") == 0
@@ -318,6 +318,46 @@ def test_a_signal_that_ends_it_leaves_what_was_measured(
     assert told["rounds"] == 2
 
 
+@pytest.mark.parametrize("words", [[], ["--check"]])
+def test_a_signal_before_the_first_look_leaves_what_was_measured_too(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def fake(side: str, number: int, change: Change) -> Trial:
+        if number > 2:
+            raise SystemExit(143)
+        return trial(20 if side == "baseline" else 10)
+
+    faked(fake)
+    out = ["--out", str(tmp_path / "out"), "--format", "json"]
+    assert verify.run(parsed(*out, *words, "--apply", "num_workers=2", "--", "python", "train.py")) == 1
+    told = json.loads(capsys.readouterr().out)
+    conforms(told, SCHEMA)
+    assert (told["verdict"], told["speedup"], told["interrupted"]) == ("not settled", None, True)
+    assert told["so_far"]["baseline"]["steps"] == 20 * told["so_far"]["baseline"]["runs"]
+    assert (told["so_far"]["candidate"] is None) == bool(words), "--check runs the baseline twice first"
+    assert "the baseline took 20.2\u00a0ms a step (the median of" in told["because"]
+    assert json.loads((tmp_path / "out" / verify.RESULT_FILE).read_text()) == told
+
+
+def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = faked(faster)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    out = ["--out", str(tmp_path / "out"), "--format", "json"]
+    assert verify.run(parsed(*out, "--apply", "tf32=on", "--", "python", "train.py")) == 2
+    told = json.loads(capsys.readouterr().out)
+    conforms(told, SCHEMA)
+    assert told["verdict"] == "refused"
+    assert "CUDA_VISIBLE_DEVICES hides every GPU" in told["because"]
+    assert not folders
+    assert not (tmp_path / "out").exists()
+    # With something else beside it, there is a thing to measure; and a GPU may be elsewhere.
+    assert verify.run(parsed(*out, "--apply", "tf32=on", "--apply", "num_workers=2", "--", "python", "train.py")) == 0
+    other = ["--out", str(tmp_path / "other"), "--apply", "tf32=on", "--", "srun", "python", "train.py"]
+    assert verify.run(parsed(*other)) == 0
+
+
 def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
     finding = {"code": "serial-loader", "predicted_speedup": 1.4, "predicted_low": 1.3, "predicted_high": 1.6}
     file = tmp_path / "diagnosis.json"
@@ -346,7 +386,7 @@ def test_a_real_training_is_refused_a_knob_that_it_has_no_use_for(tmp_path: Path
     )
     words = ["--apply", "num_workers=2", "--steps", "5", "--warm-up", "5", "--out", str(tmp_path / "o"), "--timeout", "120"]
     assert run(*words, "--", sys.executable, str(script)) == 2
-    assert "num_workers was never set" in " ".join(capsys.readouterr().out.split())
+    assert "num_workers did not take effect" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_real_training_computes_the_same_with_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -380,3 +380,17 @@ def test_a_trace_against_itself_shows_no_change_at_all() -> None:
     kept = compare(side_of("kept", told), side_of("kept", told))
     assert kept.device is not None
     assert kept.device.before_ns == found.device.before_ns
+
+
+def test_a_run_that_failed_is_told_so(tmp_path: Path) -> None:
+    from stepscope.experiments.compare_read import _failure
+    from stepscope.readers.run_folder import read_run
+    from stepscope.runfolder import ENDED_FILE
+    from tests.live_runs import write_rank, write_run
+
+    failed = write_run(tmp_path / "failed", exit_code=1)
+    rank = write_rank(failed, 0)
+    assert _failure(read_run(failed)) == "ended with exit code 1: what is compared of it are the steps until then"
+    (rank / ENDED_FILE).touch()
+    assert _failure(read_run(failed)) is None, "it was ended after the steps that were asked for"
+    assert _failure(read_run(write_run(tmp_path / "good", exit_code=0))) is None

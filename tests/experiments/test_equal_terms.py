@@ -73,7 +73,7 @@ def trial(taken: dict[str, int], notes: tuple[str, ...] = (), environment: dict[
 
 
 def test_a_knob_that_never_took_hold_is_told_with_its_reason() -> None:
-    assert untaken(trial({"num_workers": 0})) == ("num_workers was never set: no DataLoader was made",)
+    assert untaken(trial({"num_workers": 0})) == ("num_workers did not take effect: no DataLoader was made",)
     assert untaken(trial({"num_workers": 0}, ("num_workers: the loader is iterable",)))[0].endswith("the loader is iterable")
     assert untaken(trial({"num_workers": 1})) == ()
     assert untaken(trial({})) == ()
@@ -82,5 +82,5 @@ def test_a_knob_that_never_took_hold_is_told_with_its_reason() -> None:
 def test_of_several_knobs_one_that_took_hold_is_enough_and_the_others_are_noted() -> None:
     half = trial({"num_workers": 1, "persistent_workers": 0})
     assert untaken(half) == ()
-    assert partly_taken(half) == ("persistent_workers was never set: no DataLoader was made",)
+    assert partly_taken(half) == ("persistent_workers did not take effect: no DataLoader was made",)
     assert partly_taken(trial({"num_workers": 0})) == (), "that is refused"

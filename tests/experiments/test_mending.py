@@ -214,3 +214,12 @@ def test_a_plan_runs_nothing() -> None:
     plan = propose([finding("serial-loader"), finding("device-sync")])
     assert [one.outcome for one in plan] == [NOT_TRIED, BY_HAND]
     assert all(one.verified is None for one in plan)
+
+
+def test_a_mend_that_cannot_take_effect_here_is_told_and_not_tried() -> None:
+    policy = MendPolicy(allows_numerics=True, unable={"tf32": "this machine has no CUDA device"})
+    (attempt,) = propose([finding("fp32-matmul", changes_numerics=True)], policy=policy)
+    assert attempt.outcome == BY_HAND
+    assert attempt.why == "tf32 cannot take effect here: this machine has no CUDA device"
+    (other,) = propose([finding("allocator-churn")], policy=MendPolicy(unable={"allocator": "no device"}))
+    assert other.outcome == NOT_TRIED, "a part of it can"

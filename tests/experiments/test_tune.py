@@ -233,6 +233,24 @@ def test_a_knob_that_never_takes_hold_is_told() -> None:
     assert len(search.study.trials()) < 8
 
 
+def test_a_knob_of_jobs_that_ran_out_of_memory_at_once_is_not_taken_for_dead() -> None:
+    def measure(change: Change, on_steps: OnSteps | None) -> Trial:
+        if change.knobs.get("prefetch_factor", 2) != 2:
+            return trial(change, 10, step_ns=(), exit_code=1, is_out_of_memory=True, taken=dict.fromkeys(change.knobs, 0))
+        return trial(change, 10, on_steps)
+
+    search = searched(space("prefetch_factor=2..4"), measure, num_trials=3)
+    assert search.study is not None
+    assert [tried.state for tried in search.study.trials()].count(OUT_OF_MEMORY) == 2
+    assert all(not tried.not_taken for tried in search.study.trials())
+    assert not search.study.dead
+
+
+def test_a_job_that_times_no_step_is_told_what_a_step_is() -> None:
+    with pytest.raises(InputError, match="it ended with no step timed: a step is a call of a PyTorch optimizer"):
+        searched(space("num_workers=0..2"), lambda change, _: trial(change, 10, step_ns=()))
+
+
 def test_what_was_measured_survives_an_interruption() -> None:
     measure = Clocked(loader_clock)
 
@@ -281,11 +299,11 @@ def test_a_setting_that_is_claimed_is_not_tried_elsewhere(tmp_path: Path) -> Non
 
     where, storage = space("num_workers=0..2"), str(tmp_path / "trials.journal")
     studies = [Study(where, name="one", storage=storage, seed=0) for _ in range(2)]
-    asked = [studies[i % 2].ask(60.0) for i in range(3)]
+    asked = [studies[i % 2].ask() for i in range(3)]
     assert sorted(one.settings["num_workers"] for one in asked if one is not None) == [0, 1, 2]
-    assert studies[0].ask(60.0) is None
+    assert studies[0].ask() is None
     studies[1].give_up(next(one for one in asked if one is not None))
-    assert studies[0].ask(60.0) is not None
+    assert studies[0].ask() is not None
 
 
 def test_a_database_keeps_the_trials(tmp_path: Path) -> None:
@@ -299,7 +317,7 @@ def test_a_storage_that_cannot_be_used_is_said_without_its_password(tmp_path: Pa
     with pytest.raises(InputError) as problem:
         searched(space("num_workers=0..2"), Clocked(loader_clock), storage=f"sqlite:///{tmp_path}/not/there.db")
     assert "cannot be used" in str(problem.value)
-    from stepscope.experiments.tune_study import hidden
+    from stepscope.experiments.tune_storage import hidden
 
     assert hidden("mysql://me:secret@host/db") == "mysql://host/db"
 

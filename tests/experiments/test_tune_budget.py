@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.cli.tune import SEARCH_SHARE
 from stepscope.core.trials import Change, NumericRow, Trial
 from stepscope.core.tuning import NOT_PROVEN, PROVEN, Tuning
 from stepscope.experiments.tune import OnSteps, Search, TunePolicy
+from stepscope.experiments.tune_budget import divided
 from tests.experiments.test_tune import proven, space, trial
 
 pytest.importorskip("optuna")
@@ -29,24 +29,26 @@ class Machine:
 
     def tuned(self, budget_s: float) -> Tuning:
         """As `stepscope tune --budget` does it."""
-        policy = TunePolicy(num_trials=12, seed=1, budget_s=budget_s * SEARCH_SHARE, prune=False)
+        policy = TunePolicy(num_trials=12, seed=1, budget_s=budget_s, is_proven=True, prune=False)
         search = Search(space("num_workers=1,2"), self.measure, policy, clock=lambda: self.now_s)
         search.run()
-        return proven(search, self.measure, budget_s=max(1.0, budget_s - self.now_s))
+        return proven(search, self.measure, budget_s=max(0.0, budget_s - self.now_s))
 
 
 ROWS = tuple(NumericRow(step=i, loss=1 / i, grad_norm=1.0, parameters=None, parameter_norm=None) for i in range(1, 9))
 
 
+MANY = ("num_workers=1..3", "prefetch_factor=2..4", "num_threads=1..3", "gc=on,freeze", "persistent_workers=on,off")
+"""So many knobs that a short search goes by its fixed first settings alone."""
+
+
 @pytest.mark.parametrize(
     ("budget_s", "num_runs", "said"),
     [
-        (20, 2, "before it was known what the baseline computes"),
-        (41, 4, "before it was known what the baseline computes"),
-        (50, 5, "before it was known what num_workers=2 computes"),
-        # Three to search, three to check; then a proof of four does not fit.
-        (57, 6, "0 s of the budget were left, and a proof takes at least 4 runs of about 10 s"),
-        (90, 6, "30 s of the budget were left, and a proof takes at least 4 runs of about 10 s"),
+        (20, 2, "0 s of the budget were left, and the check and a proof take at least 7 runs of about 10 s"),
+        (57, 3, "27 s of the budget were left, and the check and a proof take at least 7 runs of about 10 s"),
+        (99, 3, "69 s of the budget were left, and the check and a proof take at least 7 runs of about 10 s"),
+        # Three to search, three to check, one round of four.
         (100, 10, None),
     ],
 )
@@ -77,3 +79,54 @@ def test_a_proof_whose_runs_grow_longer_is_left_when_the_time_is_gone() -> None:
     assert "the budget was spent before the proof was at its end" in found.because
     assert "--budget" in found.because
     assert found.verified is None
+
+
+@pytest.mark.parametrize(
+    ("total_s", "rounds", "kept_s"),
+    [(90, 0, 0), (100, 1, 70), (210, 1, 70), (220, 2, 110), (290, 2, 110), (300, 3, 150), (10_000, 3, 150)],
+)
+def test_what_is_kept_for_the_proof_follows_from_what_a_run_takes(total_s: float, rounds: int, kept_s: float) -> None:
+    """Three runs to check and rounds of four: as many as half of the time has room for, and one beside a search of three runs."""
+    division = divided(total_s, RUN_S, is_proven=True)
+    assert (division.num_rounds, division.kept_s) == (rounds, kept_s)
+    assert divided(total_s * 7, RUN_S * 7, is_proven=True).num_rounds == rounds, "the same for a job seven times as slow"
+    assert divided(total_s, RUN_S, is_proven=False).kept_s == 0
+    last = total_s - kept_s - (RUN_S if rounds else 0)
+    assert not division.is_over(last - 0.01)
+    assert division.is_over(last + 0.01)
+
+
+def test_the_search_leaves_off_where_another_run_would_take_what_is_kept() -> None:
+    machine = Machine()
+    policy = TunePolicy(num_trials=40, seed=1, budget_s=135, is_proven=True, prune=False)
+    said = list[str]()
+    search = Search(space(*MANY), machine.measure, policy, said.append, clock=lambda: machine.now_s)
+    search.run()
+    assert machine.num_runs == 6, "65 s are the search's"
+    assert search.ended == "what is left of the budget of 135 s is kept for the check and the proof"
+    words = (
+        "of the budget of 135 s, 70 s are kept for the check and the proof: 3 runs to compare what is computed and one round of 4"
+    )
+    assert any(words in one for one in said)
+    found = proven(search, machine.measure, budget_s=135 - machine.now_s)
+    assert found.spent is not None
+    assert (found.spent.kept_s, found.spent.search_s, found.spent.proof_s) == (70, 60, 70)
+    assert found.verdict == PROVEN
+
+
+def test_runs_that_turn_out_shorter_leave_more_to_the_search() -> None:
+    """The first run fills caches and takes four times as long: what is kept is reckoned anew before each trial."""
+    machine = Machine(slow_s=40.0)
+
+    def measure(change: Change, on_steps: OnSteps | None) -> Trial:
+        machine.slow_from = 0 if machine.num_runs == 0 else 999
+        return machine.measure(change)
+
+    said = list[str]()
+    policy = TunePolicy(num_trials=40, seed=1, budget_s=300, is_proven=True, prune=False)
+    search = Search(space(*MANY), measure, policy, said.append, clock=lambda: machine.now_s)
+    search.run()
+    assert any("has no room for a proof" in words for words in said), "300 s are seven runs and a half of 40 s"
+    assert search.division is not None
+    assert (search.division.run_s, search.division.kept_s) == (25, 175)
+    assert machine.now_s == 40 + 7 * RUN_S, "an eighth would likely end beyond 125 s"

@@ -180,6 +180,50 @@ def test_a_budget_ends_it_and_what_could_have_been_shown_is_said() -> None:
     assert "the budget ended" in told.because
 
 
+def test_a_budget_with_no_room_for_a_round_tells_what_was_measured() -> None:
+    lab = Lab(1, 1.5)
+    told = verify(lab.measure, VerifyPolicy(budget_s=55), clock=lab.clock)
+    assert (told.verdict, told.speedup, told.num_rounds) == (UNSETTLED, None, 0)
+    assert [run.side for run in told.runs] == [BASELINE, CANDIDATE], "a round of 40 s does not fit in the 35 that are left"
+    assert "no room for a first round (4 runs of about 10 s: give a longer --budget, or fewer --steps), before" in told.because
+    assert "nothing is proven by that" in told.because
+    assert {side: (one.num_runs, one.num_steps) for side, one in told.so_far.items()} == {BASELINE: (1, 12), CANDIDATE: (1, 12)}
+    assert told.so_far[BASELINE].median_ns == np.median(told.runs[0].trial.step_ns)
+    assert verify(lab.measure, VerifyPolicy(budget_s=70), clock=lab.clock).num_rounds == 1
+
+
+@pytest.mark.parametrize(("at", "said"), [(2, "it was interrupted, before"), (7, "it was interrupted after one round, before")])
+def test_an_interruption_before_the_first_look_tells_what_was_measured(at: int, said: str) -> None:
+    lab = Lab(1, 1.5)
+
+    def measure(side: Side) -> Trial:
+        if len(lab.sides) == at:
+            raise KeyboardInterrupt
+        return lab.measure(side)
+
+    told = verify(measure, VerifyPolicy(), clock=lab.clock)
+    assert (told.verdict, told.speedup, told.is_interrupted) == (UNSETTLED, None, True)
+    assert told.because.startswith(said)
+    assert sum(one.num_runs for one in told.so_far.values()) == at
+    with pytest.raises(KeyboardInterrupt):
+        verify(lambda _side: (_ for _ in ()).throw(KeyboardInterrupt), VerifyPolicy())
+
+
+def test_a_run_that_the_budget_ended_is_no_failure_where_it_timed_steps() -> None:
+    lab = Lab(1, 1.0)
+
+    def measure(side: Side) -> Trial:
+        made = lab.measure(side)
+        lab.now_s += 50
+        return replace(made, is_cut=False, exit_code=143, is_timed_out=True)
+
+    told = verify(measure, VerifyPolicy(budget_s=60), clock=lab.clock)
+    assert told.verdict == UNSETTLED
+    assert told.because.startswith("the budget ended in the midst of a run of the baseline")
+    assert "of the candidate nothing was measured" in told.because
+    assert verify(measure, VerifyPolicy(budget_s=6000), clock=lab.clock).verdict == REFUSED, "that was --timeout"
+
+
 def test_rehearsals_come_first_and_do_not_count() -> None:
     slow = iter([9e9])
     lab = Lab(2, 1.3)
@@ -256,7 +300,7 @@ def test_a_knob_that_never_took_hold_is_refused() -> None:
         lambda side: trial([1e6] * 9) if side == BASELINE else trial([1e6] * 9, change=change, taken={"num_workers": 0}),
         VerifyPolicy(),
     )
-    assert told.refusals == ("num_workers was never set: no DataLoader was made",)
+    assert told.refusals == ("num_workers did not take effect: no DataLoader was made",)
 
 
 def test_rare_long_steps_may_take_a_gain_back() -> None:

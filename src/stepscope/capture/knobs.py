@@ -118,6 +118,8 @@ def loader_iter_notes(loader_iter: Any) -> dict[str, Any]:
     return {
         "class": class_of(loader_iter),
         "dataset": class_of(held.get("_dataset")),
+        # Its DataLoader may be gone: `for batch in DataLoader(...)` keeps the iterator alone.
+        "batch_size": plain(attributes(held.get("_index_sampler")).get("batch_size")),
         **{name: plain(held.get("_" + name)) for name in names},
     }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware
+from stepscope.cli.ended import ended_as_by_hand
 from stepscope.cli.verify import RUNS, add_measuring
 from stepscope.errors import InputError, UsageError
 
@@ -50,18 +51,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.capture.environment import masked_words
+    from stepscope.capture.settings import SETTINGS
     from stepscope.cli.diagnose import diagnose_paths
     from stepscope.experiments.mending import MendPolicy, mended, propose
+    from stepscope.experiments.unable import unable
 
     command = command_of(arguments.run_folder, arguments.command)
     found = diagnose_paths([str(arguments.run_folder)], step_ms=None, use_cache=False, jobs=None, hardware=arguments.hardware)
-    policy = MendPolicy(most=max(arguments.most, 0), allows_numerics=arguments.allow_numerics)
+    policy = MendPolicy(
+        most=max(arguments.most, 0), allows_numerics=arguments.allow_numerics, unable=unable(SETTINGS, command, {})
+    )
     if not arguments.verify:
         plan = mended(masked_words(command), propose(found.findings, _local_ranks(found), policy), found.step.ms)
         _print(plan, arguments.format)
         return 0 if any(one.knobs and one.outcome == "not tried" for one in plan.attempts) else 1
     _say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
-    result = _Loop(arguments, command, found, policy).mended()
+    with ended_as_by_hand():
+        result = _Loop(arguments, command, found, policy).mended()
     _print(result, arguments.format)
     return INTERRUPTED_CODE if result.is_interrupted else 0 if result.is_faster else 1
 

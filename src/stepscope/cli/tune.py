@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.ended import ENDS_US, ended_as_by_hand
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,9 +32,6 @@ RUNS = "stepscope-runs"
 RESULT_FILE = "tuning.json"
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
 PROVEN_CODE, UNPROVEN_CODE, INTERRUPTED_CODE = 0, 1, 130
-ENDS_US = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-SEARCH_SHARE = 0.6
-"""Of the budget; the rest is for the proof."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +123,7 @@ def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
         raise UsageError("nothing to search: give at least one knob, such as --knob num_workers=0..8")
     check_batch(space.knobs, arguments.free)
     _check_command(command)
+    space, left_out = _able(space, command)
     folder = arguments.out or dated(Path(RUNS))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
@@ -134,8 +131,23 @@ def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     codes = _codes(arguments.started_by)
     policy = _policy(arguments, command, space)
     runner = Runner(command, folder, arguments)
-    with _ended_as_by_hand():
-        return _search(arguments, Search(space, runner.measure, policy, _say), runner, codes)
+    with ended_as_by_hand():
+        return _search(arguments, Search(space, runner.measure, policy, _say, notes=left_out), runner, codes)
+
+
+def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
+    """The space without the knobs that cannot take effect on this machine, and a note for each."""
+    from stepscope.experiments.knob_space import HOOK, Space
+    from stepscope.experiments.unable import unable, unable_words
+
+    found = unable([knob.name for knob in space.knobs if knob.way.kind == HOOK], command, {})
+    kept = tuple(knob for knob in space.knobs if knob.name not in found)
+    if not kept:
+        raise UsageError("nothing to search: " + "; ".join(unable_words(found)))
+    notes = [f"{name} was left out of the search, for it cannot take effect: {why}" for name, why in found.items()]
+    for note in notes:
+        _say(note)
+    return Space(knobs=kept), notes
 
 
 def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes: Sequence[str]) -> int:
@@ -146,7 +158,7 @@ def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes
     search.run(lambda given: [*memory.starts(given, search), *_from_codes(codes, given)])
     if search.baseline is None:
         raise KeyboardInterrupt
-    left = None if arguments.budget is None else max(1.0, arguments.budget - (search.clock() - search.began))
+    left = None if arguments.budget is None else max(0.0, arguments.budget - (search.clock() - search.began))
     proof = ProofPolicy(budget_s=left, skip=arguments.no_verify)
     # What is written down has no secrets in it.
     tuning = concluded(search, tuple(masked_words(runner.command)), None if arguments.no_verify else runner.numerics, proof)
@@ -154,25 +166,6 @@ def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes
     _keep(tuning, runner.folder)
     _print(tuning, arguments.format)
     return INTERRUPTED_CODE if search.is_interrupted else PROVEN_CODE if tuning.is_proven else UNPROVEN_CODE
-
-
-@contextmanager
-def _ended_as_by_hand() -> Iterator[None]:
-    """SIGTERM, as from `timeout`, and SIGHUP do what Ctrl-C does: what was measured is shown."""
-    import threading
-
-    def leave(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    is_main = threading.current_thread() is threading.main_thread()
-    # What is ignored, as under nohup, stays so.
-    heard = [number for number in ENDS_US if is_main and signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in heard}
-    try:
-        yield
-    finally:
-        for number, was in before.items():
-            signal.signal(number, was)
 
 
 def _check_command(command: Sequence[str]) -> None:
@@ -194,10 +187,10 @@ def _policy(arguments: argparse.Namespace, command: Sequence[str], space: Space)
     digest = hashlib.sha256(json.dumps([*told, arguments.effective_batch]).encode("utf-8", "replace")).hexdigest()[:16]
     return TunePolicy(
         num_trials=arguments.trials,
-        budget_s=None if arguments.budget is None else arguments.budget * (1.0 if arguments.no_verify else SEARCH_SHARE),
-        trial_s=arguments.timeout,
+        budget_s=arguments.budget,
+        is_proven=not arguments.no_verify,
         # Machines that share a storage must not draw the same settings in the same order.
-        seed=arguments.seed if arguments.storage is None else arguments.seed + os.getpid(),
+        seed=arguments.seed if arguments.storage is None else arguments.seed + int.from_bytes(os.urandom(3), "big"),
         storage=arguments.storage,
         name=f"stepscope-{digest}",
         free=frozenset(arguments.free),

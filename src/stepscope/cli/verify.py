@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.ended import ended_as_by_hand
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
 LEAST_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
 """For a run that nobody gave a limit: so long at least, and so many times the longest before it."""
 LEAST_LEFT_S, LAST_TIMES = 10.0, 2.0
+CHECK_RUNS = 3
+"""Of --check: two of the baseline, one of the candidate."""
 ALLOWABLE = (
     "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters", "seed", "versions", "world-size",
 )  # fmt: skip
@@ -105,9 +108,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
     prediction = read_prediction(arguments, asked)
     steps = arguments.warm_up + arguments.steps
-    print(f"stepscope: each run ends after {steps} steps; one that makes none goes on to its end (--timeout)", file=sys.stderr)
-    verified = prove(arguments, asked, folder, prediction)
-    _keep(verified, folder)
+    if not refused_beforehand(asked):
+        print(
+            f"stepscope: each run ends after {steps} steps; one that makes none goes on to its end (--timeout)", file=sys.stderr
+        )
+    with ended_as_by_hand():
+        verified = prove(arguments, asked, folder, prediction)
+    if verified.runs:
+        _keep(verified, folder)
     _print(verified, arguments.format)
     return exit_code(verified, "numerics" in arguments.allow)
 
@@ -261,25 +269,44 @@ class Runner:
 def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction: Prediction | None) -> Verified:
     """Runs both sides in `folder` until it is settled; what they compute too, where that is asked."""
     from stepscope.capture.environment import masked_words
-    from stepscope.experiments.verify import hold, verify
+    from stepscope.experiments.verify import hold, refused, verify
 
+    words: dict[str, str] = {side: shlex.join(masked_words(command)) for side, command in asked.commands.items()}
+    changes: dict[str, Change] = {
+        side: replace(change, environment=_masked(change.environment)) for side, change in asked.changes.items()
+    }
+    unable = refused_beforehand(asked)
+    if unable:
+        return replace(refused(unable), commands=words, changes=changes)
     runner = Runner(asked, folder, arguments)
     progress = Progress(arguments.max_rounds)
     begun = time.monotonic()
     before = checked_runs(runner, progress) if arguments.check else []
+    is_cut = arguments.check and len(before) < CHECK_RUNS and all(run.trial.is_good for run in before)
     policy = policy_of(arguments)
     if policy.budget_s is not None:
         # It is for all runs together, those of --check too.
         policy = replace(policy, budget_s=max(policy.budget_s - (time.monotonic() - begun), 0.0))
-    verified = verify(runner.measure, policy, told=progress.told, before=before)
+    verified = verify(_interrupted if is_cut else runner.measure, policy, told=progress.told, before=before)
     return replace(
         verified,
-        check=check_of(before, arguments.tolerance) if arguments.check and not verified.refusals else None,
+        check=check_of(before, arguments.tolerance) if len(before) == CHECK_RUNS and not verified.refusals else None,
         prediction=None if prediction is None else hold(prediction, verified.speedup),
         folder=str(folder),
-        commands={side: shlex.join(masked_words(command)) for side, command in asked.commands.items()},
-        changes={side: replace(change, environment=_masked(change.environment)) for side, change in asked.changes.items()},
+        commands=words,
+        changes=changes,
     )
+
+
+def refused_beforehand(asked: Asked) -> tuple[str, ...]:
+    """Why no run would show anything: of all that the candidate has, nothing can take effect on this machine."""
+    from stepscope.experiments.unable import unable, unable_words
+
+    before, after = asked.changes["baseline"], asked.changes["candidate"]
+    new = [name for name in after.knobs if name not in before.knobs or before.knobs[name] != after.knobs[name]]
+    is_other = asked.commands["baseline"] != asked.commands["candidate"] or before.environment != after.environment
+    found = unable(new, asked.commands["candidate"], after.environment)
+    return unable_words(found) if new and not is_other and set(found) == set(new) else ()
 
 
 def _masked(environment: Mapping[str, str]) -> dict[str, str]:
@@ -290,14 +317,22 @@ def _masked(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value if masked_words([words[name]]) == [words[name]] else MASK for name, value in environment.items()}
 
 
+def _interrupted(_side: Side) -> Trial:
+    raise KeyboardInterrupt
+
+
 def checked_runs(runner: Runner, progress: Progress) -> list[Measured]:
-    """The baseline twice and the candidate once, with what they compute written down; up to the first that fails."""
+    """The baseline twice and the candidate once, with what they compute written down; up to the first that fails, or to where
+    it was interrupted."""
     from stepscope.core.experiment import BASELINE, CANDIDATE, Measured
     from stepscope.experiments.bootstrap import pace
 
     runs: list[Measured] = []
     for side in (BASELINE, BASELINE, CANDIDATE):
-        trial = runner.measure(side, with_numerics=True)
+        try:
+            trial = runner.measure(side, with_numerics=True)
+        except KeyboardInterrupt:
+            break
         run = Measured(side=side, round=None, trial=trial, pace_ns=pace(trial.step_ns) if trial.step_ns else None)
         runs.append(run)
         progress.told(run, None)

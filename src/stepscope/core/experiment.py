@@ -64,6 +64,17 @@ class SideSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SoFar:
+    """What was measured of one side when it ended before the evidence was looked at. It proves nothing."""
+
+    num_runs: int
+    """Runs that timed a step, those that fill the caches and those that were broken off among them."""
+    num_steps: int
+    median_ns: float
+    """Of all their timed steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """Something that the two sides should have in common and have not."""
 
@@ -144,6 +155,8 @@ class Verified:
     """Whether the gain lies in rare long steps, so that the speedup and the sides' times are of the means over all steps."""
     is_interrupted: bool = False
     """Whether it was ended by hand, with what had been measured by then."""
+    so_far: Mapping[Side, SoFar] = field(default_factory=dict)
+    """By side, where it ended before the first look at the evidence; a side of which no step was timed is not there."""
     wall_s: float = 0.0
     differences: tuple[Difference, ...] = ()
     """Between the sides, allowed or not."""

@@ -79,6 +79,22 @@ class Winner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """How the time that was given was divided, and what it went to."""
+
+    total_s: float
+    kept_s: float
+    """For the check and the proof, by what a run took; 0 where no proof was wanted, or there was no room for one."""
+    num_rounds: int
+    """Of the proof that it was kept for."""
+    run_s: float
+    search_s: float
+    """What the search took, the baseline among it."""
+    proof_s: float
+    """What the check and the proof took; with several processes, waiting for another one's too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """The whole search."""
 
@@ -100,6 +116,8 @@ class Tuning:
     ended: str = ""
     """Why the search ended, in words."""
     wall_s: float = 0.0
+    spent: Spent | None = None
+    """Of a budget; None where none was given."""
     setup: Setup = field(default_factory=Setup)
     """Of the baseline."""
     notes: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from stepscope.analyses.curves import ON_CUDA, peak_memory
@@ -14,8 +15,10 @@ from stepscope.experiments.compare_knobs import knobs_of_run
 from stepscope.experiments.compare_pieces import Pieces, join, pieces_of
 from stepscope.experiments.compare_side import CompareSide, side_of
 from stepscope.readers.inputs import Found, find_sources
+from stepscope.readers.run_folder import RunRecord
 from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
+from stepscope.runfolder import ENDED_FILE
 
 MAX_RANKS = 8
 """Whose traces are read again."""
@@ -29,7 +32,17 @@ def read_side(paths: Sequence[str], label: str, diagnosis: Diagnosis, *, use_cac
         steps, odd = ((), 0.0) if run is None or diagnosis.step.source == "given" else _steps(Path(run.path))
         peaks = memory if run is None else (peak_memory(run) or memory)
         knobs = None if run is None else knobs_of_run(run)
-    return side_of(label, diagnosis, steps=steps, odd_ns=odd, pieces=pieces, knobs=knobs, peaks=peaks)
+        failed = None if run is None else _failure(run)
+    side = side_of(label, diagnosis, steps=steps, odd_ns=odd, pieces=pieces, knobs=knobs, peaks=peaks)
+    return side if failed is None else replace(side, notes=(*side.notes, f"{label} {failed}"))
+
+
+def _failure(run: RunRecord) -> str | None:
+    """That the job failed, in words; None for one that ended well, or was ended by us after the steps that were asked for."""
+    code = run.told.get("exit_code")
+    if not isinstance(code, int) or code == 0 or any((rank.folder / ENDED_FILE).exists() for rank in run.ranks):
+        return None
+    return f"ended with exit code {code}: what is compared of it are the steps until then"
 
 
 def _steps(folder: Path) -> tuple[tuple[int, ...], float]:

@@ -92,10 +92,8 @@ def _untaken(trial: Trial) -> tuple[str, ...]:
     """Each knob that never took hold; the job's own reason, where it gave one, stands in the trial's notes."""
     knobs = [knob for knob in trial.change.knobs if trial.taken.get(knob) == 0]
     reasons = {note.partition(": ")[0]: note.partition(": ")[2] for note in trial.notes}
-    return tuple(
-        f"{knob} was never set: {reasons.get(knob) or WHY_UNTAKEN.get(knob, 'nothing that it applies to was made in the job')}"
-        for knob in knobs
-    )
+    usual = "nothing that it applies to was made in the job"
+    return tuple(f"{knob} did not take effect: {reasons.get(knob) or WHY_UNTAKEN.get(knob, usual)}" for knob in knobs)
 
 
 _LOADER = "no DataLoader was made"

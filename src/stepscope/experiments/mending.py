@@ -7,8 +7,8 @@ What looks and what proves are functions: the command line diagnoses and runs re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stepscope.capture.settings import SETTINGS, mends, value_of
@@ -38,6 +38,8 @@ class MendPolicy:
     """A finding that promises less is not tried."""
     allows_numerics: bool = False
     """Whether a mend may stay that changes what is computed by more than rounding."""
+    unable: Mapping[str, str] = field(default_factory=dict)
+    """Settings that cannot take effect on this machine, and why: a mend of these alone is not tried."""
 
 
 def settings_for(finding: Finding, num_ranks: int = 1) -> dict[str, Value] | None:
@@ -160,6 +162,8 @@ def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: MendPolic
         outcome, why = BY_HAND, "no setting from outside mends it: it takes a change in the code"
     elif any(SETTINGS[name].changes_numerics for name in knobs) and not policy.allows_numerics:
         outcome, why = BY_HAND, "its mend changes what is computed: say --allow-numerics to have it tried"
+    elif all(name in policy.unable for name in knobs):
+        outcome, why = BY_HAND, "; ".join(f"{name} cannot take effect here: {policy.unable[name]}" for name in knobs)
     return Attempt(
         code=finding.code,
         summary=finding.summary,
@@ -176,7 +180,8 @@ def _limited(attempt: Attempt, num_tried: int, policy: MendPolicy) -> Attempt:
         return attempt
     if attempt.predicted.value < policy.least_gain:
         return replace(attempt, why=f"it promises {attempt.predicted.value:.2f}x, which no run would show")
-    return replace(attempt, why=f"{num_tried} findings were tried before it, which is the most")
+    before = "one finding was" if num_tried == 1 else f"{num_tried} findings were"
+    return replace(attempt, why=f"{before} tried before it, which is the most (--most)")
 
 
 def _judged(attempt: Attempt, verified: Verified, policy: MendPolicy) -> Attempt:

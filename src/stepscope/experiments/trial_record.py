@@ -113,7 +113,9 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
         return Setup()
     told, equal = first.told, _object(first.folder / EQUAL_FILE)
     loaders = _dicts(told.get("loaders"))
-    loader = next((one for one in loaders if one.get("is_feeding")), loaders[0] if len(loaders) == 1 else {})
+    # A DataLoader that nobody keeps is gone once its iterator is made: that tells the same.
+    alone = loaders[0] if len(loaders) == 1 else _dict(told.get("loader_iter"))
+    loader = next((one for one in loaders if one.get("is_feeding")), alone)
     model = next(iter(_dicts(told.get("models"))), {})
     machine = _dict(told.get("machine"))
     devices = _dicts(machine.get("devices"))

@@ -30,8 +30,11 @@ from stepscope.errors import InputError
 from stepscope.experiments.bootstrap import pace, pace_variance
 from stepscope.experiments.knob_space import HOOK, Settings, Space, shown
 from stepscope.experiments.tune_batch import FREE_BATCH, is_per_sample, samples_of, settled_space
+from stepscope.experiments.tune_budget import Division, divided
 from stepscope.experiments.tune_design import first_settings
-from stepscope.experiments.tune_study import Asked, Study
+from stepscope.experiments.tune_storage import hidden
+from stepscope.experiments.tune_study import Asked, Study, import_optuna
+from stepscope.experiments.verify import NO_STEPS
 
 OnSteps = Callable[[Sequence[int]], bool]
 Measure = Callable[[Change, "OnSteps | None"], Trial]
@@ -52,6 +55,9 @@ LEAST_TO_BURY = 2
 SAMPLES_APART = 0.02
 """Share by which the samples a step may differ: the last batch of an epoch is often smaller."""
 MAX_WHY = 300
+MAX_IDLE = 3
+WAIT_S = 1.0
+"""Between two looks at what other processes are at."""
 MACHINES_APART = 1.10
 """Ratio of two machines' baselines above which their trials are not the same experiment."""
 
@@ -63,9 +69,9 @@ class TunePolicy:
     num_trials: int = 20
     """In the whole study, the baseline apart."""
     budget_s: float | None = None
-    """Of the search; the proof has its own."""
-    trial_s: float = 600.0
-    """What one trial may take."""
+    """Of the search and the proof together."""
+    is_proven: bool = False
+    """Whether a check and a proof follow, for which a part of the budget is kept."""
     seed: int | None = None
     storage: str | None = None
     name: str = "stepscope-tune"
@@ -93,6 +99,7 @@ class Search:
     policy: TunePolicy
     say: Say = lambda _words: None
     clock: Callable[[], float] = time.monotonic
+    rest: Callable[[float], None] = time.sleep
     host: str = field(default_factory=platform.node)
     baseline: Tried | None = None
     given: Trial | None = None
@@ -102,8 +109,11 @@ class Search:
     is_interrupted: bool = False
     notes: list[str] = field(default_factory=list)
     began: float = 0.0
-    _taken: dict[str, list[bool]] = field(default_factory=dict)
-    """For each knob that was set to something else than usual: whether it took hold, trial by trial."""
+    searched_s: float = 0.0
+    """What it took."""
+    _is_waiting: bool = False
+    _num_idle: int = 0
+    """Times in a row that nothing was to be had, though settings are left."""
 
     @property
     def per(self) -> str:
@@ -120,8 +130,17 @@ class Search:
             self._measure_baseline()
             assert self.given is not None
             self.space = settled_space(self.space, self.given.setup, self.policy.free, self.policy.effective_batch)
-            self.study = Study(self.space, name=self.policy.name, storage=self.policy.storage, seed=self.policy.seed)
+            self.study = Study(
+                self.space,
+                name=self.policy.name,
+                storage=self.policy.storage,
+                seed=self.policy.seed,
+                host=self.host,
+                clock=self.clock,
+            )
             self._compare_machines(self.study)
+            if self.division is not None:
+                self.say(self.division.words)
             for start in starts(self.given):
                 filled = self.space.filled(start.settings)
                 if filled is not None and self.study.suggest(filled, start.origin):
@@ -132,6 +151,27 @@ class Search:
                 self._one(self.study)
         except KeyboardInterrupt:
             self.is_interrupted, self.ended = True, "interrupted"
+        except import_optuna().exceptions.StorageInternalError as problem:
+            where, why = hidden(self.policy.storage or ""), str(problem).partition("\n")[0]
+            raise InputError(f"the storage {where} cannot be used any more: {why}. The runs until now are kept") from None
+        self.searched_s = self.clock() - self.began
+
+    @property
+    def division(self) -> Division | None:
+        """How the budget is divided, by what is known of a run's time until now; None without a budget or a baseline."""
+        if self.policy.budget_s is None or self.baseline is None:
+            return None
+        return divided(self.policy.budget_s, self.run_s, is_proven=self.policy.is_proven)
+
+    @property
+    def run_s(self) -> float:
+        """What a run takes here: the mean of the baseline's and the best trial's, which are those of a proof."""
+        assert self.baseline is not None
+        made = (
+            [] if self.study is None else [one for one in self.study.trials() if one.state == MEASURED and one.host == self.host]
+        )
+        best = min(made, key=lambda one: one.ns or math.inf, default=self.baseline)
+        return (self.baseline.wall_s + best.wall_s) / 2
 
     def ranked(self) -> list[tuple[dict[str, Value], float]]:
         """Settings that were measured, with their times, the shortest first; several looks at one are taken together."""
@@ -165,24 +205,35 @@ class Search:
 
     def _is_wanted(self, study: Study) -> bool:
         """Whether another trial is to be made; says why where not."""
-        trials = study.trials()
+        trials, division = study.trials(), self.division
         crashes = [tried for tried in trials if tried.state in (FAILED, UNEQUAL, OUT_OF_MEMORY)]
         if len(crashes) >= MAX_CRASHES and len(crashes) == len(trials) and any(tried.state != OUT_OF_MEMORY for tried in crashes):
             self.ended = f"the first {len(crashes)} trials all failed; the last: {crashes[-1].why}"
-        elif study.num_claimed() >= self.policy.num_trials:
+        elif len(trials) >= self.policy.num_trials:
             self.ended = f"{len(trials)} trials were made"
-        elif self.policy.budget_s is not None and self.clock() - self.began >= self.policy.budget_s:
-            self.ended = f"the budget of {self.policy.budget_s:g} s is spent"
+        elif division is not None and division.is_over(self.clock() - self.began):
+            self.ended = division.ended_words
         return not self.ended
 
     def _one(self, study: Study) -> None:
-        self._look_again(study)
-        asked = study.ask(self.policy.trial_s)
-        if asked is None:
-            self.ended = "every setting was tried"
+        self._look_around(study)
+        self._learn(study)
+        asked = None
+        if study.num_claimed() < self.policy.num_trials:
+            self._look_again(study)
+            asked = study.ask(self.policy.num_trials)
+        if asked is None and study.others():
+            self._wait(study)
             return
+        if asked is None:
+            # Where settings are left after all, another process has just left one that it was at.
+            self._num_idle += 1
+            self.ended = "" if study.num_open() and self._num_idle <= MAX_IDLE else "every setting was tried"
+            return
+        self._is_waiting, self._num_idle = False, 0
         try:
-            tried = self._try(study, asked)
+            with study.at_work(asked):
+                tried = self._try(study, asked)
         except BaseException:
             study.give_up(asked)
             raise
@@ -190,27 +241,48 @@ class Search:
         self._learn(study)
         self.say(self._words(tried))
 
+    def _look_around(self, study: Study) -> None:
+        """Whether other processes are there still, and where."""
+        for gone in study.bury():
+            what = "had no setting yet" if gone.settings is None else f"was at {words_of(gone.settings)}"
+            then = "" if gone.settings is None else ", which is tried again" if gone.is_in_line else ", which is left alone now"
+            self.note(f"nothing was heard any more of a process on {gone.host}: it {what}{then}")
+        if any(study.crowd.is_beside(mark) for mark in study.others()):
+            self.note(
+                f"another process of this search runs on {self.host} too: they share its cores, and trials that run at the same "
+                "time disturb each other. One process a machine measures better"
+            )
+
+    def _wait(self, study: Study) -> None:
+        """For trials of other processes: they may end in a better setting, or leave theirs to be tried here."""
+        if not self._is_waiting:
+            num = len(study.others())
+            trials = "a trial" if num == 1 else f"{num} trials"
+            self.say(f"waiting for {trials} under way in other processes, on {', '.join(study.hosts())}")
+        self._is_waiting = True
+        self.rest(WAIT_S)
+
+    def note(self, words: str) -> None:
+        """Says it, once, and keeps it for the report."""
+        if words not in self.notes:
+            self.notes.append(words)
+            self.say(words)
+
     def _look_again(self, study: Study) -> None:
         """Towards the end, puts those that are as good as the best in line once more."""
         left = self.policy.num_trials - study.num_claimed()
         if left > num_again(self.policy.num_trials):
             return
-        seen = [study.same(tried.settings) for tried in study.trials() if tried.state == MEASURED]
         ranked = self.ranked()
         for settings, ns in ranked[: num_again(self.policy.num_trials)]:
-            if len(ranked) > 1 and ranked[1][1] <= ranked[0][1] * CLOSE >= ns and seen.count(study.same(settings)) == 1:
+            if len(ranked) > 1 and ranked[1][1] <= ranked[0][1] * CLOSE >= ns and study.num_looks(settings) == 1:
                 study.suggest(settings, AGAIN)
                 return
 
     def _try(self, study: Study, asked: Asked) -> Tried:
         watcher = self._watcher(study, asked)
         trial = self.measure(self.space.change(asked.settings), watcher)
-        tried = self._judged(trial, asked.settings, asked.number, asked.origin, None if watcher is None else watcher.words)
-        for name, count in trial.taken.items():
-            knob = next((knob for knob in self.space.knobs if knob.name == name and knob.way.kind == HOOK), None)
-            if knob is not None and asked.settings[name] != knob.usual and tried.state != FAILED:
-                self._taken.setdefault(name, []).append(count > 0)
-        return tried
+        return self._judged(trial, asked.settings, asked.number, asked.origin, None if watcher is None else watcher.words)
 
     def _watcher(self, study: Study, asked: Asked) -> Watcher | None:
         """Ends the trial when it is clearly slower than the best, or than the baseline; a second look is never ended."""
@@ -223,10 +295,14 @@ class Search:
 
     def _learn(self, study: Study) -> None:
         """A knob that never takes hold, whatever the others are, makes no settings different."""
-        dead = {name for name, taken in self._taken.items() if len(taken) >= LEAST_TO_BURY and not any(taken)}
-        for name in dead - study.dead:
-            self.notes.append(f"{name} never took hold in the job, so settings that differ in it alone were taken as one")
-            self.say(self.notes[-1])
+        trials = [tried for tried in study.trials() if tried.num_steps and tried.state != FAILED]
+        dead = set()
+        for knob in self.space.knobs:
+            turned = [tried for tried in trials if tried.settings.get(knob.name, knob.usual) != knob.usual]
+            if knob.way.kind == HOOK and len(turned) >= LEAST_TO_BURY and all(knob.name in tried.not_taken for tried in turned):
+                dead.add(knob.name)
+        for name in sorted(dead - study.dead):
+            self.note(f"{name} never took hold in the job, so settings that differ in it alone were taken as one")
         study.dead = frozenset(dead)
 
     def _judged(self, trial: Trial, settings: Settings, number: int, origin: str, pruned: str | None) -> Tried:
@@ -246,7 +322,8 @@ class Search:
             why=why,
             origin=origin,
             host=self.host,
-            not_taken=tuple(name for name, count in trial.taken.items() if count == 0),
+            # A job that ended before its first step had no time to take anything.
+            not_taken=tuple(name for name, count in trial.taken.items() if count == 0) if steps else (),
         )
 
     def _state(self, trial: Trial, samples: float | None, pruned: str | None) -> tuple[str, str]:
@@ -256,6 +333,8 @@ class Search:
             return PRUNED, pruned
         if trial.is_timed_out and len(trial.step_ns) < LEAST_STEPS:
             return FAILED, f"it had not timed {LEAST_STEPS} steps after {trial.wall_s:.0f} s"
+        if trial.exit_code == 0 and not trial.step_ns:
+            return FAILED, f"it {NO_STEPS}"
         if not (trial.is_good or trial.is_timed_out):
             told = last_words(trial.tail)
             return FAILED, f"exit code {trial.exit_code}" + (f": {told}" if told else "")

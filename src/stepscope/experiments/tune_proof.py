@@ -8,12 +8,24 @@ from statistics import fmean
 
 from stepscope.core.experiment import BASELINE, CANDIDATE, Interval, Measured, NumericsCheck, Side, Verified
 from stepscope.core.trials import Change, Trial, Value
-from stepscope.core.tuning import NOT_MEASURED, NOT_PROVEN, NOTHING_FASTER, PROVEN, REFUSED, SAMPLE, KnobShown, Tuning, Winner
+from stepscope.core.tuning import (
+    NOT_MEASURED,
+    NOT_PROVEN,
+    NOTHING_FASTER,
+    PROVEN,
+    REFUSED,
+    SAMPLE,
+    KnobShown,
+    Spent,
+    Tuning,
+    Winner,
+)
 from stepscope.experiments.bootstrap import pace
 from stepscope.experiments.knob_space import ARGUMENT, ENVIRONMENT, Knob, Settings
-from stepscope.experiments.tune import Search, last_words, words_of
+from stepscope.experiments.tune import WAIT_S, Search, last_words, words_of
 from stepscope.experiments.tune_batch import ACCUMULATION, BATCH, FREE_BATCH, FREE_NUMERICS, batch_words, changes_batch
-from stepscope.experiments.tune_budget import Budget, SpentError
+from stepscope.experiments.tune_budget import CHECK_RUNS, Budget, SpentError
+from stepscope.experiments.tune_final import Settled
 from stepscope.experiments.tune_words import winner_words
 from stepscope.experiments.verify import VerifyPolicy, verify
 
@@ -26,6 +38,7 @@ WORKERS = "num_workers"
 HINTS = {"batch-size": "--free batch", "batches": "--free batch", "data": "--free numerics"}
 """What lets a difference between the sides of the proof pass."""
 
+Ranked = list[tuple[dict[str, Value], float]]
 Numerics = Callable[[Change], Trial]
 """Runs the job once with what it computes written down."""
 
@@ -64,7 +77,8 @@ def concluded(search: Search, command: tuple[str, ...], numerics: Numerics | Non
         proof.verdict, proof.because = NOT_PROVEN, str(spent)
     except KeyboardInterrupt:
         search.is_interrupted = True
-        proof.verdict, proof.because = NOT_PROVEN, "the proof was interrupted"
+        proof.verdict = NOT_PROVEN
+        proof.because = "the proof was interrupted" if proof.verified is None else f"of the proof: {proof.verified.because}"
     study = search.study
     dead = frozenset() if study is None else study.dead
     kept = batch_words(search.space)
@@ -91,8 +105,23 @@ def concluded(search: Search, command: tuple[str, ...], numerics: Numerics | Non
         verified=proof.verified,
         ended=search.ended,
         wall_s=search.clock() - search.began,
+        spent=_spent(search),
         setup=search.given_setup,
         notes=(*notes, *([] if kept is None else [kept])),
+    )
+
+
+def _spent(search: Search) -> Spent | None:
+    division = search.division
+    if division is None:
+        return None
+    return Spent(
+        total_s=division.total_s,
+        kept_s=division.kept_s,
+        num_rounds=division.num_rounds,
+        run_s=division.run_s,
+        search_s=search.searched_s,
+        proof_s=search.clock() - search.began - search.searched_s,
     )
 
 
@@ -113,10 +142,65 @@ def _prove(search: Search, numerics: Numerics | None, policy: ProofPolicy, proof
         proof.verdict = NOT_PROVEN
         proof.because = "the search was interrupted" if search.is_interrupted else "a proof was not asked for"
         return
+    _prove_once(search, better, numerics, policy, proof, notes)
+
+
+def _prove_once(
+    search: Search, better: Ranked, numerics: Numerics | None, policy: ProofPolicy, proof: _Proof, notes: list[str]
+) -> None:
+    """Of several processes that share a search one makes the proof, and the others take it over."""
+    study, best, num_before = search.study, better[0][0], len(notes)
+    assert study is not None
     budget = Budget(policy.budget_s, search.clock)
+    waiter = _Waiter(search, budget)
+    with study.final.turn(lambda other: study.same(other) == study.same(best), waiter) as told:
+        if told is not None:
+            proof.settings, proof.ns, proof.verdict, proof.because = told.settings, told.ns, told.verdict, told.because
+            proof.check, proof.verified = told.check, told.verified
+            notes += [
+                f"the winner was checked and proven by the process on {told.host}, for all that share the storage",
+                *told.notes,
+            ]
+            return
+        if waiter.host:
+            _tell(
+                search,
+                notes,
+                f"the process on {waiter.host} that was proving the winner is gone, or broke off: it is proven here",
+            )
+        _prove_here(search, better, numerics, policy, budget, proof, notes)
+        study.final.keep(
+            Settled(
+                best=best,
+                settings=proof.settings or best,
+                ns=proof.ns,
+                verdict=proof.verdict,
+                because=proof.because,
+                check=proof.check,
+                verified=proof.verified,
+                notes=tuple(notes[num_before:]),
+            )
+        )
+
+
+def _prove_here(
+    search: Search,
+    better: Ranked,
+    numerics: Numerics | None,
+    policy: ProofPolicy,
+    budget: Budget,
+    proof: _Proof,
+    notes: list[str],
+) -> None:
+    if numerics is not None:
+        budget.ask_for_a_proof(CHECK_RUNS, search.run_s, "the check and a proof take")
     if not _choose(search, better, None if numerics is None else _Checker(search, numerics, budget), proof, notes):
         return
+    assert proof.settings is not None
     proof.verified = _verified(search, proof.settings, policy, budget, proof.rehearsed)
+    if proof.verified.is_interrupted:
+        # Another process may take it up: nothing of it is kept for them.
+        raise KeyboardInterrupt
     if proof.verified.is_gain:
         proof.verdict, proof.because = PROVEN, proof.verified.because
     else:
@@ -124,9 +208,24 @@ def _prove(search: Search, numerics: Numerics | None, policy: ProofPolicy, proof
         proof.because = f"measured again in turn with the baseline: {proof.verified.verdict}, {proof.verified.because}"
 
 
-def _choose(
-    search: Search, better: list[tuple[dict[str, Value], float]], checker: _Checker | None, proof: _Proof, notes: list[str]
-) -> bool:
+@dataclass(slots=True)
+class _Waiter:
+    """Waits for another process's proof, as long as there is time."""
+
+    search: Search
+    budget: Budget
+    host: str = ""
+    """Of the one that was waited for last."""
+
+    def __call__(self, host: str) -> None:
+        if self.host != host:
+            self.search.say(f"waiting for the process on {host}, which proves the winner")
+            self.host = host
+        self.budget.ask(f"the process on {host} had proven the winner")
+        self.search.rest(WAIT_S)
+
+
+def _choose(search: Search, better: Ranked, checker: _Checker | None, proof: _Proof, notes: list[str]) -> bool:
     """Takes the best setting that computes what the baseline does; False where each of the first few does not, or crashed."""
     if checker is None:
         notes.append("what the settings compute was not compared")

@@ -1,27 +1,32 @@
 """The door to Optuna: it chooses what to try next, keeps what was measured, and lets several machines share the work.
 
-Every machine that runs the same search on the same storage asks here. A setting is claimed as soon as it is asked for, and no
+Every process that runs the same search on the same storage asks here. A setting is claimed as soon as it is asked for, and no
 setting is tried twice: where the sampler comes back to one that was tried, the nearest one that was not is taken in its stead.
+Of two processes that ask for one setting at once, the one whose trial has the smaller number has it.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
+import platform
 import random
-import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from stepscope.core.trials import Value
 from stepscope.core.tuning import AGAIN, MEASURED, OUT_OF_MEMORY, PRUNED, SEARCH, Tried
-from stepscope.errors import InputError, UsageError
+from stepscope.errors import UsageError
 from stepscope.experiments.knob_space import Knob, Settings, Space
+from stepscope.experiments.tune_crowd import LEFT, MARK, Crowd, host_of
+from stepscope.experiments.tune_final import FINAL, Final
+from stepscope.experiments.tune_storage import opened_study
 
 NUM_FIRST = 3
 """Settings drawn by chance, counted from the first, before the sampler goes by what was measured: searches here are short."""
@@ -44,8 +49,10 @@ LEAST_FOR_IMPORTANCE = 6
 """Different times, before a word is said of which knob makes them."""
 DIGITS = 3
 BASELINE_OF = "baseline of "
-GRACE_S = 60.0
-"""A claim whose trial should have ended this long ago is nobody's: its machine is gone."""
+MAX_GONE = 2
+"""Processes that may be lost with one setting: it may be what ends them."""
+SETTLE_S = 0.05
+"""Between two looks at a trial of another process that has just been begun, and has no setting yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +66,30 @@ class Asked:
     """From 1 on: 0 is the baseline."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """A trial whose process is gone."""
+
+    settings: dict[str, Value] | None
+    """None where it was gone before it had one."""
+    host: str
+    is_in_line: bool
+    """Whether its setting is tried once more."""
+
+
 class Study:
     """One search in Optuna's storage."""
 
-    def __init__(self, space: Space, *, name: str, storage: str | None = None, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        *,
+        name: str,
+        storage: str | None = None,
+        seed: int | None = None,
+        host: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._optuna = optuna = import_optuna()
         self.space = space
         self._free = [knob for knob in space.knobs if knob.values is None or len(knob.values) > 1]
@@ -71,46 +98,98 @@ class Study:
         self._random = random.Random(seed)  # noqa: S311 - a choice among equals
         self.dead: frozenset[str] = frozenset()
         """Knobs that never take hold: settings that differ in them alone are the same."""
-        try:
-            self._study = optuna.create_study(
-                study_name=name,
-                storage=_storage(optuna, storage),
-                # Of Optuna's samplers the one for few and costly trials.
-                sampler=optuna.samplers.GPSampler(seed=seed, n_startup_trials=NUM_FIRST, deterministic_objective=False),
-                pruner=optuna.pruners.NopPruner(),
-                load_if_exists=True,
-            )
-        except Exception as problem:  # noqa: BLE001 - whatever the database's driver raises, it is the storage that is wrong
-            raise InputError(f"the storage {hidden(storage or '')} cannot be used: {type(problem).__name__}: {problem}") from None
+        # Of Optuna's samplers the one for few and costly trials.
+        sampler = optuna.samplers.GPSampler(seed=seed, n_startup_trials=NUM_FIRST, deterministic_objective=False)
+        self._study = opened_study(optuna, storage, name, sampler)
+        self.crowd = Crowd(storage is not None, host or platform.node(), clock)
+        self.final = Final(optuna, self._study, self.crowd)
 
     def suggest(self, settings: Settings, origin: str) -> bool:
         """Puts a setting first in line; False where it was tried already."""
         if origin != AGAIN and not self._is_open(settings):
             return False
-        self._study.enqueue_trial(self._params(settings), user_attrs={"origin": origin}, skip_if_exists=origin != AGAIN)
+        self._put_in_line(settings, origin, once=origin != AGAIN)
         return True
 
-    def ask(self, claim_s: float) -> Asked | None:
-        """A setting that nobody has tried, claimed for so many seconds; None when none is left."""
+    def _put_in_line(self, settings: Settings, origin: str, *, once: bool = False) -> None:
+        told = {"origin": origin, "settings": dict(settings)}
+        self._study.enqueue_trial(self._params(settings), user_attrs=told, skip_if_exists=once)
+
+    def ask(self, most: int | None = None) -> Asked | None:
+        """A setting that nobody has tried, claimed; None when none is left, or so many are made or claimed already."""
         for number in range(MAX_ASKS):
             if not self.has_waiting() and self._open_cells() == []:
                 return None
             trial = self._study.ask(self._distributions)
+            trial.set_user_attr(MARK, self.crowd.mark())
             settings = self._settings(trial.params)
-            origin = str(trial.user_attrs.get("origin", SEARCH))
-            if origin == AGAIN or self._is_open(settings, before=trial.number):
-                trial.set_user_attr("until", time.time() + claim_s + GRACE_S)
-                return Asked(trial, settings, origin, self.num_claimed())
+            is_in_line, origin = "origin" in trial.user_attrs, str(trial.user_attrs.get("origin", SEARCH))
+            self._let_settle(trial.number)
+            if most is not None and self._num_before(trial.number) >= most:
+                self._leave(trial)
+                return None
+            if self._is_looked_at(settings, trial.number) if origin == AGAIN else self._is_open(settings, before=trial.number):
+                return Asked(trial, settings, origin, self._num_before(trial.number) + 1)
             # It is told once more what that gave, and thinks again.
             known = self._known_ns(settings)
             if known is None:
-                self._study.tell(trial, state=self._states.FAIL)
+                self._leave(trial)
             else:
                 self._study.tell(trial, known)
-            near = self._nearest(settings) if known is None or number >= MAX_REPEATS else None
+            near = self._nearest(settings) if (known is None and not is_in_line) or number >= MAX_REPEATS else None
             if near is not None:
                 self._study.enqueue_trial(self._params(near), user_attrs={"origin": SEARCH})
         return None
+
+    def _let_settle(self, number: int) -> None:
+        """Waits until every trial that another process began before this one has its setting: it may be the same."""
+        while any(trial.number < number and not self._is_whole(trial) for trial in self._claims()):
+            time.sleep(SETTLE_S)
+
+    def _num_before(self, number: int) -> int:
+        return len(self.trials()) + len([trial for trial in self._claims() if trial.number < number])
+
+    def _leave(self, trial: Any) -> None:
+        """Closes a trial that is not made."""
+        with suppress(self._finished):
+            trial.set_user_attr(LEFT, True)
+            self._study.tell(trial, state=self._states.FAIL)
+
+    def at_work(self, asked: Asked) -> AbstractContextManager[None]:
+        """As long as this lasts, others see that the trial is being made."""
+        return self.crowd.pulse(lambda mark: asked.trial.set_user_attr(MARK, dict(mark)))
+
+    def bury(self) -> list[Gone]:
+        """Closes the trials whose process is gone, and puts their settings in line again."""
+        found = []
+        for trial in self._running():
+            if not self.crowd.is_gone(trial.number, trial.user_attrs.get(MARK)):
+                continue
+            try:
+                self._study.tell(trial.number, state=self._states.FAIL)
+            except (ValueError, self._finished):
+                # Another process was here first, or it came to its end after all.
+                continue
+            settings = self._settings(trial.params) if self._is_whole(trial) else None
+            is_in_line = settings is not None and self._num_gone()[self.same(settings)] < MAX_GONE
+            if settings is not None and is_in_line:
+                self._put_in_line(settings, AGAIN if trial.user_attrs.get("origin") == AGAIN else SEARCH)
+            found.append(Gone(settings=settings, host=host_of(trial.user_attrs.get(MARK)), is_in_line=is_in_line))
+        return found
+
+    def num_open(self) -> int | None:
+        """Settings that nobody has tried or claimed; None for a space too large to count."""
+        cells = self._open_cells()
+        return None if cells is None else len(cells)
+
+    def hosts(self) -> list[str]:
+        """Machines on which other processes are at a trial."""
+        return sorted({host_of(mark) for mark in self.others()})
+
+    def others(self) -> list[Any]:
+        """Marks of the trials that other processes are at."""
+        marks = [trial.user_attrs.get(MARK) for trial in self._claims()]
+        return [mark for mark in marks if not self.crowd.is_mine(mark)]
 
     def _known_ns(self, settings: Settings) -> float | None:
         """What this setting took when it was tried."""
@@ -127,14 +206,30 @@ class Study:
             if num_steps in heard:
                 return True
             heard.add(num_steps)
-            asked.trial.report(ns, num_steps)
-            return not asked.trial.should_prune()
+            with suppress(self._finished):
+                asked.trial.report(ns, num_steps)
+                return not asked.trial.should_prune()
+            return True
 
         return hear
 
     def tell(self, asked: Asked, tried: Tried) -> None:
-        """Keeps what a trial gave. What ran out of memory is beyond a boundary; what failed says nothing to the sampler."""
-        asked.trial.set_user_attr("tried", msgspec.to_builtins(tried))
+        """Keeps what a trial gave, also where others took this process for gone meanwhile and closed the trial."""
+        told = {"tried": msgspec.to_builtins(tried)}
+        try:
+            asked.trial.set_user_attr("tried", told["tried"])
+        except self._finished:
+            state = self._states.FAIL if tried.ns is None else self._states.COMPLETE
+            made = self._optuna.trial.create_trial(
+                state=state, value=tried.ns, params=asked.trial.params, distributions=self._distributions, user_attrs=told
+            )
+            self._study.add_trial(made)
+            return
+        with suppress(ValueError, self._finished):
+            self._close(asked, tried)
+
+    def _close(self, asked: Asked, tried: Tried) -> None:
+        """What ran out of memory is beyond a boundary; what failed says nothing to the sampler."""
         if tried.state in (MEASURED, PRUNED) and tried.ns is not None:
             # What was ended for being slow has told how slow: the sampler is to know it too.
             self._study.tell(asked.trial, tried.ns)
@@ -146,7 +241,7 @@ class Study:
 
     def give_up(self, asked: Asked) -> None:
         """The trial was broken off: the setting is free again."""
-        self._study.tell(asked.trial, state=self._states.FAIL)
+        self._leave(asked.trial)
 
     def trials(self) -> list[Tried]:
         """What was tried so far, by everybody, in order."""
@@ -186,27 +281,63 @@ class Study:
             left = {name: value for name, value in left.items() if name not in WITHOUT_WORKERS}
         return repr(sorted((name, isinstance(value, bool), value) for name, value in left.items()))
 
+    def num_looks(self, settings: Settings) -> int:
+        """How often a setting was measured, or will be: second looks that wait, or are under way, too."""
+        wanted = self.same(settings)
+        made = sum(tried.state == MEASURED and self.same(tried.settings) == wanted for tried in self.trials())
+        waiting = self._study.get_trials(deepcopy=False, states=(self._states.WAITING,))
+        return made + sum(self._is_second(trial, wanted) for trial in (*waiting, *self._claims()))
+
+    def _is_looked_at(self, settings: Settings, number: int) -> bool:
+        """Whether a second look is this trial's to take: no other has taken it, or began to before."""
+        wanted = self.same(settings)
+        made = sum(tried.state == MEASURED and self.same(tried.settings) == wanted for tried in self.trials())
+        return made < 2 and not any(trial.number < number and self._is_second(trial, wanted) for trial in self._claims())
+
+    def _is_second(self, trial: Any, wanted: str) -> bool:
+        told = trial.user_attrs.get("settings")
+        return trial.user_attrs.get("origin") == AGAIN and isinstance(told, dict) and self.same(told) == wanted
+
     @property
     def _states(self) -> Any:
         return self._optuna.trial.TrialState
 
+    @property
+    def _finished(self) -> Any:
+        """What Optuna raises where a trial was closed by somebody else."""
+        return self._optuna.exceptions.UpdateFinishedTrialError
+
     def has_waiting(self) -> bool:
         return bool(self._study.get_trials(deepcopy=False, states=(self._states.WAITING,)))
 
+    def _running(self) -> list[Any]:
+        running = self._study.get_trials(deepcopy=False, states=(self._states.RUNNING,))
+        return [trial for trial in running if FINAL not in trial.user_attrs]
+
     def _claims(self) -> Iterator[Any]:
-        """Trials that are being made. One that has not said yet for how long was claimed just now."""
-        now = time.time()
-        for trial in self._study.get_trials(deepcopy=False, states=(self._states.RUNNING,)):
-            until = trial.user_attrs.get("until")
-            began = trial.datetime_start.timestamp() if trial.datetime_start else now
-            if now < (until if isinstance(until, int | float) else began + GRACE_S):
-                yield trial
+        """Trials that are being made."""
+        return (trial for trial in self._running() if not self.crowd.is_gone(trial.number, trial.user_attrs.get(MARK)))
+
+    def _is_whole(self, trial: Any) -> bool:
+        """Whether it has its setting."""
+        return set(trial.params) == set(self._distributions)
+
+    def _num_gone(self) -> Counter[str]:
+        """With how many processes each setting was lost."""
+        failed = self._study.get_trials(deepcopy=False, states=(self._states.FAIL,))
+        lost = [
+            trial
+            for trial in failed
+            if MARK in trial.user_attrs and not {"tried", LEFT, FINAL} & set(trial.user_attrs) and self._is_whole(trial)
+        ]
+        return Counter(self.same(self._settings(trial.params)) for trial in lost)
 
     def _taken(self, before: int | None = None) -> set[str]:
         """Settings that were tried, or are claimed by a trial with a smaller number: of two that claim one, the first has it."""
         claimed = [trial for trial in self._claims() if before is None or trial.number < before]
-        known = [self._settings(trial.params) for trial in claimed if set(trial.params) == set(self._distributions)]
-        return {self.same(settings) for settings in (*known, *(tried.settings for tried in self.trials()))}
+        known = [self._settings(trial.params) for trial in claimed if self._is_whole(trial)]
+        lost = {same for same, num in self._num_gone().items() if num >= MAX_GONE}
+        return lost | {self.same(settings) for settings in (*known, *(tried.settings for tried in self.trials()))}
 
     def _is_open(self, settings: Settings, before: int | None = None) -> bool:
         return self.same(settings) not in self._taken(before) and not self._is_beyond(settings)
@@ -304,25 +435,6 @@ def _distribution(optuna: Any, knob: Knob) -> Any:
         return kinds.FloatDistribution(knob.low, high, log=knob.is_log, step=knob.step)
     low, step = int(knob.low), int(knob.step or 1)
     return kinds.IntDistribution(low, low + (int(knob.high) - low) // step * step, log=knob.is_log, step=step)
-
-
-def _storage(optuna: Any, text: str | None) -> Any:
-    """Where trials are kept: in memory, in a database, or in a journal, which is a file that machines share."""
-    if text is None:
-        return None
-    if "://" in text:
-        return text
-    path = Path(text.removeprefix("journal:"))
-    if path.suffix in (".db", ".sqlite", ".sqlite3"):
-        return f"sqlite:///{path}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    journal = optuna.storages.journal
-    return optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
-
-
-def hidden(storage: str) -> str:
-    """The storage's address without its password."""
-    return re.sub(r"(?<=://)[^/@]*@", "", storage)
 
 
 def _tried(told: Any) -> Tried | None:

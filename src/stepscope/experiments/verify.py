@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stepscope.core.experiment import (
@@ -25,6 +25,7 @@ from stepscope.core.experiment import (
     Prediction,
     Side,
     SideSummary,
+    SoFar,
     Verified,
 )
 from stepscope.core.trials import Trial
@@ -40,7 +41,7 @@ from stepscope.experiments.schedule import (
     verdict_of,
 )
 
-__all__ = ["Measure", "VerifyPolicy", "hold", "verify"]
+__all__ = ["Measure", "VerifyPolicy", "hold", "refused", "so_far", "so_far_words", "verify"]
 
 Measure = Callable[[Side], Trial]
 Told = Callable[[Measured, "Interval | None"], None]
@@ -53,6 +54,10 @@ MOST_FADING = 1.1
 """The ratio of paces in the first third of the steps over that in the last, beyond which a gain of the means is fading too."""
 AS_LONG = 0.02
 """Ratios of usual steps this near to 1 are told as none."""
+NO_STEPS = (
+    "ended with no step timed: a step is a call of a PyTorch optimizer's step(), the first few (--warm-up) do not count, and "
+    "it made no such calls, or too few"
+)
 MEAN_SHARE = 0.3
 """Of the errors that a look may make, for the second question: whether the mean of all steps is faster where the pace is not."""
 
@@ -70,6 +75,23 @@ def verify(
     return _Experiment(measure, policy or VerifyPolicy(), clock, told, list(before)).verified()
 
 
+def refused(refusals: Sequence[str]) -> Verified:
+    """An experiment that was not begun, and why."""
+    none = SideSummary(num_runs=0, step_ns=None, run_spread=None, mean_ns=None)
+    return Verified(
+        verdict=REFUSED,
+        because="; ".join(refusals),
+        speedup=None,
+        runs=(),
+        baseline=none,
+        candidate=none,
+        num_rounds=0,
+        num_looks=0,
+        smallest=None,
+        refusals=tuple(refusals),
+    )
+
+
 def hold(prediction: Prediction, speedup: Interval | None) -> Prediction:
     """The prediction with its verdict: it held where its own range and the measured interval meet. A predicted gain stays open
     where no gain at all is in that interval, too."""
@@ -80,6 +102,35 @@ def hold(prediction: Prediction, speedup: Interval | None) -> Prediction:
     if low > speedup.high or high < speedup.low:
         return replace(prediction, verdict="too high" if low > speedup.high else "too low")
     return replace(prediction, verdict="open" if speedup.low <= 1 < low else "held")
+
+
+def so_far(runs: Sequence[Measured]) -> dict[Side, SoFar]:
+    """What was measured of each side, whether it counts or not."""
+    found: dict[Side, SoFar] = {}
+    for side in (BASELINE, CANDIDATE):
+        timed = [run.trial.step_ns for run in runs if run.side == side and run.trial.step_ns]
+        steps = [ns for step_ns in timed for ns in step_ns]
+        if steps:
+            found[side] = SoFar(num_runs=len(timed), num_steps=len(steps), median_ns=statistics.median(steps))
+    return found
+
+
+def so_far_words(told: Mapping[Side, SoFar]) -> str:
+    """`until then the baseline took 13.1 ms a step (the median of 40 steps, 2 runs), ...; that proves nothing`."""
+    each = []
+    for side in (BASELINE, CANDIDATE):
+        one = told.get(side)
+        if one is None:
+            each.append(f"of the {side} nothing was measured")
+        else:
+            steps = "one step" if one.num_steps == 1 else f"{one.num_steps} steps"
+            runs = "one run" if one.num_runs == 1 else f"{one.num_runs} runs"
+            each.append(f"the {side} took {one.median_ns / 1e6:.3g}\u00a0ms a step (the median of {steps} in {runs})")
+    return f"until then {', and '.join(each)}: nothing is proven by that"
+
+
+class _SpentError(Exception):
+    """The budget is gone before the evidence was looked at; says at what."""
 
 
 class _StopError(Exception):
@@ -123,11 +174,13 @@ class _Experiment:
                 self._round()
         except _StopError as stopped:
             self.verdict, refusals, tail = REFUSED, stopped.refusals, stopped.tail
+        except _SpentError as spent:
+            self._end_early(str(spent))
         except KeyboardInterrupt:
-            if self.interval is None:
+            if not so_far(self.runs):
                 raise
-            # What was measured is told: it cannot be measured again.
-            self.verdict, self.doubt = UNSETTLED, f"it was interrupted after {self.num_rounds} rounds"
+            rounds = "one round" if self.num_rounds == 1 else f"{self.num_rounds} rounds"
+            self._end_early(f"it was interrupted after {rounds}" if self.num_rounds else "it was interrupted")
             self.is_interrupted = True
         assert self.verdict is not None
         found = self._differences()
@@ -144,6 +197,7 @@ class _Experiment:
             per_sample=self.policy.per_sample,
             is_by_mean=self.is_by_mean,
             is_interrupted=self.is_interrupted,
+            so_far=so_far(self.runs) if self.interval is None and not refusals else {},
             wall_s=self.clock() - self.started,
             differences=found,
             refusals=refusals,
@@ -151,11 +205,20 @@ class _Experiment:
             notes=self._refused_notes() if refusals else self._notes(found),
         )
 
+    def _end_early(self, why: str) -> None:
+        """What was measured is told: it cannot be measured again."""
+        early = "" if self.interval is not None else f", before the evidence was looked at; {so_far_words(so_far(self.runs))}"
+        self.verdict, self.doubt = UNSETTLED, f"{why}{early}"
+
     def _rehearse(self) -> None:
         """Each side as often as was asked, less those that were run before."""
         for side in (BASELINE, CANDIDATE):
             for _ in range(self.policy.num_rehearsals - sum(run.side == side for run in self.runs)):
                 self._run(side, None)
+        if self.runs and self._is_spent():
+            each = statistics.fmean(run.trial.wall_s for run in self.runs)
+            words = f"{RUNS_A_ROUND} runs of about {each:.0f} s: give a longer --budget, or fewer --steps"
+            raise _SpentError(f"the budget ended with no room for a first round ({words})")
 
     def _round(self) -> None:
         number = self.num_rounds
@@ -224,9 +287,12 @@ class _Experiment:
         if self.policy.budget_s is None:
             return False
         spent = self.clock() - self.started
-        made = [run for run in self.runs if run.round is not None]
+        made = self._counted() or self.runs
         each = sum(run.trial.wall_s for run in made) / len(made)
         return spent + RUNS_A_ROUND * each > self.policy.budget_s
+
+    def _is_all_spent(self) -> bool:
+        return self.policy.budget_s is not None and self.clock() - self.started >= self.policy.budget_s
 
     def _run(self, side: Side, number: int | None) -> None:
         trial = self.measure(side)
@@ -239,6 +305,8 @@ class _Experiment:
 
     def _judge(self, side: Side, trial: Trial) -> None:
         """Whether the run is fit to be evidence."""
+        if not trial.is_good and trial.is_timed_out and trial.step_ns and self._is_all_spent() and self.interval is None:
+            raise _SpentError(f"the budget ended in the midst of a run of the {side}")
         if not trial.is_good:
             raise _StopError([_failed(side, trial)], trial.tail)
         lacking = untaken(trial)
@@ -295,9 +363,9 @@ class _Experiment:
 
     def _because(self) -> str:
         interval, policy = self.interval, self.policy
-        assert interval is not None
         if self.doubt is not None:
             return self.doubt
+        assert interval is not None
         if self.is_by_mean:
             usual = math.exp(statistics.fmean(self._pairs(self._time)))
             like = "take as long" if abs(usual - 1) < AS_LONG else f"alone give {usual:.2f}x"
@@ -328,7 +396,7 @@ class _Experiment:
         ]
         notes += partly_taken(self.runs[-1].trial if not self._counted(CANDIDATE) else self._counted(CANDIDATE)[-1].trial)
         fewest = min((len(run.trial.step_ns) for run in self._counted()), default=0)
-        if fewest < FEW_STEPS:
+        if self._counted() and fewest < FEW_STEPS:
             few = "one step" if fewest == 1 else f"{fewest} steps"
             is_short = any(not run.trial.is_cut for run in self._counted())
             more = "the job ends by itself, and a longer one makes" if is_short else "more (--steps) make"
@@ -363,7 +431,9 @@ def _failed(side: Side, trial: Trial) -> str:
         unseen = "" if trial.step_ns or trial.setup.world_size else ", and no step of a PyTorch optimizer was seen"
         how = f"did not end in time ({trial.wall_s:.0f} s){unseen}"
     elif trial.exit_code:
-        how = f"failed with exit code {trial.exit_code}"
+        num = len(trial.step_ns)
+        after = f" after {num} timed step{'s' if num > 1 else ''}" if num else ""
+        how = f"failed with exit code {trial.exit_code}{after}"
     else:
-        how = "ended with no step timed: was it long enough, and does it train with a PyTorch optimizer?"
+        how = NO_STEPS
     return f"the {side} {how} (its output is kept in {trial.folder})"

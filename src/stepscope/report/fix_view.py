@@ -98,7 +98,7 @@ def _draw(sheet: Sheet, mended: Mended) -> None:
     is_plan = all(one.verified is None for one in mended.attempts)
     _draw_rest(sheet, mended, KEPT, "To make it stay", "change the code; what was set from outside ends with each run")
     _draw_rest(sheet, mended, PUT_BACK, "Put back", "and why")
-    _draw_rest(sheet, mended, BY_HAND, "By hand", "nothing that can be set from outside")
+    _draw_rest(sheet, mended, BY_HAND, "By hand", "not tried from outside")
     _draw_rest(sheet, mended, NOT_TRIED, "Would be tried" if is_plan else "Not tried", "set from outside" if is_plan else "")
     _draw_notes(sheet, mended)
 

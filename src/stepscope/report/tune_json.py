@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from stepscope.core.tuning import Tried, Tuning, Winner
+from stepscope.core.tuning import Spent, Tried, Tuning, Winner
 
 SCHEMA = "stepscope.tuning/1"
 
@@ -36,6 +36,7 @@ def tuning_contract(tuning: Tuning) -> dict[str, Any]:
         "verification": None if tuning.verified is None else verified_contract(tuning.verified),
         "ended": tuning.ended,
         "wall_s": tuning.wall_s,
+        "budget": None if tuning.spent is None else _spent(tuning.spent),
         "device": tuning.setup.device,
         "versions": dict(tuning.setup.versions),
         "notes": list(tuning.notes),
@@ -49,6 +50,17 @@ def _winner(winner: Winner, *, proven: bool) -> dict[str, Any]:
         "trial_speedup": winner.speedup,
         "proven": proven,
         "words": list(winner.words),
+    }
+
+
+def _spent(spent: Spent) -> dict[str, Any]:
+    return {
+        "total_s": spent.total_s,
+        "kept_for_proof_s": spent.kept_s,
+        "rounds_kept": spent.num_rounds,
+        "run_s": spent.run_s,
+        "search_s": spent.search_s,
+        "proof_s": spent.proof_s,
     }
 
 

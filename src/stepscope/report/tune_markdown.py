@@ -8,6 +8,7 @@ from stepscope.core.tuning import PROVEN, Tuning
 from stepscope.report.markdown import escape
 from stepscope.report.tune_words import (
     aside_words,
+    budget_words,
     check_words,
     gain_words,
     ordered,
@@ -32,8 +33,9 @@ def tuning_markdown(tuning: Tuning) -> str:
     if tuning.importance:
         shares = sorted(tuning.importance.items(), key=lambda pair: -pair[1])
         blocks.append("**What matters:** " + ", ".join(f"{escape(name)} {percent(share)}" for name, share in shares))
-    if tuning.notes:
-        blocks.append("\n".join(f"- {escape(note)}" for note in tuning.notes[:MAX_NOTES]))
+    notes = [*([] if tuning.spent is None else [budget_words(tuning.spent)]), *tuning.notes]
+    if notes:
+        blocks.append("\n".join(f"- {escape(note)}" for note in notes[:MAX_NOTES]))
     return "\n\n".join(blocks).replace(NBSP, " ") + "\n"
 
 

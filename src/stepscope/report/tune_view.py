@@ -12,6 +12,7 @@ from stepscope.report.sheet import Column, Sheet
 from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.tune_words import (
     aside_words,
+    budget_words,
     check_words,
     gain_words,
     ordered,
@@ -57,9 +58,10 @@ def _draw(sheet: Sheet, tuning: Tuning) -> None:
         sheet.heading("What matters", "share of the differences that each knob makes")
         rows = [(name, percent(share)) for name, share in sorted(tuning.importance.items(), key=lambda pair: -pair[1])]
         sheet.table([Column(title="knob"), Column(title="share", right=True)], rows)
-    if tuning.notes:
+    notes = [*([] if tuning.spent is None else [budget_words(tuning.spent)]), *tuning.notes]
+    if notes:
         sheet.heading("Notes")
-        for note in tuning.notes[:MAX_NOTES]:
+        for note in notes[:MAX_NOTES]:
             sheet.prose(sheet.clean(note), indent=2, lead="- ")
 
 

@@ -15,6 +15,7 @@ from stepscope.core.tuning import (
     NOTHING_FASTER,
     PROVEN,
     REFUSED,
+    Spent,
     Tried,
     Tuning,
 )
@@ -59,6 +60,18 @@ def check_words(tuning: Tuning) -> str:
     if tuning.check is None:
         return "What it computes was not compared with the baseline."
     return f"What it computes against the baseline: {tuning.check.verdict}; {tuning.check.because}."
+
+
+def budget_words(spent: Spent) -> str:
+    """How the time that was given was divided, and what it went to."""
+    rounds = "one round" if spent.num_rounds == 1 else f"{spent.num_rounds} rounds"
+    kept = (
+        f"{spent.kept_s:.0f} s were kept for check and proof ({rounds}, a run takes about {spent.run_s:.1f} s)"
+        if spent.num_rounds
+        else "nothing was kept for a proof"
+    )
+    proof = f", check and proof {spent.proof_s:.0f} s" if spent.proof_s >= 1 else ""
+    return f"of the budget of {spent.total_s:.0f} s, {kept}; the search took {spent.search_s:.0f} s{proof}"
 
 
 def ordered(tuning: Tuning) -> list[Tried]:

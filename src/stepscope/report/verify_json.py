@@ -17,6 +17,7 @@ from stepscope.core.experiment import (
     Prediction,
     Side,
     SideSummary,
+    SoFar,
     Verified,
 )
 from stepscope.core.trials import Change
@@ -43,6 +44,8 @@ def verified_contract(verified: Verified) -> dict[str, Any]:
         "rounds": verified.num_rounds,
         "looks": verified.num_looks,
         "wall_s": verified.wall_s,
+        "interrupted": verified.is_interrupted,
+        "so_far": {side: _so_far(verified.so_far.get(side)) for side in (BASELINE, CANDIDATE)} if verified.so_far else None,
         "differences": [_difference(one) for one in verified.differences],
         "refusals": list(verified.refusals),
         "tail": verified.tail,
@@ -63,6 +66,10 @@ def _side(verified: Verified, side: Side, summary: SideSummary) -> dict[str, Any
         "mean_ms": _ms(summary.mean_ns),
         "run_spread": summary.run_spread,
     }
+
+
+def _so_far(one: SoFar | None) -> dict[str, Any] | None:
+    return None if one is None else {"runs": one.num_runs, "steps": one.num_steps, "median_ms": _ms(one.median_ns)}
 
 
 def _change(change: Change) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def prediction_words(prediction: Prediction, speedup: Interval | None) -> str:
     span = "" if prediction.low is None or prediction.high is None else f" ({prediction.low:.2f}-{prediction.high:.2f})"
     said = f"{prediction.source} predicted {prediction.value:.2f}x{span}"
     if speedup is None:
-        return f"{said}; nothing was measured to hold it against"
+        return f"{said}; there is no interval to hold it against"
     gave = f"it gave {speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"
     if prediction.verdict == "open":
         return f"{said}; {gave}, in which no gain at all lies, too: nothing is known of the prediction"
@@ -137,7 +137,9 @@ def _draw_tail(sheet: Sheet, verified: Verified) -> None:
     if not verified.tail.strip():
         return
     sheet.heading("What it said last")
-    for line in verified.tail.rstrip().splitlines()[-MAX_TAIL_LINES:]:
+    # Lines of carets point at nothing once a line is cut.
+    lines = [line for line in verified.tail.rstrip().splitlines() if not line.strip() or line.strip(" ^~")]
+    for line in lines[-MAX_TAIL_LINES:]:
         sheet.prose(sheet.shorten(sheet.clean(line), sheet.width - 4) or " ", indent=2, style="dim")
 
 

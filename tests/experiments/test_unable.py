@@ -1,0 +1,51 @@
+"""What cannot take effect on a machine is known before a run, where it can be known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.capture.settings import SETTINGS
+from stepscope.experiments.unable import NEEDS_GPU, ON_CPU, unable, unable_words
+
+PYTHON = ("/usr/bin/python3.11", "train.py")
+
+
+@pytest.fixture(autouse=True)
+def linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_without_a_device_settings_of_a_gpu_are_named_with_their_reason(tmp_path: Path) -> None:
+    found = unable(["tf32", "num_workers"], PYTHON, {}, tmp_path)
+    assert found == {"tf32": "TF32 is a mode of a GPU's matrix units, and this machine has no CUDA device"}
+    (words,) = unable_words(found)
+    assert words.startswith(
+        "tf32 cannot take effect: TF32 is a mode of a GPU's matrix units, and this machine has no CUDA device."
+    )
+    assert "machine with a GPU" in words
+    assert "num_threads" in words
+
+
+@pytest.mark.parametrize("file", ["dev/nvidiactl", "dev/kfd", "dev/dxg"])
+def test_where_a_driver_is_nothing_is_ruled_out(tmp_path: Path, file: str) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / file).touch()
+    assert unable(["tf32"], PYTHON, {}, tmp_path) == {}
+    hidden = unable(["tf32"], PYTHON, {"CUDA_VISIBLE_DEVICES": ""}, tmp_path)
+    assert hidden["tf32"].endswith("CUDA_VISIBLE_DEVICES hides every GPU from it")
+    assert unable(["tf32"], PYTHON, {"CUDA_VISIBLE_DEVICES": "1"}, tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    "command", [("srun", "python", "train.py"), ("ssh", "host", "python"), ("bash", "run.sh"), ("./train",), ()]
+)
+def test_a_job_that_may_run_elsewhere_is_not_judged(tmp_path: Path, command: tuple[str, ...]) -> None:
+    assert unable(["tf32"], command, {}, tmp_path) == {}
+
+
+def test_the_settings_that_are_named_exist() -> None:
+    assert set(NEEDS_GPU) | set(ON_CPU) <= set(SETTINGS)
+    assert not set(NEEDS_GPU) & set(ON_CPU)
