@@ -79,3 +79,9 @@ def test_workers_that_wait_for_their_data_need_no_cores_of_their_own(
     assert serial_loader._batch_ns(case, 40e6, workers) == pytest.approx(batch_ms * 1e6)
     # To be sure of it, cores must be left over.
     assert serial_loader._batch_ns(case, 40e6, 4, sure=True) == pytest.approx(10e6 if cores_used == 0.1 else 50e6)
+
+
+@pytest.mark.parametrize(("cores", "words"), [(2, "may outnumber the rank's cores"), (16, "at most the cores per rank")])
+def test_the_action_does_not_ask_for_more_cores_than_there_are(cores: int, words: str) -> None:
+    case = replace(loading(10_000).case(), known=Known(rank=0, cores=cores, cores_used=0.2, loader=LoaderKnobs(num_workers=0)))
+    assert words in serial_loader._least(case, 10e6, 8)

@@ -133,4 +133,6 @@ def _least(case: Case, loading_ns: float, workers: int) -> str:
     least = math.ceil(loading_ns / max(play(with_input(case.graph, 0.0, FETCH_NS)).pitch_ns, 1.0))
     if least > workers:
         return f"{least} keep up, if the rank has the cores"
+    if case.known is not None and case.known.own_cores is not None and workers > case.known.own_cores:
+        return f"at least {least}; making a batch waits more than it computes, so workers may outnumber the rank's cores"
     return f"at least {least}, at most the cores per rank"
