@@ -25,8 +25,19 @@ ON_CPU = ("num_workers", "num_threads", "compile_mode", "channels_last", "fused_
 """Settings that often matter without one."""
 LOCAL = re.compile(r"(python|pypy)[\d.]*(\.exe)?|torchrun(\.exe)?")
 """Commands whose job runs on this machine."""
-DEVICE_FILES = ("dev/nvidiactl", "dev/nvidia0", "dev/kfd", "dev/dxg", "proc/driver/nvidia", "dev/nvhost-ctrl", "dev/nvgpu")
-"""One of these is there where a GPU's driver is: NVIDIA's, AMD's, Windows' through its subsystem for Linux, and Tegra's."""
+DEVICE_FILES = (
+    "dev/nvidiactl",
+    "dev/nvidia0",
+    "dev/kfd",
+    "dev/dxg",
+    "proc/driver/nvidia",
+    "dev/nvhost-ctrl",
+    "dev/nvgpu",
+    "dev/dri/renderD128",
+    "dev/accel",
+)
+"""One of these is there where an accelerator's driver is: NVIDIA's, AMD's, Windows' through its subsystem for Linux, Tegra's, or
+Intel's and others', which may be a mere screen's: then the job itself says what did not take hold."""
 HIDING = ("", "-1")
 """Values of CUDA_VISIBLE_DEVICES that leave none to be seen."""
 
