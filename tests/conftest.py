@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,11 @@ from tests.shared_data import DEMO, SHARED
 Golden = Callable[[Path, str], None]
 MOST_KEPT = 12
 
-# A busy machine is slow; that is no fault of what is tested.
-settings.register_profile("stepscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A busy machine is slow; that is no fault of what is tested. CI judges a change, and takes the same examples each time; new ones
+# are tried wherever else the tests run.
+settings.register_profile(
+    "stepscope", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
+)
 settings.load_profile("stepscope")
 
 # Where a shell runs the tests in the background, Ctrl-C is ignored, and so it would be in every job that a test starts.

@@ -64,9 +64,19 @@ def test_even_collectives_of_one_machine_are_matched_by_its_clock() -> None:
 def test_losses_on_all_ranks_and_apart_clocks_match_nothing_wrong(
     data: st.DataObject, seed: int, num_ranks: int, numbered: bool
 ) -> None:
+    assert_nothing_wrong(seed, num_ranks, data.draw(offsets(num_ranks, 50 * MS)), numbered=numbered)
+
+
+@pytest.mark.parametrize("seed", [31, 414, 820, 941, 1599, 483119])
+def test_equally_many_losses_of_different_ones_match_nothing_wrong(seed: int) -> None:
+    """In one step each rank has lost another collective: a few apart in the last, next to each other in the rest."""
+    assert_nothing_wrong(seed, 2, {0: 0, 1: 0}, numbered=True)
+
+
+def assert_nothing_wrong(seed: int, num_ranks: int, shift: dict[int, int], *, numbered: bool) -> None:
     job, draw = Job(seed, num_ranks, sizes=1), random.Random(seed)
     lost = {(rank, number) for rank in range(num_ranks) for number in range(100) if draw.random() < 0.04}
-    made, truth = job.ledgers(data.draw(offsets(num_ranks, 50 * MS)), keep=lambda rank, _, number: (rank, number) not in lost)
+    made, truth = job.ledgers(shift, keep=lambda rank, _, number: (rank, number) not in lost)
     if numbered:
         made = [replace(one, step_number=one.step + 2) for one in made]
     got = match(made)

@@ -14,6 +14,11 @@ DENSE = 4
 """Ends that stray by more than this part of the distance between collectives do not tell them apart."""
 MOST_NS = 20_000_000
 """Ends of one collective lie no further apart, whatever was measured."""
+STRAY, MEET, LONE = 4, 2, 6
+"""Times the usual distance of ends, from which on one strays, and up to which two meet; and from which on a pair made by order
+alone may as well be two collectives, each lost on the other side."""
+LEAST_NS, SPARSE = 200_000, 10
+"""But not where they are nearer than this, or than this part of the distance to the next of their kind."""
 
 
 def aligned(time: Int64, token: Int64, near: Int64, list_ns: Int64, list_token: Int64, place: Int64, list_place: Int64) -> Int64:
@@ -30,6 +35,8 @@ def aligned(time: Int64, token: Int64, near: Int64, list_ns: Int64, list_token: 
     to = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
     agree = (place[of] == list_place[to]) & (place[of] != NONE)
     off = np.abs(time[of] - list_ns[to])
+    pairs = np.flatnonzero(agree & (token[of] == list_token[to]))
+    agree[pairs[_slipped(time[of[pairs]], to[pairs], list_ns, list_token)]] = False
     same = (token[of] == list_token[to]) & (agree | (off <= near[of]))
     of, to, off, agree = of[same], to[same], off[same], agree[same]
     if not len(of):
@@ -43,6 +50,39 @@ def aligned(time: Int64, token: Int64, near: Int64, list_ns: Int64, list_token: 
         chain = chain[agree[chain]]
     at[of[chain]] = to[chain]
     return at
+
+
+def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
+    """Of pairs made by counting, those that counting gets wrong: where each list has lost another one, equally many are left.
+
+    list    a b c d   f      Counted through, c goes with b, d with c and e with d. Those in a row stray, and meet the next one of
+    times   a   c d e f      their kind instead (or the one before); e, which has no partner, strays beside them. Where the two
+                             losses are neighbours, one pair strays alone: far enough, it is none.
+    """
+    slipped: Bool = np.zeros(len(to), np.bool_)
+    off = np.abs(time - list_ns[to])
+    usual = float(np.median(off)) if len(off) else 0.0
+    strays = off > STRAY * usual
+    if not strays.any():
+        return slipped
+    order = np.lexsort((list_ns, list_token))
+    beside = np.full((2, len(list_ns)), NONE, np.int64)
+    alike = np.diff(list_token[order]) == 0
+    beside[0, order[:-1][alike]], beside[1, order[1:][alike]] = order[1:][alike], order[:-1][alike]
+    gaps = np.where(beside[:, to] != NONE, np.abs(list_ns[beside[:, to]] - list_ns[to]), MOST_NS)
+    slipped = off > np.maximum(gaps.min(axis=0) // SPARSE, max(LONE * usual, LEAST_NS))
+    in_kind = np.lexsort((list_ns[to], list_token[to]))
+    follows = np.diff(list_token[to][in_kind]) == 0
+    for other in beside[:, to]:
+        meets = strays & (other != NONE) & (np.abs(time - list_ns[other]) <= MEET * usual)
+        both = meets[in_kind][1:] & meets[in_kind][:-1] & follows
+        slipped[in_kind[1:][both]] = slipped[in_kind[:-1][both]] = True
+    # What strays beside them belongs to them.
+    after, before = in_kind[1:][follows], in_kind[:-1][follows]
+    seen = slipped.copy()
+    slipped[after] |= strays[after] & seen[before]
+    slipped[before] |= strays[before] & seen[after]
+    return slipped
 
 
 def _is_dense(off: Int64, list_ns: Int64, list_token: Int64) -> bool:
@@ -99,6 +139,8 @@ def filled(at: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int64, li
     known = np.flatnonzero(at != NONE)
     if not len(known) or len(known) == len(at):
         return at
+    usual = float(np.median(np.abs(time[known] - list_ns[at[known]])))
+    least = max(LONE * usual, LEAST_NS)
     for low, high in zip([-1, *known.tolist()], [*known.tolist(), len(at)], strict=True):
         if high - low < 2:
             continue
@@ -111,7 +153,9 @@ def filled(at: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int64, li
             span = np.full(len(mine), list_ns[stop] - list_ns[first - 1])
         else:
             span = 2 * np.abs(list_ns[theirs] - list_ns[stop if low < 0 else first - 1])
-        near: Bool = np.abs(time[mine] - list_ns[theirs]) <= np.where(firm[mine] == 1, np.minimum(span // 5, MOST_NS // 2), span)
+        # The span is of two gaps, and more where several stray.
+        limit = np.minimum(np.minimum(span // 5, MOST_NS // 2), np.maximum(least, span // (2 * SPARSE)))
+        near: Bool = np.abs(time[mine] - list_ns[theirs]) <= np.where(firm[mine] == 1, limit, span)
         at[mine[near]] = theirs[near]
     return at
 
