@@ -14,7 +14,8 @@ from stepscope.capture.peek import ask, attempt, attributes, chosen, class_of, c
 from stepscope.capture.wrappers import wrapper_notes
 
 MOST_LOOK_NS = 500_000_000
-"""The training thread waits for the pass: beyond this it ends where it is, and the notes say how far it came."""
+"""Of the training thread's own time, which it spends on the pass: beyond this it ends where it is, and the notes say how far it
+came. Not of the clock on the wall: where other processes hold it up, the pass would end as often as not."""
 CHUNK = 4_096
 """Objects looked at together: most such stretches have nothing of interest, and are passed over at once."""
 MOST_ROWS = 16
@@ -34,7 +35,7 @@ class Found:
         """Objects that the job has taken from the collector by gc.freeze(), and so from this pass."""
 
 
-def find(torch: Any, clock: Callable[[], int] = time.perf_counter_ns) -> Found:
+def find(torch: Any, clock: Callable[[], int] = time.thread_time_ns) -> Found:
     """One pass. An object is asked for nothing but its type: asking a proxy for more might run it."""
     found = Found()
     kinds = _kinds(torch, found)
