@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware
-from stepscope.cli.ended import ended_as_by_hand
 from stepscope.cli.verify import RUNS, add_measuring
 from stepscope.errors import InputError, UsageError
+from stepscope.experiments.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.ended import ENDS_US, ended_as_by_hand
 from stepscope.errors import UsageError
+from stepscope.experiments.signals import ENDS_US, ended_as_by_hand
 
 if TYPE_CHECKING:
     from stepscope.core.trials import Change, Setup, Trial

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.ended import ended_as_by_hand
 from stepscope.errors import UsageError
+from stepscope.experiments.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
     from stepscope.core.experiment import Interval, Measured, NumericsCheck, Prediction, Side, Verified

@@ -6,20 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from stepscope.experiments.signals import signals_raise
 from stepscope.runfolder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 
 LOOK_S = 0.1
 GRACE_S = 5.0
 """Between asking a process to end and ending it."""
-ENDS_US = ("SIGTERM", "SIGHUP")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +42,9 @@ def run_job(
     """Runs the command to its end, or as long as it is wanted. Whatever it started ends with it, also when we are interrupted."""
     begun = time.monotonic()
     is_timed_out = is_stopped = False
-    with (folder / STDOUT_FILE).open("wb") as out, (folder / STDERR_FILE).open("wb") as err, _signals_raise():
+    # A signal that would end us ends the job first.
+    told = signals_raise(lambda number: SystemExit(128 + number))
+    with (folder / STDOUT_FILE).open("wb") as out, (folder / STDERR_FILE).open("wb") as err, told:
         # In a session of its own: Ctrl-C is for us, and one group holds most of what it starts.
         process = subprocess.Popen(
             list(command), env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
@@ -105,22 +105,3 @@ def _marked(mark: bytes) -> list[int]:
             if mark in (entry / "environ").read_bytes() and int(entry.name) != own:
                 found.append(int(entry.name))
     return found
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """A signal that would end us where we stand raises instead: the job is ended first."""
-
-    def leave(number: int, _: Any) -> None:
-        raise SystemExit(128 + number)
-
-    numbers = [getattr(signal, name) for name in ENDS_US if hasattr(signal, name)]
-    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, was in before.items():
-            signal.signal(number, was)
