@@ -1,4 +1,5 @@
-"""What the replay predicts against what verify measures: `stepscope fix --verify` over jobs with a fault each.
+"""What the replay predicts against what verify measures: `stepscope fix --verify` over jobs with a fault each,
+and `stepscope verify` where the mend is another command.
 
     python -m benchmarks.mended OUT [--jobs workers,...] [--command CMD] [--steps N] [--rounds N] [--seconds N] [--check]
 
@@ -19,7 +20,10 @@ from typing import Any
 
 from stepscope.experiments.trial import run_trial
 
-JOBS = ("workers", "optimizer", "pointwise", "launches", "pictures", "buckets")
+JOBS = ("workers", "optimizer", "pointwise", "launches", "micro", "pictures", "buckets")
+OTHERS = {"micro": ("small-batch", ["--batch", "4", "--accum", "16"], ["--batch", "64"])}
+"""The finding, and what is given to the command before and after, where no setting from outside mends it."""
+ALLOWED = ("batch-size", "batches", "data", "numerics")
 RANKS = {"buckets": 2}
 
 
@@ -27,7 +31,7 @@ def command_of(job: str) -> list[str]:
     start = [sys.executable]
     if job in RANKS:
         start += ["-m", "torch.distributed.run", f"--nproc_per_node={RANKS[job]}", "--master_port=29577"]
-    return [*start, "-m", "benchmarks.slow_jobs", job]
+    return [*start, "-m", "benchmarks.slow_jobs", job, *(OTHERS[job][1] if job in OTHERS else [])]
 
 
 def mend(name: str, command: list[str], out: Path, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -36,12 +40,32 @@ def mend(name: str, command: list[str], out: Path, arguments: argparse.Namespace
     trial = run_trial(command, run, max_steps=arguments.steps, timeout_s=120, profile=True)
     if not trial.is_good:
         return {"problem": f"recorded nothing: exit code {trial.exit_code}: {trial.tail[-800:]}"}
-    words = [sys.executable, "-m", "stepscope", "fix", str(run), "--verify", "--command", shlex.join(command), "--format", "json"]
-    words += ["--steps", str(arguments.steps), "--max-rounds", str(arguments.rounds), "--timeout", "120"]
-    words += ["--out", str(out / f"{name}.fix"), "--most", str(arguments.most), *([] if arguments.check else ["--no-check"])]
+    how = ["--steps", str(arguments.steps), "--max-rounds", str(arguments.rounds), "--timeout", "120", "--format", "json"]
+    if name not in OTHERS:
+        words = ["fix", str(run), "--verify", "--command", shlex.join(command), *how, "--out", str(out / f"{name}.fix")]
+        return told_by(
+            [*words, "--most", str(arguments.most), *([] if arguments.check else ["--no-check"])], name, out, arguments.seconds
+        )
+    code, before, after = OTHERS[name]
+    diagnosis = told_by(["diagnose", str(run), "--format", "json"], f"{name}.diagnosis", out, arguments.seconds)
+    seen = next((one for one in diagnosis.get("findings", ()) if one["code"] == code), None)
+    if seen is None:
+        return {"problem": f"{code} was not found: {diagnosis.get('problem') or [one['code'] for one in diagnosis['findings']]}"}
+    words = ["verify", "--baseline", shlex.join(command), "--candidate", shlex.join([*command[: -len(before)], *after]), *how]
+    words += [*(word for what in ALLOWED for word in ("--allow", what)), "--out", str(out / f"{name}.runs")]
+    words += ["--from", str(out / f"{name}.diagnosis.json"), "--mends", code]
+    proof = told_by(words, name, out, arguments.seconds)
+    predicted = {"value": seen["predicted_speedup"], "low": seen["predicted_low"], "high": seen["predicted_high"]}
+    row = {"code": code, "knobs": {}, "why": " ".join(after), "predicted": predicted, "verification": proof}
+    return proof if "problem" in proof else {"findings": [row | {"outcome": proof["verdict"]}]}
+
+
+def told_by(words: list[str], name: str, out: Path, seconds: float) -> dict[str, Any]:
+    """The JSON that this command of ours prints, or its problem."""
     log = out / f"{name}.log"
     with log.open("w", encoding="utf-8") as stderr:
-        done = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=arguments.seconds)
+        started = [sys.executable, "-m", "stepscope", *words]
+        done = subprocess.run(started, check=False, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=seconds)
     if not done.stdout.strip():
         return {"problem": log.read_text(encoding="utf-8")[-800:]}
     (out / f"{name}.json").write_text(done.stdout, encoding="utf-8")

@@ -1,6 +1,7 @@
-"""Training scripts with one fault each that a setting from outside mends, for a machine with a GPU.
+"""Training scripts with one fault each that a setting mends, for a machine with a GPU; without one they run on the
+CPU, where they show little.
 
-    python -m benchmarks.slow_jobs NAME [--batch N]        torchrun --nproc_per_node 2 -m benchmarks.slow_jobs buckets
+    python -m benchmarks.slow_jobs NAME [--batch N] [--accum N]        torchrun --nproc_per_node 2 -m benchmarks.slow_jobs buckets
 
 They are ordinary loops with nothing of ours in them; each runs until it is stopped or STEPS are over.
 """
@@ -17,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 STEPS = 4_000
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
@@ -62,38 +64,58 @@ class Plain(nn.Module):
 def fed(model: nn.Module, batch: int, size: int, work: int) -> Iterator[torch.Tensor]:
     loader = torch.utils.data.DataLoader(Pictures(size, work), batch_size=batch)
     for pictures, labels in loader:
-        yield functional.cross_entropy(model(pictures.cuda()), labels.cuda())
+        yield functional.cross_entropy(model(pictures.to(DEVICE)), labels.to(DEVICE))
 
 
 def drawn(model: nn.Module, *shape: int) -> Iterator[torch.Tensor]:
-    made = torch.Generator("cuda").manual_seed(1)
+    made = torch.Generator(DEVICE).manual_seed(1)
     while True:
-        yield model(torch.randn(*shape, device="cuda", generator=made)).square().mean()
+        yield model(torch.randn(*shape, device=DEVICE, generator=made)).square().mean()
 
 
 def workers(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
-    model = convolutions(64, 4).cuda()
+    model = convolutions(64, 4).to(DEVICE)
     return model, fed(model, batch or 64, 96, 6)
 
 
 def optimizer(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.LayerNorm(256)) for _ in range(100))).cuda()
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.LayerNorm(256)) for _ in range(100))).to(DEVICE)
     return model, drawn(model, batch or 4096, 256)
 
 
 def pointwise(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
-    model = nn.Sequential(*(Plain(1024) for _ in range(6))).cuda()
+    model = nn.Sequential(*(Plain(1024) for _ in range(6))).to(DEVICE)
     return model, drawn(model, batch or 16384, 1024)
 
 
 def launches(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
-    model = nn.Sequential(*(Plain(128) for _ in range(24))).cuda()
+    model = nn.Sequential(*(Plain(128) for _ in range(24))).to(DEVICE)
     return model, drawn(model, batch or 64, 128)
 
 
+def micro(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
+    """Sentences of 128 tokens, few at a time: --batch 4 --accum 16 sees what --batch 64 --accum 1 does."""
+    model = nn.Sequential(
+        nn.Embedding(4096, 512),
+        *(nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True) for _ in range(6)),
+        nn.Linear(512, 4096),
+    ).to(DEVICE)
+    tokens = torch.randint(4096, (1 << 14, 129), generator=torch.Generator().manual_seed(1))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tokens), batch_size=batch or 4)
+
+    def losses() -> Iterator[torch.Tensor]:
+        while True:
+            for (some,) in loader:
+                told = some.to(DEVICE)
+                with torch.autocast(DEVICE, torch.bfloat16):
+                    yield functional.cross_entropy(model(told[:, :-1]).flatten(0, 1), told[:, 1:].flatten())
+
+    return model, losses()
+
+
 def pictures(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
-    model = convolutions(128, 8).cuda()
-    autocast = torch.autocast("cuda", torch.bfloat16)
+    model = convolutions(128, 8).to(DEVICE)
+    autocast = torch.autocast(DEVICE, torch.bfloat16)
     forward: Any = model.forward
 
     def cast(x: torch.Tensor) -> Any:
@@ -111,13 +133,13 @@ def buckets(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
     os.environ.setdefault("NCCL_IB_DISABLE", "1")
     torch.cuda.set_device(0)
     torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", 0))
-    plain = nn.Sequential(*(Plain(256) for _ in range(16))).cuda()
+    plain = nn.Sequential(*(Plain(256) for _ in range(16))).to(DEVICE)
     model = nn.parallel.DistributedDataParallel(plain, device_ids=[0], bucket_cap_mb=0.1)
     return model, drawn(model, batch or 1024, 256)
 
 
 JOBS: dict[str, Callable[[int], tuple[nn.Module, Iterator[torch.Tensor]]]] = {
-    each.__name__: each for each in (workers, optimizer, pointwise, launches, pictures, buckets)
+    each.__name__: each for each in (workers, optimizer, pointwise, launches, micro, pictures, buckets)
 }
 
 
@@ -125,15 +147,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_jobs", description=__doc__)
     parser.add_argument("job", choices=sorted(JOBS))
     parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--accum", type=int, default=1, help="batches that one optimizer step takes")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     model, losses = JOBS[arguments.job](arguments.batch)
     told: dict[str, Any] = {"foreach": False} if arguments.job == "optimizer" else {}
     stepper = torch.optim.AdamW(model.parameters(), lr=1e-4, **told)
-    for _, loss in zip(range(STEPS), losses, strict=False):
-        stepper.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        stepper.step()
+    for number, loss in zip(range(STEPS * arguments.accum), losses, strict=False):
+        (loss / arguments.accum).backward()
+        if (number + 1) % arguments.accum == 0:
+            stepper.step()
+            stepper.zero_grad()
 
 
 if __name__ == "__main__":

@@ -368,6 +368,19 @@ def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
             told = verify.read_prediction(arguments, verify.read_asked(arguments))
             assert told is not None
             assert (told.value, told.low, told.high) == (1.4, 1.3, 1.6)
+    own = ["--baseline", "python t.py", "--candidate", "python new.py"]
+    arguments = parsed(*own, "--from", str(file), "--mends", "serial-loader")
+    told = verify.read_prediction(arguments, verify.read_asked(arguments))
+    assert told is not None
+    assert (told.value, told.low, told.high) == (1.4, 1.3, 1.6)
+    for words, problem in (
+        (["--from", str(file)], "--mends CODE .*: serial-loader"),
+        (["--mends", "serial-loader"], "--from says where it stands"),
+        (["--from", str(file), "--mends", "small-batch"], "no finding small-batch; it has serial-loader"),
+    ):
+        arguments = parsed(*own, *words)
+        with pytest.raises(UsageError, match=problem):
+            verify.read_prediction(arguments, verify.read_asked(arguments))
     arguments = parsed("--apply", "gc-pause", "--from", str(file), "--", "python", "t.py")
     with pytest.raises(UsageError, match="no finding gc-pause; it has serial-loader"):
         verify.read_prediction(arguments, verify.read_asked(arguments))

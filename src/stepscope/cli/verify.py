@@ -73,6 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     judged.add_argument(
         "--from", dest="predicted_by", type=Path, metavar="PATH", help="a diagnosis in JSON, or a run, that predicted it"
     )
+    judged.add_argument(
+        "--mends", metavar="CODE", help="the finding in --from that the candidate mends, where --apply does not name it"
+    )
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"where the runs are kept (default: a dated folder in {RUNS}/)")
 
@@ -203,12 +206,13 @@ def read_prediction(arguments: argparse.Namespace, asked: Asked) -> Prediction |
     if arguments.predicted is not None:
         return Prediction(value=arguments.predicted, source="you")
     if arguments.predicted_by is None:
+        if arguments.mends is not None:
+            raise UsageError(f"--mends {arguments.mends} names a finding, and --from says where it stands: give both")
         return None
     from stepscope.cli.verify_prediction import mended, predicted_by
 
-    return predicted_by(
-        arguments.predicted_by, asked.codes or mended(tuple(asked.changes["candidate"].knobs), arguments.predicted_by)
-    )
+    codes = (arguments.mends,) if arguments.mends is not None else asked.codes
+    return predicted_by(arguments.predicted_by, codes or mended(tuple(asked.changes["candidate"].knobs), arguments.predicted_by))
 
 
 def policy_of(arguments: argparse.Namespace) -> VerifyPolicy:

@@ -32,7 +32,7 @@ def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
     findings = {finding.code: finding for finding in _read(file)}
     if len(codes) != 1:
         known = ", ".join(findings) or "it has none"
-        raise UsageError(f"--from needs one finding to look for: --apply CODE, one of those in {file}: {known}")
+        raise UsageError(f"--from needs one finding to look for: --mends CODE (or --apply CODE), one of those in {file}: {known}")
     finding = findings.get(codes[0])
     if finding is None:
         raise UsageError(f"{file} has no finding {codes[0]}; it has {', '.join(findings) or 'none'}")
