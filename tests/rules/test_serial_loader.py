@@ -12,6 +12,7 @@ from stepscope.core.run import Known, LoaderKnobs
 from stepscope.rules import serial_loader
 from stepscope.rules.rulebook import judge
 from tests.rules.recorded import SERIAL, Run
+from tests.tracing import op
 
 
 def loading(load_us: int, compute_us: int = 10_000) -> Run:
@@ -51,6 +52,18 @@ def test_what_many_threads_did_in_the_training_process_is_one_threads_in_a_worke
     single = replace(case, known=Known(rank=0, cores=16, cores_used=1.0, loader=LoaderKnobs(num_workers=0)))
     finding = next(one for one in judge(single).findings if one.code == "serial-loader")
     assert finding.predicted_speedup == pytest.approx(100 / 21, rel=0.05)
+
+
+def test_threads_of_operators_may_only_spin() -> None:
+    """As before, but all of the loading is operators: 8 workers bring a batch every 10 to 80 ms, so 28 is the middle."""
+    run = loading(80_000, compute_us=20_000)
+    run.events += [op("aten::avg_pool2d", one.start + 1, one.end - 1) for one in run.events if "DataLoader" in one.name]
+    case = replace(run.case(), known=Known(rank=0, cores=16, cores_used=0.8 * 8 + 0.2, loader=LoaderKnobs(num_workers=0)))
+    finding = next(one for one in judge(case).findings if one.code == "serial-loader")
+    assert finding.predicted_speedup == pytest.approx(100 / 28.3, rel=0.05)
+    assert finding.predicted_low == pytest.approx(1.0, abs=0.01)
+    assert finding.predicted_high == pytest.approx(100 / 21, rel=0.05)
+    assert any("8 cores busy, 100 % of the time in operators" in told for told in finding.evidence)
 
 
 def test_a_cheap_loader_is_left_where_it_is() -> None:

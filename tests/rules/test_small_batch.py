@@ -11,12 +11,17 @@ from tests.rules.recorder import Recorder, gain
 from tests.tracing import op, trace_of
 
 
-def accumulating(*, rounds: int, kernel_us: float, blocks: int, host_us: float = 20, alike: bool = True) -> Case:
+def accumulating(
+    *, rounds: int, kernel_us: float, blocks: int, host_us: float = 20, alike: bool = True, sync_us: float = 0
+) -> Case:
     run = Recorder()
     for number in range(3):
         start = run.now
         for part in range(rounds):
             suffix = "" if alike else f"_{part}"
+            if sync_us:
+                run.item()
+                run.work(sync_us)
             for i in range(10):
                 run.launch("aten::mm", kernel_us=kernel_us, host_us=host_us, kernel_name=f"forward_{i}{suffix}")
             began = run.now
@@ -40,6 +45,12 @@ def test_kernels_that_leave_the_device_empty_gain() -> None:
     assert "8 micro-batches" in said.summary
     assert gain(case, said) > 5
     assert said.changes_numerics
+
+
+def test_waits_of_each_micro_batch_are_folded_with_it() -> None:
+    case = accumulating(rounds=8, kernel_us=3, blocks=10, sync_us=400)
+    # What the host does after a wait, before it launches again, is a quarter of each round.
+    assert gain(case, small_batch.propose(case)) > 7
 
 
 def test_kernels_that_fill_the_device_gain_nothing() -> None:

@@ -7,6 +7,10 @@ Why it costs: while the process loads, decodes and collates the next batch it la
 has and stands still. Nothing of that work needs to happen between two steps. With w workers a batch is ready every 1/w of the
 time it takes to make one; only where that is longer than the step does part of the wait stay.
 
+Where the process keeps many cores busy while it makes a batch, that may be work for which a worker has one thread alone: then
+workers bring little. Threads of PyTorch's operators spin between two of them, though, and look as busy with nothing to do. How
+much of it is work, no recording says: with operators in the loader the prediction lies between both, and its range holds both.
+
 Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself.
 
 What to do: give the DataLoader `num_workers` of 4 and more, up to the cores there are for each rank, with `pin_memory=True` and
@@ -23,8 +27,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.loader import SERIAL
+from stepscope.analyses.intervals import lengths_in, union
+from stepscope.analyses.loader import SERIAL, next_calls
 from stepscope.core.run import Known
+from stepscope.core.trace import Kind
 from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
 from stepscope.rules.loading import FETCH_NS, input_per_step, loaded_every, loading_frames, with_input
@@ -46,6 +52,7 @@ class Policy:
 
 
 POLICY = Policy()
+MANY_THREADS = 1.5
 LEAST_CORES = 0.05
 """Of a core that a worker is reckoned to need at least."""
 
@@ -69,7 +76,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in which it launches nothing.",
         action=f"DataLoader(num_workers={workers}, persistent_workers=True, pin_memory=True); "
         f"{_least(case, loading_ns, workers)}",
-        evidence=(f"{calls} calls of {serial[0].name}", f"the longest took {longest / 1e6:.1f} ms", *_told(case)),
+        evidence=(f"{calls} calls of {serial[0].name}", f"the longest took {longest / 1e6:.1f} ms", *_told(case, loading_ns)),
         events=events,
         events_ns=events_ns,
         change=lambda graph: loaded_every(graph, _batch_ns(case, loading_ns, workers)),
@@ -98,7 +105,8 @@ def _batch_ns(case: Case, loading_ns: float, workers: int, *, sure: bool = False
     if case.graph is None or known is None or known.own_cores is None or case.pitch_ns is None:
         return loading_ns / workers
     if not case.graph.on_host:
-        return loading_ns * _threads(known, loading_ns / case.pitch_ns) / workers
+        threads = _threads(known, loading_ns / case.pitch_ns)
+        return loading_ns * (threads if sure else threads ** (1 - _operator_share(case) / 2)) / workers
     used = 1.0 if known.cores_used is None else known.cores_used
     if sure and known.own_cores < used + workers * _one_cores(known):
         return case.pitch_ns
@@ -114,17 +122,38 @@ def _one_cores(known: Known) -> float:
 
 
 def _threads(known: Known, share: float) -> float:
-    """Cores that making a batch keeps busy: what the process uses over the step, less one for the rest of it."""
+    """Cores that making a batch keeps busy, at work or spinning: those in use over the step, less one for the rest of it."""
     if known.cores_used is None or not 0 < share <= 1:
         return 1.0
     return max(1.0, (known.cores_used - (1 - share)) / share)
 
 
-def _told(case: Case) -> tuple[str, ...]:
+def _operator_share(case: Case) -> float:
+    """Of the loader's time that is spent in PyTorch's operators."""
+    trace, host = case.survey.trace, case.survey.host
+    calls = next_calls(trace, host, SERIAL)
+    if len(calls) == 0:
+        return 0.0
+    within = trace.is_kind(Kind.OP) & host.driving
+    within[calls] = False
+    operators = union(trace.start_ns[within], trace.end_ns[within])
+    inside = lengths_in(trace.start_ns[calls], trace.end_ns[calls], operators)
+    return float(inside.sum() / max(trace.dur_ns[calls].sum(), 1))
+
+
+def _told(case: Case, loading_ns: float) -> tuple[str, ...]:
     known = case.known
     if known is None or known.loader is None or known.own_cores is None:
         return ()
-    return (f"num_workers={known.loader.num_workers}; the rank has {known.own_cores:g} cores",)
+    told = f"num_workers={known.loader.num_workers}; the rank has {known.own_cores:g} cores"
+    if case.graph is None or case.graph.on_host or case.pitch_ns is None:
+        return (told,)
+    threads = _threads(known, loading_ns / case.pitch_ns)
+    if threads < MANY_THREADS:
+        return (told,)
+    share = _operator_share(case)
+    maybe = f", {100 * share:.0f} % of the time in operators, whose threads spin between two" if share else ""
+    return told, f"making a batch keeps {threads:.0f} cores busy{maybe}; a worker has one thread"
 
 
 def _least(case: Case, loading_ns: float, workers: int) -> str:

@@ -5,7 +5,8 @@ longer than their arithmetic or their bytes need, or that fill only part of the 
 
 Why it costs: a small micro-batch costs the host as many launches as a large one. Folding k of them into one divides the host's
 work by k, and a kernel that did not fill the device does not take k times as long. Kernels that do fill it take k times as long,
-and then nothing is won: the replay says which.
+and then nothing is won: the replay says which. The loader is reckoned to take k times as long for k times the samples, and at
+best no longer than for few.
 
 Evidence it needs: kernels told apart as forward, backward and optimizer; shapes (`record_shapes=True`) for the roofs.
 
@@ -27,6 +28,7 @@ from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.host_ranges import tasks_of
+from stepscope.rules.loading import with_input
 from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "small-batch"
@@ -70,7 +72,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         ),
         change=lambda g: _folded(case, g, micro, folds, POLICY.roof_share),
         cautious=lambda g: _folded(case, g, micro, 2, POLICY.cautious_roof_share),
-        hopeful=lambda g: _folded(case, g, micro, folds, 1.0),
+        hopeful=lambda g: with_input(_folded(case, g, micro, folds, 1.0), 1.0 / folds),
         changes_numerics=True,
     )
 
@@ -134,7 +136,18 @@ def _micro_steps(case: Case, graph: Graph) -> Int64:
         number = np.cumsum(begins)
         last = int(np.flatnonzero(back)[-1])
         micro[owner[mine[: last + 1]]] = number[: last + 1]
-    return micro
+    return _with_bare_calls(graph, micro)
+
+
+def _with_bare_calls(graph: Graph, micro: Int64) -> Int64:
+    """Calls that put nothing on the device, such as the wait after a copy, belong to the micro-step of what was launched before
+    them; behind the last launch of all micro-steps they belong to none."""
+    launching = np.diff(graph.call_first) > 0
+    places = np.arange(len(micro))
+    before = np.maximum.accumulate(np.where(launching, places, 0))
+    after = np.minimum.accumulate(np.where(launching, places, len(micro) - 1)[::-1])[::-1]
+    is_between = (graph.call_step[before] == graph.call_step[after]) & (micro[before] >= 0) & (micro[after] >= 0)
+    return np.where(~launching & is_between, micro[before], micro)
 
 
 def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
