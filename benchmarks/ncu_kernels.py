@@ -150,7 +150,7 @@ extern "C" __global__ void known_l2_bad_order(const float4* a, const float4* b, 
     for (int i = threadIdx.x; i < strip; i += blockDim.x) {
         float4 x = __ldcg(a + (size_t)row * strip + i);
         float4 y = __ldcg(b + (size_t)col * 2 * strip + i), z = __ldcg(b + (size_t)col * 2 * strip + strip + i);
-        sum += x.x + x.w + y.x + y.w + z.x + z.w;
+        sum += x.x + x.y + x.z + x.w + y.x + y.y + y.z + y.w + z.x + z.y + z.z + z.w;
     }
     if (sum == 12345.678f) out[0] = sum;
 }
@@ -162,7 +162,7 @@ extern "C" __global__ void known_l2_good_order(const float4* a, const float4* b,
     for (int i = threadIdx.x; i < strip; i += blockDim.x) {
         float4 x = __ldcg(a + (size_t)row * strip + i);
         float4 y = __ldcg(b + (size_t)col * 2 * strip + i), z = __ldcg(b + (size_t)col * 2 * strip + strip + i);
-        sum += x.x + x.w + y.x + y.w + z.x + z.w;
+        sum += x.x + x.y + x.z + x.w + y.x + y.y + y.z + y.w + z.x + z.y + z.z + z.w;
     }
     if (sum == 12345.678f) out[0] = sum;
 }

@@ -57,6 +57,21 @@ def test_steps_after_a_recording_are_left_out_where_there_are_enough_before() ->
     assert few.num == 54
 
 
+def test_a_host_that_runs_ahead_shows_its_own_time() -> None:
+    """Four short steps until the device's queue is full; then the host goes at its pace."""
+    ahead = rows([20, 6, 5, 5, 4], device_ns=13 * MS, state=1)
+    kept_up = [row(number, 13 * MS, device_ns=13 * MS) for number in range(10, 40)]
+    recorded = [row(50, 2 * MS, device_ns=13 * MS, state=2)] * 3
+    found = unprofiled_steps([*ahead, *kept_up, *recorded])
+    assert found is not None
+    assert found.host_ns == 5 * MS
+    assert found.step_ns == 13 * MS
+    for other in (kept_up, [*ahead[:2], *kept_up], rows([20, 6, 5, 5, 4] * 5)):
+        seen = unprofiled_steps(other)
+        assert seen is not None
+        assert seen.host_ns is None
+
+
 def test_the_devices_clock_goes_before_the_hosts() -> None:
     found = unprofiled_steps([row(n, 1 * MS, device_ns=None if n == 0 else 20 * MS) for n in range(10)])
     assert found is not None

@@ -122,6 +122,18 @@ def test_the_profilers_cost_is_fitted_to_the_given_step() -> None:
     assert play(without_cost(graph, fitted.cost_ns)).pitch_ns == fitted.pitch_ns
 
 
+def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
+    """The device holds the step up, so the step says nothing of the host, which by itself takes 300 us of the 500 recorded."""
+    graph = graph_of(*steps(5, host_us=50, device_us=100))
+    none = np.zeros(len(graph), np.bool_)
+    fitted = fit(graph, 1010 * US, none, 300 * US)
+    assert fitted.pitch_ns == pytest.approx(1010 * US, rel=0.01)
+    assert fitted.graph.call_ns.sum() / graph.num_steps == pytest.approx(300 * US, rel=0.02)
+    assert fit(graph, 1010 * US, none).graph.call_ns.sum() / graph.num_steps > 400 * US
+    # What the recording cost is never less than nothing.
+    assert fit(graph, 1010 * US, none, 900 * US).cost_ns == pytest.approx(0.0, abs=10.0)
+
+
 def test_a_run_slower_than_its_recording_is_stretched_to_it() -> None:
     graph = graph_of(*steps(5, host_us=50, device_us=10))
     fitted = fit(graph, 900 * US, np.zeros(len(graph), np.bool_))

@@ -19,6 +19,10 @@ ENOUGH_MARKED = 40
 """Steps measured on the device's clock with which the others' are not needed: of a long run it measures some."""
 MOST = 400
 """The last steps before the recording: the pace may drift, and what is compared with the recording should be near it."""
+AHEAD = 0.8
+"""Of the device's step: a host step this short did not wait for the device."""
+RECORDED = 2
+"""The state of a step with a profiler attached."""
 Z = 1.645
 """Nine times in ten, of a normal distribution."""
 
@@ -50,14 +54,23 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
         optimizer_ns=_mean(usual, "optimizer_ns"),
         num_batches=statistics.fmean(_value(row, "num_batches") for row in usual),
         num_backwards=statistics.fmean(_value(row, "num_backwards") for row in usual),
+        host_ns=_host_ns(rows, statistics.median(lengths)) if whole else None,
     )
+
+
+def _host_ns(rows: Sequence[Row], step_ns: float) -> int | None:
+    """A host that is faster than the device runs ahead of it, from the first step or from the last wait on, until the device's
+    queue is full. Meanwhile its steps are as long as its own work. Those of the warm-up count: nothing else makes them short."""
+    recorded = next((place for place, row in enumerate(rows) if row["state"] == RECORDED), len(rows))
+    ahead = [_value(row, "dur_ns") for row in usual_rows(rows[:recorded]) if 0 < _value(row, "dur_ns") < AHEAD * step_ns]
+    return round(statistics.median(ahead)) if len(ahead) >= LEAST else None
 
 
 def before_recording(rows: Sequence[Row]) -> list[Row]:
     """Timed steps before the first recording, if there are enough; all of them otherwise. Once a profiler has been attached,
     parts of it may stay and slow the host."""
     timed = [row for row in rows if row["state"] == 0]
-    recorded = [row["step"] or 0 for row in rows if row["state"] == 2]
+    recorded = [row["step"] or 0 for row in rows if row["state"] == RECORDED]
     first = recorded[0] if recorded else None
     before = [row for row in timed if first is None or (row["step"] or 0) < first]
     return before if len(usual_rows(before)) >= ENOUGH else timed

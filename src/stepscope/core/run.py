@@ -33,6 +33,8 @@ class UnprofiledSteps:
     """Batches a step."""
     num_backwards: float | None
     """Backward passes a step: more than one where gradients are accumulated."""
+    host_ns: int | None = None
+    """What a step takes the host, from steps in which it ran ahead of the device; None: it never did, or that was not seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,10 +72,11 @@ def without_cost(graph: Graph, cost_ns: float) -> Graph:
     return replace(graph, call_parts=graph.call_parts | left)
 
 
-def fit(graph: Graph, step_ns: float | None, copies: Bool) -> Fitted:
+def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None = None) -> Fitted:
     """The graph of the unprofiled run: fitted to its step time, or with the usual cost taken off when that is not known.
 
-    `copies` are the tasks that cross the bus: the host's memory sets their pace, and one that ran slow is slow there too.
+    `host_ns` is the host's own time in an unprofiled step, where it was seen to run ahead of the device. `copies` are the
+    tasks that cross the bus: the host's memory sets their pace, and one that ran slow is slow there too.
     """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
@@ -83,7 +84,11 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool) -> Fitted:
     episodic = _episodic(graph)
     if not episodic and play(_scaled(graph, list(graph.call_parts), 0.0, None)).pitch_ns >= step_ns * DEVICE_BOUND:
         # The device holds the step up: the host's time cannot be told from it.
-        return _fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns)
+        return (
+            _with_host_of(graph, host_ns, step_ns)
+            if host_ns
+            else _fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns)
+        )
     low, high = COST_RANGE_NS
     recorded, least = play(graph).pitch_ns, play(without_cost(graph, high)).pitch_ns
     if episodic or recorded < step_ns * (1 - CLOSE) or least > step_ns:
@@ -91,6 +96,16 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool) -> Fitted:
     for _ in range(12):
         middle = (low + high) / 2
         low, high = (middle, high) if play(without_cost(graph, middle)).pitch_ns > step_ns else (low, middle)
+    return _fitted(without_cost(graph, high), high, step_ns)
+
+
+def _with_host_of(graph: Graph, host_ns: float, step_ns: float) -> Fitted:
+    """The recording's cost is what the recorded host takes longer than the unprofiled one does by itself."""
+    low, high = COST_RANGE_NS
+    for _ in range(12):
+        middle = (low + high) / 2
+        left = float(without_cost(graph, middle).call_ns.sum()) / graph.num_steps
+        low, high = (middle, high) if left > host_ns else (low, middle)
     return _fitted(without_cost(graph, high), high, step_ns)
 
 

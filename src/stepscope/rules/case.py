@@ -85,7 +85,8 @@ def case_of(
     kinds = task_kinds(found, graph)
     starved = is_starved(found.trace, found.host, pitch)
     wait_ns = None if known is None or known.steps is None or starved else known.steps.wait_ns
-    fitted = fit_on_host(graph, step_ns, wait_ns) if graph.on_host else fit(graph, step_ns, kinds.transfer)
+    host_ns = None if known is None or known.steps is None else known.steps.host_ns
+    fitted = fit_on_host(graph, step_ns, wait_ns) if graph.on_host else fit(graph, step_ns, kinds.transfer, host_ns)
     replayed = Replayed(
         recorded_error=play(graph, backlog_ns=graph.backlog_ns).pitch_ns / pitch - 1,
         pitch_ns=fitted.pitch_ns,

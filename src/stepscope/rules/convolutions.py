@@ -7,6 +7,8 @@ from stepscope.workload.operands import Operand, is_shape, operand
 
 TENSOR_CORE_CHANNELS = 8
 """Channels of a group that a tensor core's tile needs in 16 bits (4 in TF32); kernels for fewer use none."""
+NARROW_CHANNELS = 64
+"""In and out, up to which the compiler takes a convolution for a narrow one (torch 2.11 and 2.13)."""
 
 
 def is_convolution(table: TaskTable, op: int) -> bool:
@@ -32,6 +34,25 @@ def is_thin(table: TaskTable, op: int) -> bool:
         return "depthwise" in table.op_name(op)
     image, weight = found
     return weight.dims[1] < min(image.dims[1], TENSOR_CORE_CHANNELS)
+
+
+def is_picture(image: Operand) -> bool:
+    """Two dimensions beside the channels. A signal has one, which is recorded as a picture of one line."""
+    return len(image.dims) == 4 and image.dims[2] > 1
+
+
+def is_turned_by_compiler(table: TaskTable) -> bool:
+    """Whether torch.compile lays this model's images out with their channels innermost by itself, as its compiler for GPUs does
+    in training, unless one of the convolutions is grouped with several channels each, or has half as many channels out as in
+    (pointwise ones aside), or all of them are narrow."""
+    known = [found for op in set(table.op.tolist()) if (found := image_and_weight(table, op)) is not None]
+    if not known or all(max(weight.dims[:2]) <= NARROW_CHANNELS for _, weight in known):
+        return False
+    for image, weight in known:
+        is_grouped = image.dims[1] > weight.dims[1] > 1
+        if is_grouped or (weight.dims[0] * 2 <= weight.dims[1] and weight.dims[2] > 1):
+            return False
+    return True
 
 
 def is_nchw(table: TaskTable, op: int) -> bool:

@@ -26,7 +26,7 @@ from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.convolutions import image_and_weight, is_convolution, is_nchw, is_thin
+from stepscope.rules.convolutions import image_and_weight, is_convolution, is_nchw, is_picture, is_thin, is_turned_by_compiler
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.dtypes import ITEM_BYTES
@@ -88,7 +88,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     table = case.table
     around = np.array([is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
-    turning = table.of_category("layout") & around
+    turning = _turning(table)
     norms = _norms(table)
     times = _new_times(graph, table, norms, roofs)
     times[turning] = _left_of_turns(graph, table, turning)
@@ -116,6 +116,29 @@ def propose(case: Case) -> Proposal | Abstention | None:
         hopeful=_turned(turning, times, 1.0 - POLICY.uncertainty),
         changes_numerics=True,
     )
+
+
+def turned_by_compiler(case: Case) -> Change | None:
+    """What torch.compile does to the convolutions themselves; None where it leaves their layout, or it is right already."""
+    graph, table = case.graph, case.table
+    if graph is None or not is_turned_by_compiler(table):
+        return None
+    images = {int(op): image_and_weight(table, int(op)) for op in np.unique(table.op)}
+    # Signals and volumes are left as they are.
+    flat = np.array([(found := images[op]) is not None and is_picture(found[0]) for op in table.op.tolist()], np.bool_)
+    turning = _turning(table) & flat
+    if not turning.any():
+        return None
+    times = _new_times(graph, table, np.zeros(len(graph), np.bool_), case.survey.roofs)
+    times[turning] = _left_of_turns(graph, table, turning)
+    return _turned(turning, np.where(flat, times, np.nan), 1.0)
+
+
+def _turning(table: TaskTable) -> Bool:
+    """Tasks that only turn tensors for a convolution."""
+    around = np.array([is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
+    result: Bool = table.of_category("layout") & around
+    return result
 
 
 def _norms(table: TaskTable) -> Bool:

@@ -7,7 +7,8 @@ Why it costs: such kernels do little arithmetic and are as long as their traffic
 write what goes out once, and keep the rest in registers. What comes in is not known exactly (a trace has sizes, not addresses): a
 tensor of a size already seen in the run may be the same one or another, hence a range. Backward may compute the forward's values
 again from its inputs rather than read them, as torch.compile does. Transcendental functions cost arithmetic that the traffic hid:
-they set a floor.
+they set a floor. The compiler also lays the images of most models with convolutions out with their channels innermost, and the
+kernels that turned them go.
 
 Evidence it needs: shapes (`record_shapes=True`).
 
@@ -30,6 +31,7 @@ from stepscope.core.trace import NONE, Kind
 from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
+from stepscope.rules.nchw_layout import turned_by_compiler
 from stepscope.rules.proposal import Abstention, Proposal
 from stepscope.rules.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -122,11 +124,17 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"the longest: {', '.join(table.op_name(op).removeprefix('aten::') for op in longest.ops[:8])}",
         ),
         events=graph.task_event[mask],
-        change=_fused(case, graph, runs, roofs, 0.5, with_host=False),
+        change=_compiled(case, _fused(case, graph, runs, roofs, 0.5, with_host=True)),
         cautious=_fused(case, graph, runs, roofs, 1.0, with_host=False),
-        hopeful=_fused(case, graph, runs, roofs, 0.0, with_host=True),
+        hopeful=_compiled(case, _fused(case, graph, runs, roofs, 0.0, with_host=True)),
         changes_numerics=True,
     )
+
+
+def _compiled(case: Case, fused: Change) -> Change:
+    """With the convolutions' layout as the compiler chooses it."""
+    turned = turned_by_compiler(case)
+    return fused if turned is None else lambda graph: turned(fused(graph))
 
 
 def find_runs(graph: Graph, table: TaskTable) -> list[Run]:
