@@ -130,6 +130,13 @@ def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
     assert fitted.pitch_ns == pytest.approx(1010 * US, rel=0.01)
     assert fitted.graph.call_ns.sum() / graph.num_steps == pytest.approx(300 * US, rel=0.02)
     assert fit(graph, 1010 * US, none).graph.call_ns.sum() / graph.num_steps > 400 * US
+    for step, host, is_open in ((1010, None, True), (None, None, True), (1010, 300, False)):
+        bounds = fit(graph, None if step is None else step * US, none, None if host is None else host * US).bounds
+        assert (bounds is not None) == is_open
+        if bounds is not None:
+            quick, slow = (float(one.call_ns.sum()) / graph.num_steps for one in bounds)
+            assert quick < 400 * US < slow < 500 * US
+    assert fit(graph_of(*steps(5, host_us=50, device_us=10)), None, none).bounds is None
     # What the recording cost is never less than nothing.
     assert fit(graph, 1010 * US, none, 900 * US).cost_ns == pytest.approx(0.0, abs=10.0)
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from stepscope.rules import nchw_layout
 from stepscope.rules.proposal import Proposal, finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
@@ -26,6 +28,18 @@ def test_nchw_layout_removes_transposes_and_speeds_norms_up() -> None:
     proposal = nchw_layout.propose(case)
     assert isinstance(proposal, Proposal)
     assert 2.1 < finding_of(case, proposal).predicted_speedup < 2.7  # 960 us to 100 + about 277
+
+
+def test_nchw_layout_says_how_far_the_host_could_keep_up() -> None:
+    """9 calls of 200 us of host time as recorded: more than the device then needs, or not, by what recording took of it."""
+    case = case_of_steps(*[turn(300.0), conv(100.0), norm(NCHW, 760.0)] * 3, host_us=200.0)
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    finding = finding_of(case, proposal)
+    sure = finding_of(replace(case, host_bounds=None), proposal)
+    assert finding.predicted_speedup == sure.predicted_speedup
+    assert finding.predicted_low < sure.predicted_low
+    assert finding.predicted_high > sure.predicted_high
 
 
 def test_nchw_layout_is_silent_in_channels_last() -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from stepscope.rules import unfused_pointwise
@@ -28,6 +30,18 @@ def test_unfused_pointwise_keeps_functions_at_their_arithmetic() -> None:
     proposal = unfused_pointwise.propose(case)
     assert isinstance(proposal, Proposal)
     assert finding_of(case, proposal).predicted_speedup < 4  # 10 x 20 instructions an element: 400 us, not 127
+
+
+def test_where_the_hosts_time_is_open_the_range_says_so() -> None:
+    """1002 us on the device of which a chain is left, and a recorded host of 600: what recording took of that is not known."""
+    case = case_of_steps(*[launch("aten::neg", VECTOR, 167.0, *ONE)] * 6, host_us=100.0)
+    proposal = unfused_pointwise.propose(case)
+    assert isinstance(proposal, Proposal)
+    finding = finding_of(case, proposal)
+    alone = finding_of(replace(case, host_bounds=None), proposal)
+    assert finding.predicted_speedup == alone.predicted_speedup
+    assert finding.predicted_low < alone.predicted_low
+    assert finding.predicted_high >= alone.predicted_high
 
 
 def pictures(channels: int, *, weight: str | None = None, height: int = 112) -> Case:

@@ -50,6 +50,8 @@ class Fitted:
     """Taken off per recorded operator, and twice per runtime call."""
     error: float | None
     """Of its replay against the known step time; None when that is not known."""
+    bounds: tuple[Graph, Graph] | None = None
+    """With as little and as much host time as there may be, where the device holds the step up and nothing tells the host's."""
 
 
 def usual_cost_ns(graph: Graph) -> float:
@@ -80,15 +82,14 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
     """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
-        return Fitted(graph=usual, pitch_ns=play(usual).pitch_ns, cost_ns=USUAL_COST_NS, error=None)
+        found = Fitted(graph=usual, pitch_ns=play(usual).pitch_ns, cost_ns=USUAL_COST_NS, error=None)
+        return replace(found, bounds=_bounds(graph)) if _is_device_bound(graph, found.pitch_ns) else found
     episodic = _episodic(graph)
-    if not episodic and play(_scaled(graph, list(graph.call_parts), 0.0, None)).pitch_ns >= step_ns * DEVICE_BOUND:
+    if not episodic and _is_device_bound(graph, step_ns):
         # The device holds the step up: the host's time cannot be told from it.
-        return (
-            _with_host_of(graph, host_ns, step_ns)
-            if host_ns
-            else _fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns)
-        )
+        if host_ns:
+            return _with_host_of(graph, host_ns, step_ns)
+        return replace(_fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns), bounds=_bounds(graph))
     low, high = COST_RANGE_NS
     recorded, least = play(graph).pitch_ns, play(without_cost(graph, high)).pitch_ns
     if episodic or recorded < step_ns * (1 - CLOSE) or least > step_ns:
@@ -97,6 +98,15 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
         middle = (low + high) / 2
         low, high = (middle, high) if play(without_cost(graph, middle)).pitch_ns > step_ns else (low, middle)
     return _fitted(without_cost(graph, high), high, step_ns)
+
+
+def _is_device_bound(graph: Graph, step_ns: float) -> bool:
+    return play(_scaled(graph, list(graph.call_parts), 0.0, None)).pitch_ns >= step_ns * DEVICE_BOUND
+
+
+def _bounds(graph: Graph) -> tuple[Graph, Graph]:
+    low, high = USUAL_RANGE_NS
+    return without_cost(graph, high), without_cost(graph, low)
 
 
 def _with_host_of(graph: Graph, host_ns: float, step_ns: float) -> Fitted:

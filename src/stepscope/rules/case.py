@@ -31,6 +31,8 @@ class Case:
     """As it was recorded, the profiler's cost and all."""
     graph: Graph | None
     """None when the recording does not allow a replay: then no gain can be predicted."""
+    host_bounds: tuple[Graph, Graph] | None = None
+    """The graph with as little and as much host time as there may be, where that is open."""
     kinds: TaskKinds | None
     paced_by_loader: bool = False
     """Worker processes bring the batches and the run waits for them: a step that does the rest faster waits longer."""
@@ -99,6 +101,7 @@ def case_of(
         facts=replace(facts, replayed=replayed),
         recorded=graph,
         graph=fitted.graph,
+        host_bounds=fitted.bounds,
         kinds=kinds,
         paced_by_loader=starved,
         pitch_ns=fitted.pitch_ns,

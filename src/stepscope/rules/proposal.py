@@ -66,11 +66,13 @@ def finding_of(case: Case, proposal: Proposal) -> Finding:
     """The proposal with what the replay says it gives."""
     assert case.graph is not None
     assert case.pitch_ns is not None
-    gains = sorted(
-        case.speedup(change(case.graph))
-        for change in (proposal.change, proposal.cautious or proposal.change, proposal.hopeful or proposal.change)
-    )
     likely = case.speedup(proposal.change(case.graph))
+    others = [case.speedup(change(case.graph)) for change in (proposal.cautious, proposal.hopeful) if change is not None]
+    if case.host_bounds is not None:
+        quick, slow = case.host_bounds
+        others.append(case.speedup((proposal.hopeful or proposal.change)(quick)))
+        others.append(case.speedup((proposal.cautious or proposal.change)(slow)))
+    gains = sorted([likely, *others])
     places = places_in(case, proposal)
     return Finding(
         code=proposal.code,
