@@ -66,7 +66,9 @@ def test_a_host_that_runs_ahead_shows_its_own_time() -> None:
     assert found is not None
     assert found.host_ns == 5 * MS
     assert found.step_ns == 13 * MS
-    for other in (kept_up, [*ahead[:2], *kept_up], rows([20, 6, 5, 5, 4] * 5)):
+    # Two updates a step, one short and one long, on the device as on the host.
+    pairs = [row(number, length * MS, device_ns=length * MS) for number, length in enumerate([4, 13, 13] * 10)]
+    for other in (kept_up, [*ahead[:2], *kept_up], rows([20, 6, 5, 5, 4] * 5), pairs):
         seen = unprofiled_steps(other)
         assert seen is not None
         assert seen.host_ns is None
