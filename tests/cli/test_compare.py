@@ -132,6 +132,12 @@ def test_the_gate_fails_with_1_on_a_run_that_is_slower(tmp_path: Path, capsys: p
     budget.write_text('[limits]\nstep_ms = "<= baseline * 1.05"\n', encoding="utf-8")
     assert called(fast, slow, "--budget", budget) == 1
     assert called(slow, fast, "--budget", budget) == 0
+    budget.write_text('fail_if = ["speedup < 0.95"]\n[limits]\nspeedup = ">= 0.95"\n', encoding="utf-8")
+    assert called(fast, slow, "--budget", budget) == 1
+    assert called(slow, fast, "--budget", budget) == 0
+    budget.write_text("[limits]\nspeedup = 0.95\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="the most or the least"):
+        called(slow, fast, "--budget", budget)
 
 
 def test_a_gate_on_what_was_not_measured_fails_and_says_why(jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,6 +166,37 @@ def test_a_page_and_a_comment_are_written(jobs: tuple[str, str], tmp_path: Path,
     out = capsys.readouterr().out
     assert "## stepscope: B is 1.35x" in out
     assert "| waiting for other ranks |" in out
+
+
+def test_a_trace_that_was_cut_is_told_of_however_it_comes(
+    jobs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = Path(jobs[1]) / "rank0.json"
+    cut = tmp_path / "cut.json"
+    cut.write_text(whole.read_text(encoding="utf-8")[:-900], encoding="utf-8")
+    kept = tmp_path / "kept.json"
+    kept.write_text(to_json(diagnose_paths([str(cut)], step_ms=None, use_cache=False, jobs=1)), encoding="utf-8")
+    for path in (cut, kept):
+        notes = printed(capsys, whole, path)["notes"]
+        assert any(note.startswith(f"{path}: the file ends before its end") for note in notes), notes
+        assert not any("not judged: " in note for note in notes)
+
+
+def test_one_rank_against_all_of_them_is_the_same_work(jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    one = Path(jobs[1]) / "rank0.json"
+    told = printed(capsys, jobs[0], one)
+    assert told["same_work"] is True
+    assert told["throughput"] is None
+    assert not [held for held in told["predicted"] if held["status"] == "gone"]
+    assert called(jobs[0], one) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "late: rank 1 in A, not known in B" in words
+    assert "each the mean of its own ranks" in words
+
+
+def test_scaling_takes_no_kept_diagnosis(kept: dict[str, Path]) -> None:
+    with pytest.raises(UsageError, match=r"contract\.json is a kept diagnosis"):
+        called("--scaling", DEMO, kept["contract"])
 
 
 @pytest.mark.parametrize(

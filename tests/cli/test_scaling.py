@@ -132,7 +132,7 @@ def test_without_shapes_the_kind_is_asked_for(tmp_path: Path, capsys: pytest.Cap
     assert (found["scaling"]["kind"], found["scaling"]["source"]) == (None, "not measured")
     assert [run["against_base"] for run in found["runs"]] == [None, None]
     assert [run["step"]["ms"] for run in found["runs"]] == [8.0, 9.0]
-    assert main(["diagnose", "--scaling", one, two, "--no-cache"]) == 0
+    assert main(["diagnose", "--scaling", one, two, "--no-cache", "--jobs", "1"]) == 0
     assert "--scaling-kind weak" in capsys.readouterr().out
     asked = scaled(capsys, one, two, "--scaling-kind", "weak")
     assert asked["scaling"]["source"] == "given"
@@ -143,7 +143,7 @@ def test_a_width_that_is_not_recorded_is_counted(tmp_path: Path, capsys: pytest.
     one = write_job(tmp_path / "one", 1, recorded_width=False)
     two = write_job(tmp_path / "two", 2, moving_us=1000, recorded_width=False)
     assert [(run["width"], run["width_source"]) for run in scaled(capsys, one, two)["runs"]] == [(1, "counted"), (2, "counted")]
-    assert main(["diagnose", "--scaling", one, two, "--no-cache"]) == 0
+    assert main(["diagnose", "--scaling", one, two, "--no-cache", "--jobs", "1"]) == 0
     assert "no world size was recorded" in capsys.readouterr().out
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -133,3 +134,13 @@ def test_pace_variance_is_that_of_a_mean() -> None:
     steps = np.random.default_rng(0).normal(100, 5, 100)
     assert math.sqrt(pace_variance(list(steps), draws=2000)) == pytest.approx(0.005, rel=0.35)
     assert pace_variance([1.0, 2.0]) == 0.0
+
+
+@pytest.mark.parametrize("ratio", [ratio_of_medians, ratio_of_paces])
+def test_swapped_samples_give_the_inverse_to_the_last_digit(ratio: Callable[..., Interval]) -> None:
+    generator = np.random.default_rng(7)
+    before, after = autoregressive(generator, 40, 0.3, 0.05), autoregressive(generator, 25, 0.0, 0.02)
+    there, back = ratio(before, after), ratio(after, before)
+    assert (back.value, back.low, back.high) == pytest.approx((1 / there.value, 1 / there.high, 1 / there.low), rel=1e-12)
+    same = ratio(before, before)
+    assert same.low < 1 < same.high

@@ -14,6 +14,7 @@ import pytest
 from stepscope.cli.diagnose import diagnose_paths
 from stepscope.core.comparison import Comparison
 from stepscope.core.diagnosis import Finding
+from stepscope.core.scaling import SCALING_PARTS, UNPROFILED
 from stepscope.errors import FormatError
 from stepscope.experiments.compare import compare
 from stepscope.experiments.compare_read import read_side
@@ -152,6 +153,52 @@ def test_a_side_that_stands_alone_is_told_as_it_was_timed() -> None:
     assert log.after.source == "kept"
 
 
+def test_steps_that_logs_tell_are_compared_and_never_with_recorded_ones() -> None:
+    slow, fast = (
+        side(name, step_ns=ms * MS, step_source="log", recorded=(9 * MS,) * 10, recorded_ns=9.0 * MS)
+        for name, ms in (("a", 8.0), ("b", 4.0))
+    )
+    assert compare(slow, fast).speedup.value == 2.0
+    assert compare(slow, side("c", recorded=(3 * MS,) * 10, step_source="trace")).speedup.value == 3.0
+
+
+def test_the_parts_sum_to_the_step_that_is_compared() -> None:
+    """A run was timed without a profiler at 10 ms, and recorded under one at 7; the other was only recorded."""
+    parts = dict.fromkeys(SCALING_PARTS, 0)
+    timed = side("a", [10.0] * 9 + [12.0], parts_ns=parts | {"compute": 7 * MS, UNPROFILED: 3 * MS + 200_000})
+    timed = replace(timed, recorded=(7 * MS,) * 10)
+    recorded = side("b", recorded=(5 * MS,) * 10, step_source="trace", parts_ns=parts | {"compute": 5 * MS})
+    found = compare(timed, recorded)
+    assert found.before.source == "recorded"
+    account = found.account("part")
+    assert account is not None
+    assert (account.before_ns, account.after_ns) == (7 * MS, 5 * MS)
+    assert [row.name for row in account.rows] == ["compute"]
+    alone = compare(timed, timed).account("part")
+    assert alone is not None
+    # The median, as the answer has it, and not the mean that the diagnosis has.
+    assert (alone.before_ns, alone.after_ns) == (10 * MS, 10 * MS)
+
+
+def test_waits_that_one_run_does_not_tell_are_compared_with_the_transfers() -> None:
+    parts: dict[str, int | None] = dict.fromkeys(SCALING_PARTS, 0)
+    split = side("a", [10.0] * 10, parts_ns=parts | {"comms_wait": 4 * MS, "comms_transfer": 6 * MS})
+    whole = side("b", [10.0] * 10, parts_ns=parts | {"comms_wait": None, "comms_transfer": 10 * MS})
+    for found in (compare(split, whole), compare(whole, split)):
+        account = found.account("part")
+        assert account is not None
+        assert [(row.name, row.change_ns) for row in account.rows] == [("comms_transfer", 0)]
+
+
+def test_stacks_of_one_run_alone_are_told_of() -> None:
+    plain = pieces([("forward aten::mm[1]", "gemm", 50)])
+    told = replace(plain, sorts=tuple(replace(sort, module="layers.0") for sort in plain.sorts))
+    steps = noisy(10, 20, 1)
+    notes = compare(side("a", steps, pieces=told), side("b", steps, pieces=plain)).notes
+    assert any(note.startswith("modules were not compared") for note in notes)
+    assert not any("modules" in note for note in compare(side("a", steps, pieces=told), side("b", steps, pieces=told)).notes)
+
+
 def test_one_run_each_points_to_verify() -> None:
     assert any("stepscope verify" in note for note in compare(side("a", noisy(9, 20, 1)), side("b", noisy(9, 20, 2))).notes)
 
@@ -195,6 +242,45 @@ def test_a_prediction_is_held_against_what_it_gave() -> None:
     assert held["stays"].measured is None
     wrong = compare(replace(a, findings=(finding("gone-one", 4.0),)), b).held[0]
     assert wrong.agrees is False
+
+
+def test_a_prediction_is_not_held_against_steps_that_the_profiler_slowed() -> None:
+    slow = side("a", recorded=(82 * MS,) * 10, step_source="trace", bound="host", findings=(finding("gone-one", 2.0),))
+    fixed = side("b", recorded=(81 * MS,) * 10, step_source="trace", bound="host")
+    found = compare(slow, fixed)
+    assert found.held[0].status == "gone"
+    assert found.held[0].agrees is None
+    assert any("whether what was predicted held is not told" in note for note in found.notes)
+    slow, fixed = (replace(one, bound="memory", recorded_ns=float(one.recorded[0])) for one in (slow, fixed))
+    parts = dict.fromkeys(SCALING_PARTS, 0)
+    waiting = replace(fixed, parts_ns=parts | {"compute": 71 * MS, "idle_launch": 10 * MS})
+    assert compare(replace(slow, parts_ns=parts | {"compute": 82 * MS}), waiting).held[0].agrees is None
+    bound = compare(slow, fixed)
+    assert bound.held[0].agrees is False
+    assert not any("is not told" in note for note in bound.notes)
+
+
+def test_a_run_with_fewer_of_its_ranks_is_the_same_work_and_mended_nothing() -> None:
+    whole = side(
+        "a",
+        noisy(10, 20, 1),
+        num_ranks=4,
+        work=WorkDone(world_size=4, flops=4e12, num_read=4),
+        findings=(finding("late-rank"),),
+    )
+    one = side("b", noisy(10, 20, 2), num_ranks=1, work=WorkDone(world_size=4, flops=1e12, num_read=1))
+    found = compare(whole, one)
+    assert found.unequal == ()
+    assert found.throughput is None
+    assert found.held[0].status == "not judged"
+    assert "b: 1 of its 4 ranks was read: its parts are that rank's" in found.notes
+    assert compare(one, whole).unequal == ()
+
+
+def test_runs_of_other_widths_point_to_scaling() -> None:
+    two, four = (side(str(n), noisy(10, 20, n), num_ranks=n, work=WorkDone(world_size=n)) for n in (2, 4))
+    assert any("--scaling" in note for note in compare(two, four).notes)
+    assert not any("--scaling" in note for note in compare(two, two).notes)
 
 
 def test_findings_gone_at_once_are_held_together() -> None:
@@ -363,6 +449,9 @@ def test_work_without_counterparts_on_both_sides_is_another_models() -> None:
         "90% of the first one's work and 89% of the second's have no counterpart in the other: another model?",
     )
     assert compare(side("a", steps, pieces=first), side("b", steps, pieces=first)).unequal == ()
+    # A loop over cells and one fused recurrence: little of the one has a name in the other, and they do the same.
+    loop, fused = WorkDone(flops=7.72e10, num_read=1), WorkDone(flops=7.73e10, num_read=1)
+    assert compare(side("a", steps, pieces=first, work=loop), side("b", steps, pieces=second, work=fused)).unequal == ()
 
 
 @needs_shared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,6 +118,18 @@ def test_kernels_of_a_graph_are_paired_with_the_operators_that_launched_them_bef
     }
 
 
+def test_work_of_a_graph_is_counted_in_kernels_on_both_sides() -> None:
+    # One call of the operator ran two kernels; the graph has them without it.
+    split = pieces([("forward aten::mm[4]", "gemm", 50), ("forward aten::mm[4]", "splitk", 5)])
+    before = replace(split, shares=(Share(count=1, ns=55),), calls=((0, 55),))
+    found = device_change(before, pieces([("- ", "gemm", 50), ("- ", "splitk", 5)]))
+    (one,) = found.changed
+    assert one.how == ("launcher",)
+    assert one.before is not None
+    assert one.after is not None
+    assert (one.before.count, one.after.count) == (2, 2)
+
+
 def test_two_models_with_one_optimizer_are_not_paired_as_a_replacement() -> None:
     step = ("optimizer aten::_fused_adamw_[]", "adam", 70.0)
     before = pieces(
@@ -189,6 +202,13 @@ def test_an_account_keeps_the_largest_changes_and_its_rest_has_the_others() -> N
     assert made.num_left_out == 60
     assert made.rest.before_ns == sum(range(60))
     assert made.rows[0].after_ns is None
+
+
+def test_modules_are_compared_only_where_both_runs_tell_them() -> None:
+    plain = pieces([("forward aten::mm[1]", "gemm", 50)])
+    told = replace(plain, sorts=tuple(replace(sort, module="layers.0") for sort in plain.sorts))
+    assert [one.by for one in device_accounts(told, plain)] == ["phase", "category", "kernel"]
+    assert [one.by for one in device_accounts(told, told)] == ["phase", "category", "kernel", "module"]
 
 
 def test_the_mean_over_ranks_is_a_mean() -> None:

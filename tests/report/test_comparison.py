@@ -17,7 +17,15 @@ from stepscope.report.comparison_json import comparisons_json
 from stepscope.report.comparison_markdown import comparisons_markdown
 from stepscope.report.comparison_page import chosen, page_of
 from stepscope.report.comparison_view import render_comparisons, show_comparisons
-from stepscope.report.comparison_words import headline, interval_words, ratio
+from stepscope.report.comparison_words import (
+    changed_name,
+    headline,
+    how_words,
+    interval_words,
+    ratio,
+    sure_words,
+    told_apart,
+)
 from stepscope.report.markdown import MAX_CHARS
 from tests.experiments.test_pairing import Call, pieces
 
@@ -99,6 +107,79 @@ def test_the_headline_says_no_more_than_is_known() -> None:
     assert words_of(0.9, 1.3, "no difference seen").startswith("No difference seen between A and B")
     assert words_of(None, None, "not told").startswith("B seems 1.20x as fast as A")
     assert words_of(None, None, "not told", None) == "The steps of A and B cannot be compared: two steps."
+
+
+def test_the_headline_does_not_call_a_slower_run_faster_nor_one_a_change() -> None:
+    assert words_of(None, None, "not told", 0.981).startswith("B seems slower than A, 0.981x as fast: a step takes")
+    assert words_of(None, None, "not told", 0.9998).startswith("B seems about as fast as A, 1.000x: a step takes")
+    assert words_of(1.0002, 1.0004, "faster", 1.0003).startswith("B is 1.0003x (1.0002x to 1.0004x) as fast as A")
+    near = headline(made([], [], steps=(533.41, 533.46)), "B").replace("\u00a0", " ")
+    assert "a step takes 533.5 ms instead of 533.4 ms" in near
+    assert "a step takes 20.0 ms in both" in headline(made([], [], steps=(20, 20)), "B").replace("\u00a0", " ")
+
+
+def test_steps_that_the_profiler_slowed_are_told_beside_the_answer() -> None:
+    found = made([], [])
+    first, second = (replace(run, source="recorded", bound="host") for run in (found.before, found.after))
+    page = page_of(replace(found, before=first, after=second), "B")
+    assert page.headline.endswith(", while profiled.")
+    assert any(
+        fact.startswith("The profiler slows the host, and the device waits for the host in A and B:") for fact in page.facts
+    )
+    device = page_of(replace(found, before=replace(first, bound="compute"), after=replace(second, bound="memory")), "B")
+    assert not any("The profiler slows" in fact for fact in device.facts)
+    assert not any("The profiler slows" in fact for fact in page_of(found, "B").facts)
+
+
+def test_what_a_sample_could_show_is_no_bound_on_what_it_shows() -> None:
+    assert sure_words(made([], [])) is not None
+    assert "steps show four times in five is" in (sure_words(made([], [])) or "").replace("\u00a0", " ")
+
+
+def test_kernels_that_look_alike_are_told_apart() -> None:
+    functors = ("at::native::MulFunctor<float>", "at::native::AddFunctor<float>")
+    names = [f"void at::native::vectorized_elementwise_kernel<4, {one}, std::array<char*, 2ul>>(int)" for one in functors]
+    assert told_apart([*names, "gemm"]) == [
+        "vectorized_elementwise_kernel<4, ...> MulFunctor",
+        "vectorized_elementwise_kernel<4, ...> AddFunctor",
+        "gemm",
+    ]
+    assert told_apart(names[:1]) == ["vectorized_elementwise_kernel<4, ...>"]
+
+
+def test_what_replaced_work_is_readable_in_a_narrow_terminal() -> None:
+    mm = ("forward aten::mm[1]", "gemm", 5e6)
+    before = [mm, *((f"forward aten::{op}[1]", op, 3e6) for op in ("mul", "masked_fill_", "_softmax", "copy_")), mm]
+    found = made(before, [mm, ("forward aten::_cudnn_attention_forward[1]", "flash", 1e6), mm])
+    lines = render_comparisons([found], width=80).splitlines()
+    place = next(i for i, line in enumerate(lines) if "masked_fill_" in line)
+    assert lines[place + 1].split() == ["replaced", "by", "_cudnn_attention_forward"]
+    assert all(len(line) <= 80 for line in lines)
+    assert any(
+        line.endswith("replaced by _cudnn_attention_forward") for line in render_comparisons([found], width=110).splitlines()
+    )
+
+
+def test_how_work_changed_is_said_of_what_changed() -> None:
+    first = Work(ops=("aten::mm",), kernels=(), shapes=(), precisions=("fp32", "tf32"), count=2.0, ns=1000)
+    second = replace(first, precisions=("tf32", "fp32"))
+    one = Changed(name="x", phase=None, module=None, how=("precision",), paired_by="name", before=first, after=second)
+    assert how_words(one) == "precision of a part"
+    assert how_words(replace(one, after=replace(first, precisions=("bf16",)))) == "precision fp32/tf32 to bf16"
+    graph = replace(one, name="aten::add_, aten::add, 2 more", how=("launcher",), paired_by="kernel")
+    assert changed_name(graph) == "add_, add, 2 more"
+
+
+def test_numbers_that_round_to_nothing_have_no_line() -> None:
+    found = made([("forward aten::mm[1]", "k", 5e6)], [("forward aten::mm[1]", "k", 2e6)])
+    assert found.device is not None
+    overlap = replace(found.device.overlap, before_ns=-80, after_ns=0)
+    rest = replace(found.device.rest, before_ns=80)
+    text = render_comparisons([replace(found, device=replace(found.device, overlap=overlap, rest=rest))])
+    assert "less what ran at once" not in text
+    assert "no operator changed" not in text
+    same = made([("forward aten::mm[1]", "k", 5e6)], [("forward aten::mm[1]", "k", 5e6)])
+    assert "What changed on the device (ms a step, rank 0; no operator changed)" in " ".join(render_comparisons([same]).split())
 
 
 def test_ratios_keep_the_digits_that_matter() -> None:

@@ -119,6 +119,14 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
 
 def _run_scaling(arguments: argparse.Namespace) -> int:
     from stepscope.cli.scaling import print_scaling, scale_paths
+    from stepscope.errors import UsageError
+    from stepscope.readers.remote import shown
+
+    for path in arguments.paths:
+        if _kept_bytes(path) is not None:
+            raise UsageError(
+                f"{shown(path)} is a kept diagnosis: --scaling measures traces; name the run's, or leave --scaling out"
+            )
 
     def measure(path: str, step_ms: float | None) -> Job:
         use_cache = not arguments.no_cache
@@ -180,20 +188,8 @@ def _asked(arguments: argparse.Namespace) -> gating.Asked | None:
     """The gate; mistakes in it are told before anything is read."""
     if not arguments.fail_if and arguments.budget is None:
         return None
-    from stepscope.core.gate import Check, parse
-    from stepscope.report.gate import known_names
-    from stepscope.rules.explanation import EVERY_RULE
-
-    codes = tuple(rule.CODE for rule in EVERY_RULE)
-    names = known_names(codes) | set(OWN_NAMES)
-    checks = tuple(Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names)) for text in arguments.fail_if)
-    missing = "fail"
-    if arguments.budget is not None:
-        told = argparse.Namespace(fail_if=[], budget=arguments.budget, baseline=arguments.paths[0])
-        budget = gating.read_asked(told)
-        assert budget is not None
-        checks, missing = (*checks, *budget.checks), budget.missing
-    return gating.Asked(checks=checks, codes=codes, missing=missing, baseline=arguments.paths[0])
+    told = argparse.Namespace(fail_if=arguments.fail_if, budget=arguments.budget, baseline=arguments.paths[0])
+    return gating.read_asked(told, OWN_NAMES)
 
 
 def _judge(asked: gating.Asked, comparisons: Sequence[Comparison], texts: Sequence[str], baseline: str) -> Gate:

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,8 +54,11 @@ def is_wanted(arguments: argparse.Namespace) -> bool:
     return bool(arguments.fail_if) or arguments.budget is not None or arguments.baseline is not None
 
 
-def read_asked(arguments: argparse.Namespace) -> Asked | None:
-    """The gate of these arguments; None when none is wanted. Mistakes are told before anything is measured."""
+def read_asked(arguments: argparse.Namespace, more_names: Collection[str] = ()) -> Asked | None:
+    """The gate of these arguments; None when none is wanted. Mistakes are told before anything is measured.
+
+    `more_names` are quantities beside those of a diagnosis.
+    """
     if not is_wanted(arguments):
         return None
     from stepscope.core.gate import Check, parse
@@ -64,7 +67,7 @@ def read_asked(arguments: argparse.Namespace) -> Asked | None:
     from stepscope.rules.explanation import EVERY_RULE
 
     codes = tuple(rule.CODE for rule in EVERY_RULE)
-    names = known_names(codes)
+    names = known_names(codes) | frozenset(more_names)
     checks = [Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names)) for text in arguments.fail_if]
     missing, baseline = "fail", arguments.baseline
     if arguments.budget is not None:

@@ -180,8 +180,7 @@ def _ratio(
     value = float(middle(first[None, :])[0] / middle(second[None, :])[0])
     if min(len(first), len(second)) < LEAST_STEPS:
         return Interval(value=value, low=0.0, high=math.inf, level=level)
-    generator = np.random.default_rng(seed)
-    drawn = np.log(_drawn(first, middle, generator, draws)) - np.log(_drawn(second, middle, generator, draws))
+    drawn = _drawn_logs(first, second, middle, np.random.default_rng(seed), draws)
     tails = (1 - level) / 2
     low, high = (float(edge) for edge in np.quantile(drawn, (tails, 1 - tails)))
     wider, at = _widening(level, min(_num_blocks(first), _num_blocks(second))), math.log(value)
@@ -191,6 +190,19 @@ def _ratio(
         high=math.exp(at + wider * max(high - at, 0.0)),
         level=level,
     )
+
+
+def _drawn_logs(
+    first: Floats, second: Floats, middle: Callable[[Floats], Floats], generator: np.random.Generator, draws: int
+) -> Floats:
+    """Logarithms of drawn ratios. Which side is drawn first is the samples' own matter, not their order: swapped, they give the
+    inverse to the last digit, and a verdict at the edge does not turn with them."""
+    import numpy as np
+
+    sign = 1 if first.tolist() <= second.tolist() else -1
+    one, other = (first, second)[::sign]
+    logs: Floats = np.log(_drawn(one, middle, generator, draws)) - np.log(_drawn(other, middle, generator, draws))
+    return sign * logs
 
 
 def _widening(level: float, num: float) -> float:

@@ -16,7 +16,16 @@ from stepscope.core.run import RunFacts
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.errors import FormatError
 from stepscope.experiments.compare_knobs import knobs_of_facts
-from stepscope.experiments.compare_side import CompareSide, RankSide, WorkDone, abstained, kept_steps, late_ranks, with_known
+from stepscope.experiments.compare_side import (
+    CompareSide,
+    RankSide,
+    WorkDone,
+    abstained,
+    kept_steps,
+    late_ranks,
+    side_notes,
+    with_known,
+)
 
 SCHEMA = "stepscope.diagnosis/1"
 
@@ -80,7 +89,10 @@ def side_of_json(text: bytes | str, label: str) -> CompareSide:
         comms=told.comms,
         work=work if known is None else with_known(work, known),
         knobs=None if told.run is None else knobs_of_facts(told.run),
-        notes=(f"{label} is a kept diagnosis: it has the step's parts, and no table of operators or kernels to pair",),
+        notes=(
+            f"{label} is a kept diagnosis: it has the step's parts, and no table of operators or kernels to pair",
+            *side_notes(label, told.notes),
+        ),
     )
 
 

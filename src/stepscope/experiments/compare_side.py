@@ -15,6 +15,8 @@ from stepscope.experiments.compare_pieces import Detail, Pieces, Share, Sort, jo
 
 ABSTAINED = re.compile(r"not judged: ([a-z0-9-]+(?:, [a-z0-9-]+)*): ")
 """How a note of a diagnosis tells the rules that lacked something."""
+NOT_OF_TWO = ("not judged: ", "step time is the profiled one", "lines and modules are not named")
+"""How the notes of a diagnosis begin that a comparison says in its own words, or has no use for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +38,17 @@ class WorkDone:
     """On one rank."""
     flops: float | None = None
     """The model's, on all ranks read; None where less than most of the work is known."""
+    num_read: int | None = None
+    """Ranks that `flops` is of."""
     num_parameters: int | None = None
     model: str | None = None
+
+    @property
+    def all_flops(self) -> float | None:
+        """On all ranks: those that were not read are taken to do what the others do."""
+        if self.flops is None or not self.num_read or self.world_size is None:
+            return self.flops
+        return self.flops * max(1.0, self.world_size / self.num_read)
 
     @property
     def samples(self) -> float | None:
@@ -56,7 +67,7 @@ class CompareSide:
     step_ns: float | None
     """As the diagnosis has it."""
     step_source: str
-    """given, measured or trace."""
+    """given, measured, log or trace."""
     unprofiled: tuple[int, ...] = ()
     """Steps with no profiler attached, one by one; those that save or evaluate are left out."""
     odd_ns: float = 0.0
@@ -83,6 +94,11 @@ class CompareSide:
     """Bytes of memory, by rank."""
     knobs: Mapping[str, str] | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def num_missing(self) -> int:
+        """Ranks of the job that nothing was read of."""
+        return max(0, (self.work.world_size or 0) - self.num_ranks)
 
 
 def side_of(
@@ -125,6 +141,7 @@ def side_of(
         pieces=pieces or pieces_of_facts(facts),
         knobs=knobs,
         peaks=peaks or {},
+        notes=side_notes(label, diagnosis.notes),
     )
 
 
@@ -132,6 +149,11 @@ def abstained(notes: Sequence[str]) -> frozenset[str]:
     """The codes of the findings that were not judged."""
     found = [match for note in notes if (match := ABSTAINED.match(note)) is not None]
     return frozenset(code for match in found for code in match[1].split(", "))
+
+
+def side_notes(label: str, notes: Sequence[str]) -> tuple[str, ...]:
+    """What a diagnosis says of its recording (a file cut short, ranks left out), under the run's name."""
+    return tuple(f"{label}: {note}" for note in notes if not note.startswith(NOT_OF_TWO))
 
 
 def late_ranks(comms: CommsFacts | None) -> tuple[int, ...]:
@@ -165,6 +187,7 @@ def work_done(facts: Facts) -> WorkDone:
     done = WorkDone(
         world_size=world or (len(facts.run.ranks) if facts.run is not None and facts.run.ranks else None),
         flops=sum(known) if known and len(known) == len(flops) else None,
+        num_read=len(flops) or None,
     )
     return done if first is None else with_known(done, first)
 

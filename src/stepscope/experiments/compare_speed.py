@@ -21,6 +21,9 @@ Z_KEPT = 1.645
 Z = 1.96
 ODD = 0.05
 """A ratio of means that steps which save or evaluate move by more than this is told."""
+LAUNCHING = 0.1
+"""Of a recorded step: the device waiting for launches longer than this, the step without a profiler is another one. The host runs
+at half to nine tenths of its speed under one."""
 UNEVEN = 1.2
 """A mean this much longer than the median, or shorter: the median is not the pace."""
 
@@ -48,12 +51,19 @@ def timed(side: CompareSide, *, profiled: bool) -> Timed | None:
         return None if ns is None else Timed(source="recorded", ns=ns)
     if side.step_source == "given":
         return Timed(source="given", ns=side.step_ns)
+    if side.step_source == "log":
+        return Timed(source="kept", ns=side.step_ns)
     if side.unprofiled:
         return Timed(source="unprofiled", ns=statistics.median(side.unprofiled), steps=side.unprofiled)
     if side.kept is not None:
         error = (side.kept.high_ns - side.kept.low_ns) / (2 * Z_KEPT * side.kept.step_ns)
         return Timed(source="kept", ns=side.kept.step_ns, error=error if side.kept.num >= ENOUGH_STEPS else None)
     return None
+
+
+def is_host_slowed(launch_ns: float | None, step_ns: float | None, bound: str) -> bool:
+    """Whether the profiler's cost is in a recorded step: the device waits there for launches, which the profiler slows."""
+    return bound == "host" or (launch_ns is not None and step_ns is not None and launch_ns > LAUNCHING * step_ns)
 
 
 def alone(side: CompareSide) -> Timed | None:
@@ -116,7 +126,7 @@ def _interval(first: Timed, second: Timed) -> tuple[Interval | None, str]:
         return ratio_of_medians(first.steps, second.steps), ""
     errors = [_error(side) for side in (first, second)]
     if first.ns is None or second.ns is None or errors[0] is None or errors[1] is None:
-        return None, "the interval was not measured: a kept diagnosis has no steps of its own"
+        return None, "the interval was not measured: a kept diagnosis has no steps of its own, nor has a log"
     half, value = Z * math.hypot(errors[0], errors[1]), first.ns / second.ns
     return Interval(value=value, low=value * math.exp(-half), high=value * math.exp(half)), ""
 

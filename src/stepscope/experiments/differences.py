@@ -50,9 +50,14 @@ def device_accounts(before: Pieces, after: Pieces) -> list[Account]:
     splits: list[tuple[str, Callable[[Pieces], dict[str, float]]]] = [("phase", _by_phase)]
     if before.where == "device":
         splits += [("category", _by_category), ("kernel", _by_kernel)]
-    if any(sort.module for pieces in (before, after) for sort in pieces.sorts):
+    if tells_modules(before) and tells_modules(after):
         splits.append(("module", _by_module))
     return [account(by, _with_overlap(split, before), _with_overlap(split, after), totals) for by, split in splits]
+
+
+def tells_modules(pieces: Pieces) -> bool:
+    """Whether stacks were recorded. Beside a run that has none, every module of the other would seem to have gone."""
+    return any(sort.module for sort in pieces.sorts)
 
 
 def _with_overlap(split: Callable[[Pieces], dict[str, float]], pieces: Pieces) -> dict[str, float]:
@@ -146,7 +151,11 @@ def _together(works: Sequence[Work | None]) -> Work | None:
 
 
 def _changed(one: Pair, before: Pieces, after: Pieces) -> Changed:
-    first, second = _work(one.before, before), _work(one.after, after)
+    # No operator launched a graph's kernels: kernels are counted on both sides, or a call would stand against its kernels.
+    is_by_kernel = one.paired_by == "kernel"
+    first, second = (
+        _work(shares, pieces, by_kernel=is_by_kernel) for shares, pieces in ((one.before, before), (one.after, after))
+    )
     sorts = [before.sorts[sort] for sort in one.before] + [after.sorts[sort] for sort in one.after]
     phases, modules = {sort.phase for sort in sorts}, {sort.module for sort in sorts}
     how = _how(one, first, second, before, after)
@@ -183,7 +192,7 @@ def _few(names: Sequence[str], most: int = 4) -> list[str]:
     return [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
 
 
-def _work(shares: Mapping[int, Share], pieces: Pieces) -> Work | None:
+def _work(shares: Mapping[int, Share], pieces: Pieces, *, by_kernel: bool) -> Work | None:
     if not shares:
         return None
     ops: Counter[str] = Counter()
@@ -198,9 +207,13 @@ def _work(shares: Mapping[int, Share], pieces: Pieces) -> Work | None:
         kernels=tuple(name for name, _ in kernels.most_common(MAX_NAMES)),
         shapes=tuple(name for name, _ in shapes.most_common(MAX_NAMES)),
         precisions=tuple(name for name, _ in precisions.most_common()),
-        count=sum(share.count for share in shares.values()),
+        count=_num_kernels(shares, pieces) if by_kernel else sum(share.count for share in shares.values()),
         ns=round(sum(share.ns for share in shares.values())),
     )
+
+
+def _num_kernels(shares: Mapping[int, Share], pieces: Pieces) -> float:
+    return sum(one.share.count for sort in shares for one in pieces.details[sort].values())
 
 
 def _weight(ns: float) -> int:

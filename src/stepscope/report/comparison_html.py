@@ -64,11 +64,12 @@ def _comparison(comparison: Comparison, page: ComparisonPage, name: str, *, many
 
 def _chips(comparison: Comparison, name: str) -> list[dict[str, str]]:
     speedup = comparison.speedup
-    chips = [
-        {"word": f"speedup, A / {name}", "value": "not measured" if speedup.value is None else ratio(speedup.value), "of": ""}
-    ]
+    is_sure = speedup.low is not None
+    value = "not measured" if speedup.value is None else ratio(speedup.value, is_sure=is_sure)
+    chips = [{"word": f"speedup, A / {name}", "value": value, "of": ""}]
     if speedup.low is not None and speedup.high is not None:
-        chips[0]["of"] = f"{ratio(speedup.low)} to {ratio(speedup.high)}, {percent(speedup.level)} sure"
+        low, high = (ratio(end, is_sure=True) for end in (speedup.low, speedup.high))
+        chips[0]["of"] = f"{low} to {high}, {percent(speedup.level)} sure"
     if comparison.throughput is not None and comparison.throughput.value is not None:
         unit = f"{comparison.throughput_unit} a second"
         chips.append({"word": unit, "value": interval_words(comparison.throughput), "of": f"{name} / A"})

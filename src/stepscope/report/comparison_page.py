@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stepscope.core.comparison import Account, Changed, Comparison, DeviceChange, Row
+from stepscope.core.comparison import OVERLAP, Account, Changed, Comparison, DeviceChange, Row
 from stepscope.core.facts import PARTS
 from stepscope.core.numbers import number_ranges
 from stepscope.report.comparison_words import (
@@ -14,6 +14,7 @@ from stepscope.report.comparison_words import (
     changed_name,
     headline,
     held_words,
+    host_words,
     how_words,
     interval_words,
     ratio,
@@ -21,6 +22,7 @@ from stepscope.report.comparison_words import (
     step_words,
     sure_words,
     throughput_words,
+    told_apart,
 )
 from stepscope.report.units import NBSP, digits_after_point, fixed, gigabytes
 
@@ -92,11 +94,10 @@ def page_of(comparison: Comparison, name: str) -> ComparisonPage:
     """`name` is the second run's letter."""
     facts = [f"A: {comparison.before.label}", f"{name}: {comparison.after.label}"]
     told = throughput_words(comparison, name)
-    sure = sure_words(comparison)
-    facts += [sure] if sure else []
+    facts += [words for words in (sure_words(comparison), host_words(comparison, name)) if words]
     warnings = []
     if comparison.unequal:
-        warnings.append(f"A and {name} do not do the same work: {'; '.join(comparison.unequal)}.")
+        warnings.append(f"A and {name} do not do the same work: {_sentence('; '.join(comparison.unequal))}")
         warnings.append(told or "The ratio of their steps says nothing about which of them trains faster.")
     tables = [_runs(comparison, name), *_tables(comparison, name)]
     return ComparisonPage(
@@ -107,6 +108,10 @@ def page_of(comparison: Comparison, name: str) -> ComparisonPage:
         tables=tuple(table for table in tables if table.lines),
         notes=comparison.notes,
     )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
 
 
 def _runs(comparison: Comparison, name: str) -> Table:
@@ -139,7 +144,7 @@ def _tables(comparison: Comparison, name: str) -> Iterable[Table]:
     if "part" in by:
         yield _account(by["part"], name, most=len(PARTS) + 2)
     if comparison.device is not None:
-        yield _device(comparison.device, name)
+        yield _device(comparison, comparison.device, name)
     for kind, most in (("phase", 6), ("category", 8), ("kernel", 8), ("module", 8), ("collective", 8)):
         if kind in by:
             yield _account(by[kind], name, most=most, quiet_ns=quiet_ns)
@@ -151,10 +156,10 @@ def _tables(comparison: Comparison, name: str) -> Iterable[Table]:
 
 def _account(account: Account, name: str, most: int, quiet_ns: float = 0.0) -> Table:
     title, aside = ACCOUNTS[account.by]
-    decimals = _decimals(account.before_ns, account.after_ns)
+    decimals = max(1, _decimals(account.before_ns, account.after_ns))
     longest = max((abs(row.change_ns) for row in account.rows), default=0) or 1
     rows = sorted(account.rows, key=_part_order) if account.by == "part" else account.rows
-    lines = [_line(row_name(account.by, row.name), row, decimals, longest) for row in rows]
+    lines = [_line(words, row, decimals, longest) for words, row in zip(_names(account.by, rows), rows, strict=True)]
     rest = account.rest
     if abs(rest.before_ns or 0) + abs(rest.after_ns or 0) > 0.5 * 10 ** (6 - decimals):
         lines.append(_line(REST, rest, decimals, longest, is_rest=True))
@@ -174,6 +179,13 @@ def _account(account: Account, name: str, most: int, quiet_ns: float = 0.0) -> T
     )
 
 
+def _names(by: str, rows: Sequence[Row]) -> list[str]:
+    if by != "kernel":
+        return [row_name(by, row.name) for row in rows]
+    short = iter(told_apart([row.name for row in rows if row.name != OVERLAP]))
+    return [row_name(by, row.name) if row.name == OVERLAP else next(short) for row in rows]
+
+
 def _part_order(row: Row) -> int:
     return PARTS.index(row.name) if row.name in PARTS else len(PARTS)
 
@@ -189,7 +201,7 @@ def _line(words: str, row: Row, decimals: int, longest: int, *, is_total: bool =
     )
 
 
-def _device(device: DeviceChange, name: str) -> Table:
+def _device(comparison: Comparison, device: DeviceChange, name: str) -> Table:
     decimals = max(2, _decimals(device.before_ns, device.after_ns))
     longest = max((abs(one.change_ns) for one in device.changed), default=0) or 1
     lines = []
@@ -208,15 +220,19 @@ def _device(device: DeviceChange, name: str) -> Table:
     busy = "device busy" if device.where == "device" else "operators, on the host"
     total = Row(name="total", before_ns=device.before_ns, after_ns=device.after_ns)
     for words, row in ((REST, device.rest), ("less what ran at once", device.overlap), (busy, total)):
-        if row.before_ns or row.after_ns:
+        longer = max(abs(row.before_ns or 0), abs(row.after_ns or 0))
+        if longer and (words is busy or longer >= 0.5 * 10 ** (6 - decimals)):
             before, after, change = times_cells(row.before_ns, row.after_ns, decimals)
             cells = (change, before, after, "", words, "")
             ends = (row.before_ns or 0, row.after_ns or 0)
             lines.append(Line(cells=cells, ends_ns=ends, is_rest=words is not busy, is_total=words is busy))
     whose = f"rank {number_ranges(device.ranks)}" if len(device.ranks) < 2 else f"the mean of ranks {number_ranges(device.ranks)}"
+    if comparison.before.num_ranks != comparison.after.num_ranks:
+        whose = "each the mean of its own ranks"
+    whose += "" if device.changed else "; no operator changed"
     return Table(
         name="changed",
-        title="What changed" if device.where == "device" else "What changed on the host",
+        title=f"What changed on the {device.where}",
         aside=f"ms a step, {whose}",
         columns=("change", "A", name, "calls", "work", "how"),
         right=frozenset({0, 1, 2, 3}),
@@ -252,21 +268,23 @@ def _ranks(comparison: Comparison, name: str) -> Table:
         )
         for row in ranks.rows
     ]
+    first = _late(ranks.late_before, any(row.wait_before_ns is not None for row in ranks.rows))
+    second = _late(ranks.late_after, any(row.wait_after_ns is not None for row in ranks.rows))
     spreads = (_ms(ranks.spread_before_ns, decimals), _ms(ranks.spread_after_ns, decimals))
     lines.append(Line(cells=("spread", *spreads, "", ""), is_total=True))
     return Table(
         name="ranks",
         title="Ranks",
-        aside=f"ms a step while profiled; late: {_late(ranks.late_before)} in A, {_late(ranks.late_after)} in {name}",
-        columns=("rank", "own work A", name, "waiting A", name),
+        aside=f"ms a step while profiled; own: all but waiting for others; late: {first} in A, {second} in {name}",
+        columns=("rank", "own A", name, "waiting A", name),
         right=frozenset({0, 1, 2, 3, 4}),
         lines=tuple(lines),
         most=16,
     )
 
 
-def _late(ranks: Sequence[int]) -> str:
-    return f"rank {number_ranges(ranks)}" if ranks else "none"
+def _late(ranks: Sequence[int], is_known: bool) -> str:
+    return f"rank {number_ranges(ranks)}" if ranks else "none" if is_known else "not known"
 
 
 def _memory(comparison: Comparison, name: str) -> Table:
