@@ -12,13 +12,14 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
+from stepscope.errors import UsageError
 from tests.live_runs import write_rank, write_run
 from tests.shared_data import DEMO
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run folder whose one recording is the demo's: a serial loader, and nothing else."""
+    """A run folder whose one recording is the demo's: a serial loader, and small operations to fuse once it is mended."""
     folder = write_run(tmp_path / "run", exit_code=0)
     shutil.copy(DEMO, write_rank(folder, 0) / "window-20.pt.trace.json.gz")
     return folder
@@ -62,8 +63,9 @@ def fix(run: Path, out: Path, *more: str) -> tuple[int, Path]:
 def test_without_verify_it_says_what_it_would_try(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fix", str(run)]) == 0
     text = capsys.readouterr().out
-    assert "1 finding, 1 of which can be tried from outside" in text
+    assert "2 findings, 2 of which can be tried from outside" in text
     assert "num_workers=8, persistent_workers=true" in text
+    assert "held against" not in text, "nothing was"
     assert "command: python train.py" in text
 
 
@@ -78,8 +80,10 @@ def test_a_mend_that_is_proven_stays(
     assert told["schema"] == "stepscope.fix/1"
     assert told["kept"] == {"num_workers": 8, "persistent_workers": True}
     assert told["speedup"]["value"] == pytest.approx(2.0, rel=0.01)
-    (finding,) = told["findings"]
+    finding, other = told["findings"]
     assert (finding["code"], finding["outcome"]) == ("serial-loader", "kept")
+    # The made-up times do not change with it.
+    assert (other["code"], other["outcome"]) == ("unfused-pointwise", "put back")
     # 1.84 was predicted and 2.00 came: the prediction stands beside what it gave.
     assert finding["verification"]["prediction"]["verdict"] == "too low"
     assert finding["verification"]["numerics"]["loss"]["largest"] == 0
@@ -95,7 +99,7 @@ def test_a_mend_that_gives_nothing_is_put_back(
     code, _ = fix(run, tmp_path / "out", "--verify", "--no-check")
     assert code == 1
     text = capsys.readouterr().out
-    assert "Nothing was kept of 1 finding" in text
+    assert "Nothing was kept of 2 findings" in text
     assert "put back" in text
     assert "no gain" in text
 
@@ -113,6 +117,27 @@ def test_a_mend_that_changes_what_is_computed_is_put_back(
     assert "| kept |" in text
 
 
+def test_mends_that_compute_something_else_only_together_are_no_success(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Both(Trials):
+        """Each mend is faster. Another loss shows only at the end, where both are held against nothing."""
+
+        def __call__(self, command: Sequence[str], folder: Path, change: Change, **more: Any) -> Trial:
+            has_both = [place for place, one in enumerate(self.changes) if "compile_mode" in one.knobs]
+            is_whole = bool(has_both) and any(one.is_none for one in self.changes[has_both[0] :])
+            self.after_ms = 30.0 if "compile_mode" in change.knobs else 40.0
+            self.parts = "compile_mode" in change.knobs and is_whole
+            return super().__call__(command, folder, change, **more)
+
+    for more, code in (("--verify",), 1), (("--verify", "--allow-numerics"), 0):
+        monkeypatch.setattr("stepscope.experiments.trial.run_trial", Both())
+        assert fix(run, tmp_path / f"out{code}", *more)[0] == code
+        text = " ".join(capsys.readouterr().out.split())
+        assert "2 of 2 findings mended" in text.replace("\u00a0", " ")
+        assert ("all that was kept together computes something else" in text) == (code == 1)
+
+
 def test_a_run_that_hides_its_command_needs_it_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     masked = write_run(tmp_path / "masked", command=["python", "train.py", "--token", "(masked)"], exit_code=0)
     assert main(["fix", str(masked)]) == 2
@@ -122,6 +147,15 @@ def test_a_run_that_hides_its_command_needs_it_given(tmp_path: Path, capsys: pyt
     assert "--command 'python train.py'" in capsys.readouterr().err
     assert main(["fix", str(tmp_path / "nothing")]) != 0
     assert "is not the folder of a run" in capsys.readouterr().err
+
+
+def test_a_run_of_which_nothing_was_recorded_is_not_said_to_be_sound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run", exit_code=0)
+    write_rank(folder, 0)
+    assert main(["fix", str(folder)]) == 2
+    told = capsys.readouterr()
+    assert "no step was recorded, so no fault can be told; " in told.err
+    assert "Nothing was found to mend" not in told.out
 
 
 def test_a_command_that_is_given_is_told_without_its_secrets(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,3 +190,43 @@ def test_ctrl_c_tells_what_was_kept_by_then(
     assert "1 of 1" in text
     assert "it was interrupted" in text
     assert json.loads((out / "fix.json").read_text())["kept"] == {"num_workers": 8, "persistent_workers": True}
+
+
+def test_sigterm_while_it_looks_again_tells_what_was_kept_by_then(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = Trials()
+
+    def run_trial(command: Sequence[str], folder: Path, change: Change, **more: Any) -> Trial:
+        if more.get("profile"):
+            # As a trial's process does with the signal.
+            raise SystemExit(143)
+        return trials(command, folder, change, **more)
+
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    (tmp_path / "out").mkdir()
+    code, out = fix(run, tmp_path / "out", "--verify", "--most", "1")
+    assert code == 130
+    assert "it was interrupted" in capsys.readouterr().out
+    assert json.loads((out / "fix.json").read_text())["kept"] == {"num_workers": 8, "persistent_workers": True}
+
+
+def test_a_disk_that_fills_up_does_not_take_what_was_kept(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = Trials()
+    full: list[Path] = []
+
+    def run_trial(command: Sequence[str], folder: Path, change: Change, **more: Any) -> Trial:
+        if more.get("profile") or full:
+            full.append(folder)
+            raise UsageError("the trial could not be started: no space left on device")
+        return trials(command, folder, change, **more)
+
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    (tmp_path / "out").mkdir()
+    code, _ = fix(run, tmp_path / "out", "--verify", "--format", "json", "--most", "1")
+    told = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert told["kept"] == {"num_workers": 8, "persistent_workers": True}
+    assert any("could not be diagnosed anew (the trial could not be started" in note for note in told["notes"])

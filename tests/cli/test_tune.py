@@ -96,6 +96,7 @@ def test_the_answer_as_markdown_obeys_nobody(tmp_path: Path, capsys: pytest.Capt
         (["--knob", "num_workers=0-4", "--", "python"], "num_workers=0..4"),
         (["--knob", "batch_size=1,2", "--", "python"], "--free batch"),
         (["--knob", "num_workers=0..4", "--as", "x=--x={}", "--", "python"], "no knob has that name"),
+        (["--knob", "x=1,2", "--as", "x=--x={}", "--as", "x=--y={}", "--", "python"], "--as x is given twice"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(words: list[str], said: str) -> None:

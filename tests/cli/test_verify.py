@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from stepscope.cli import verify
+from stepscope.cli.verify_check import check_of
+from stepscope.core.experiment import BASELINE, CANDIDATE, Measured, Side
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.experiments import trial as trials
@@ -109,6 +111,8 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Faker], list[Path]]:
             return replace(made, change=change, taken=made.taken or taken, folder=str(folder))
 
         monkeypatch.setattr(trials, "run_trial", run_trial)
+        # What is made up needs no command.
+        monkeypatch.setattr(verify, "check_commands", lambda _: None)
         return folders
 
     return install
@@ -161,6 +165,46 @@ def test_a_change_of_nothing_is_no_gain_and_fails(
     assert "No gain: " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("setup", "change", "why"),
+    [
+        (replace(SETUP, data="e"), Change(), "the two sides were fed other data"),
+        (
+            replace(SETUP, data="e"),
+            Change(knobs={"num_workers": 2}),
+            "other data: worker processes draw random numbers of their own",
+        ),
+        (
+            replace(SETUP, data="e", batch_size=4, num_batches=4.0),
+            Change(),
+            "other data: batches of another size, of which it is",
+        ),
+        (replace(SETUP, data="e", batch_size=4), Change(), "a different number of samples"),
+    ],
+)
+def test_numbers_of_other_data_are_not_compared_and_the_reason_is_the_runs_own(setup: Setup, change: Change, why: str) -> None:
+    given = trial(20, setup=replace(SETUP, data="d"))
+    other = trial(20, setup=setup, change=change)
+    sides: list[tuple[Side, Trial]] = [(BASELINE, given), (BASELINE, given), (CANDIDATE, other)]
+    check = check_of([Measured(side=side, round=None, trial=one, pace_ns=2e7) for side, one in sides], None)
+    assert check.verdict == "not comparable"
+    assert why in check.because
+    assert ("worker" in check.because) is bool(change.knobs)
+
+
+def test_a_gain_whose_numbers_were_not_compared_says_so(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faked(faster)
+    said = "whether the two compute the same was not looked at"
+    for number, (words, is_said) in enumerate([([], True), (["--check"], False), (["--allow", "numerics"], False)]):
+        out = tmp_path / str(number)
+        assert run("--apply", "amp=bf16", *words, "--out", str(out), "--", sys.executable, "t.py") == 0
+        assert (said in " ".join(capsys.readouterr().out.split())) is is_said
+        kept = json.loads((out / "verification.json").read_text(encoding="utf-8"))
+        assert any(said in note for note in kept["notes"]) is is_said
+
+
 def test_a_gain_that_changes_the_numbers_fails_unless_allowed(
     faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,7 +216,9 @@ def test_a_gain_that_changes_the_numbers_fails_unless_allowed(
     faked(other)
     words = ["--apply", "amp=bf16", "--check"]
     assert run(*words, "--out", str(tmp_path / "a"), "--", sys.executable, "t.py") == 1
-    assert "the loss differs from step 5 on" in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert "the loss differs from step 5 on" in told
+    assert " after. But the two do not compute the same. The whole" in told, "the verdict itself says it"
     assert run(*words, "--allow", "numerics", "--out", str(tmp_path / "b"), "--", sys.executable, "t.py") == 0
 
 
@@ -229,13 +275,26 @@ def test_markdown_has_a_row_for_each_side(
         (["--apply", "num_workers", "--", "python", "t.py"], "with its value: --apply num_workers=..."),
         (["--apply", "num_workers=lots", "--", "python", "t.py"], "num_workers cannot be 'lots'"),
         (["--apply", "num_wokers=2", "--", "python", "t.py"], "num_wokers is not a setting"),
+        (["--apply", "num_wokers=2", "--", "python", "t.py"], "did you mean num_workers? "),
+        (["--apply", "serial-loadr", "--", "python", "t.py"], "did you mean serial-loader? "),
         (["--apply", "num_workers=2", "--apply", "num_workers=3", "--", "python", "t.py"], "both 2 and 3"),
         (["--candidate-env", "X", "--", "python", "t.py"], "write NAME=VALUE"),
+        (["--candidate-env", "X=1", "--candidate-env", "X=2", "--", "python", "t.py"], "X would be both '1' and '2'"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         verify.read_asked(parsed(*words))
+
+
+def test_a_candidate_that_cannot_be_started_is_told_before_the_baseline_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(trials, "run_trial", lambda *_, **__: pytest.fail("the baseline was run"))
+    words = ["--baseline", f"{sys.executable} a.py", "--candidate", "no-such-command-here b.py", "--out", str(tmp_path / "o")]
+    with pytest.raises(UsageError, match="no-such-command-here, with which the candidate begins, is not a command"):
+        run(*words)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -404,8 +463,6 @@ def test_a_real_training_is_refused_a_knob_that_it_has_no_use_for(tmp_path: Path
 
 def test_a_real_training_computes_the_same_with_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three real runs with what they compute written down; the rounds that follow are of no interest here."""
-    from stepscope.core.experiment import BASELINE, CANDIDATE
-
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     words = ["--apply", "num_workers=1", "--steps", "6", "--warm-up", "5", "--timeout", "120", "--", sys.executable, str(script)]
@@ -414,7 +471,7 @@ def test_a_real_training_computes_the_same_with_a_worker(tmp_path: Path, capsys:
     made = verify.checked_runs(runner, verify.Progress(2))
     assert [one.side for one in made] == [BASELINE, BASELINE, CANDIDATE]
     assert made[2].trial.taken == {"num_workers": 1}
-    check = verify.check_of(made, None)
+    check = check_of(made, None)
     assert check.verdict == "bit-identical"
     assert check.is_deterministic is True
     assert check.loss.num >= 6

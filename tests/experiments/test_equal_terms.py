@@ -7,17 +7,27 @@ import pytest
 
 from stepscope.cli.verify import ALLOWABLE
 from stepscope.core.trials import Change, Setup, Trial
-from stepscope.experiments.equal_terms import NAMES, NUMERICS, differences, loose_terms, partly_taken, refusal_words, untaken
+from stepscope.experiments.equal_terms import (
+    NAMES,
+    NUMERICS,
+    causes,
+    differences,
+    loose_terms,
+    partly_taken,
+    refusal_words,
+    untaken,
+)
 
 SETUP = Setup(
-    world_size=2, batch_size=32, num_batches=1.0, seed=1, data="abc", num_parameters=1000, model="GPT", dataset="Texts",
-    device="cpu", versions={"torch": "2.13.0"},
+    world_size=2, batch_size=32, num_batches=1.0, seed=1, data="abc", ends_with="an optimizer's step", num_parameters=1000,
+    model="GPT", dataset="Texts", device="cpu", versions={"torch": "2.13.0"},
 )  # fmt: skip
 OTHER: dict[str, tuple[str, Any]] = {
     "world-size": ("world_size", 4),
     "batch-size": ("batch_size", 64),
     "batches": ("num_batches", 2.0),
     "seed": ("seed", 2),
+    "updates": ("ends_with", "a backward pass"),
     "data": ("data", "abd"),
     "parameters": ("num_parameters", 999),
     "model": ("model", "Bert"),
@@ -65,6 +75,14 @@ def test_another_batch_size_brings_other_batches() -> None:
     assert all(one.is_allowed for one in differences([SETUP, SETUP], [other], ["batch-size"]))
     refused = [one.what for one in differences([SETUP, SETUP], [other], ["data"]) if not one.is_allowed]
     assert refused == ["batch-size"]
+
+
+def test_what_follows_from_another_difference_is_not_told_beside_it() -> None:
+    seeded = differences([SETUP, SETUP], [replace(SETUP, seed=2, data="xyz", model="Bert")])
+    assert [one.what for one in seeded] == ["model", "seed", "data"]
+    assert [one.what for one in causes(seeded)] == ["model", "seed"]
+    data = differences([SETUP, SETUP], [replace(SETUP, data="xyz")])
+    assert causes(data) == data
 
 
 def trial(taken: dict[str, int], notes: tuple[str, ...] = (), environment: dict[str, str] | None = None) -> Trial:

@@ -8,7 +8,18 @@ from dataclasses import replace
 import pytest
 
 from stepscope.core.diagnosis import Finding
-from stepscope.core.experiment import NO_GAIN, PROVEN, WORSE, Gap, Interval, NumericsCheck, Prediction, SideSummary, Verified
+from stepscope.core.experiment import (
+    NO_GAIN,
+    PROVEN,
+    UNSETTLED,
+    WORSE,
+    Gap,
+    Interval,
+    NumericsCheck,
+    Prediction,
+    SideSummary,
+    Verified,
+)
 from stepscope.core.mended import BY_HAND, KEPT, NOT_TRIED, PUT_BACK, Mended
 from stepscope.core.trials import Change
 from stepscope.experiments.mending import MendPolicy, mend, propose, settings_for
@@ -187,16 +198,23 @@ def test_a_proof_that_was_interrupted_is_the_last() -> None:
     # Two were tried: the one that stayed was not measured afresh.
     assert done.whole is None
     text = head_words(Mended(command=("x",), attempts=done.attempts, kept=done.kept, whole=None, is_interrupted=True))
-    assert text.startswith("1 of 2\u00a0findings mended")
-    assert "was not proven: it was interrupted" in text
+    assert text.startswith("1 of 2\u00a0findings mended, proven when it was tried; ")
+    assert "measured afresh against the command as it was given, and was interrupted" in text
 
 
 def test_what_is_kept_and_not_proven_together_is_not_called_faster() -> None:
     clock = Clock({"num_workers": 2.0}, [finding("serial-loader")])
     attempts, kept, *_ = mend(clock.look, clock.prove)
     text = head_words(Mended(command=("x",), attempts=attempts, kept=kept, whole=proof(NO_GAIN, 1.001)))
-    assert "together they are not proven to be faster: no gain" in text
+    afresh = "proven when it was tried; measured afresh against the command as it was given, it is not proven to be faster: "
+    assert f"{afresh}no gain" in text
     assert "1.00x" not in text
+    open_ = head_words(Mended(command=("x",), attempts=attempts, kept=kept, whole=proof(UNSETTLED, 1.2)))
+    assert open_.endswith(f"{afresh}not settled, so it is. Give longer runs (--steps), or more of them (--max-rounds).")
+    both = Mended(command=("x",), attempts=attempts * 2, kept=kept, whole=proof(NO_GAIN, 1.001))
+    told = "each proven against what was kept before it; together they are not proven to be faster: no gain, so it is."
+    assert head_words(both).endswith(told)
+    assert "all of them together are faster was not proven" in head_words(replace(both, whole=None))
 
 
 def test_an_action_says_which_value_to_try() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,17 @@ def test_the_same_bits_are_called_so() -> None:
     assert check.is_deterministic is True
     assert (check.num_parameters_equal, check.num_parameters_compared) == (20, 20)
     assert (check.loss.largest, check.loss.num) == (0, 20)
+
+
+def test_bits_of_parameters_are_counted_by_themselves() -> None:
+    """They are looked at after a few steps only."""
+    few = [replace(one, parameters=one.parameters if one.step % 5 == 0 else None) for one in BASE]
+    same = "every loss and every gradient norm and every parameters' norm agree at each of the 20 steps compared"
+    assert check_numerics(few, few, few).because == f"{same}, and every parameter's bits after 4 of them"
+    none = [replace(one, parameters=None) for one in BASE]
+    assert check_numerics(none, none, none).because == same
+    alone = [replace(one, loss=None, grad_norm=None, parameter_norm=None) for one in BASE[:1]]
+    assert check_numerics(alone, alone, alone).because == "every parameter's bits after one step are the same"
 
 
 def test_equal_losses_with_other_parameters_are_not_bit_identical() -> None:

@@ -18,7 +18,7 @@ from stepscope.experiments.trial import run_trial, steps_of
 from stepscope.experiments.trial_process import Ended, _marked
 from stepscope.experiments.trial_record import odd_ns, timed_steps, trial_of
 from stepscope.readers.run_folder import Row, read_run
-from stepscope.runfolder import SITE_FOLDER, STDOUT_FILE
+from stepscope.runfolder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 from tests.live_runs import add_steps, row, write_rank, write_run
 
 JOB = """
@@ -178,6 +178,25 @@ def test_what_cannot_be_run_is_said_before_anything_is(tmp_path: Path) -> None:
         run_trial(words(""), tmp_path)
 
 
+def test_a_job_that_ends_within_the_warm_up_is_told_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", exit_code=0)
+    add_steps(write_rank(run, 0), [row(step, state=1) for step in range(1, 4)])
+    ended = Ended(exit_code=0, wall_s=1.0)
+    longer = "4 steps were seen, and the first 6 do not count: give a longer job"
+    assert trial_of(read_run(run), Change(), ended, 5).notes == (longer,)
+    lower = "4 steps were seen, and the first 11 do not count: give a lower --warm-up, or a job that goes on for longer"
+    assert trial_of(read_run(run), Change(), ended, 10).notes == (lower,)
+    assert trial_of(read_run(run), Change(), ended, 2).notes == ()
+
+
+def test_the_last_words_of_a_job_are_kept(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", exit_code=1)
+    (run / STDERR_FILE).write_bytes(b"x" * 50_000 + "\n\u00e9 the end\n".encode())
+    tail = trial_of(read_run(run), Change(), Ended(exit_code=1, wall_s=1.0), 5).tail
+    assert tail.endswith("x\n\u00e9 the end")
+    assert len(tail) < 5_000
+
+
 def test_steps_that_save_add_to_the_mean_and_not_to_the_pace() -> None:
     """Of 20 timed steps after the warm-up two save; a third one lies beyond the steps that were asked for."""
 
@@ -202,3 +221,11 @@ def test_a_job_that_feeds_itself_has_no_number_of_batches(given: int, told: floa
     made = trial_of(read_run(run), Change(), Ended(exit_code=0, wall_s=1.0), 5)
     assert len(made.step_ns) == 25
     assert made.setup.num_batches == told
+
+
+@pytest.mark.parametrize(("optimizer_ns", "told"), [(0, "a backward pass"), (1000, "an optimizer's step")])
+def test_what_a_step_ends_with_is_told(optimizer_ns: int, told: str, tmp_path: Path) -> None:
+    """A side that leaves the update out does less, and is not the same job."""
+    run = write_run(tmp_path / "run")
+    add_steps(write_rank(run, 0), [row(step, optimizer_ns=optimizer_ns) for step in range(1, 31)])
+    assert trial_of(read_run(run), Change(), Ended(exit_code=0, wall_s=1.0), 5).setup.ends_with == told

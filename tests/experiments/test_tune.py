@@ -367,3 +367,40 @@ def test_a_fifth_of_the_trials_comes_within_5_percent_of_exhaustive_search() -> 
     assert sum(regret <= 0.05 for regret in regrets) >= 8
     assert max(regrets) < 0.10
     assert sum(regrets) / len(regrets) < 0.02
+
+
+def test_a_disk_that_fills_up_does_not_take_what_was_measured() -> None:
+    measure = Clocked(loader_clock)
+
+    def until_full(change: Change, on_steps: OnSteps | None) -> Trial:
+        if len(measure.changes) == 6:
+            raise UsageError("the trial could not be started: no space left on device")
+        return measure(change, on_steps)
+
+    search = searched(space("num_workers=0..8"), until_full)
+    assert search.ended == "it could not go on: the trial could not be started: no space left on device"
+    tuning = proven(search)
+    assert tuning.verdict == NOT_PROVEN
+    assert tuning.because == "check and proof could not go on: the trial could not be started: no space left on device"
+    assert len(tuning.trials) == 5
+    assert tuning.winner is not None
+
+
+def test_a_command_that_cannot_be_measured_says_where_its_output_is_and_why() -> None:
+    def measure(change: Change, _on_steps: OnSteps | None) -> Trial:
+        return Trial(folder="out/trial-000", change=change, exit_code=0, step_ns=(), wall_s=1.0, notes=("4 steps were seen",))
+
+    with pytest.raises(InputError, match=r"no step timed.* \(its output is kept in out/trial-000\). 4 steps were seen. No"):
+        searched(space("num_workers=0..8"), measure)
+
+
+def test_a_setting_that_is_slower_than_the_command_is_not_called_the_best() -> None:
+    said: list[str] = []
+    measure = Clocked(lambda change: 20 + 10 * int(change.knobs.get("num_workers", 0)))
+    Search(space("num_workers=1,2"), measure, TunePolicy(num_trials=2, seed=1, prune=False), said.append).run()
+    assert sum(words.startswith("trial") for words in said) == 3
+    assert not any("best so far" in words for words in said)
+    alone = proven(searched(space("num_workers=1"), measure))
+    assert [tried.state for tried in alone.trials] == [PRUNED]
+    assert alone.verdict == NOTHING_FASTER, "it was measured for as long as it took to see that it is slow"
+    assert alone.because == "the one setting was not more than 1 % faster than the command as it was given"

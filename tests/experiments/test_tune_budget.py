@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stepscope.core.trials import Change, NumericRow, Trial
@@ -27,9 +29,9 @@ class Machine:
         self.now_s += took
         return trial(change, 20 / (1 + int(change.knobs.get("num_workers", 0))), seed=self.num_runs, wall_s=took, numerics=ROWS)
 
-    def tuned(self, budget_s: float) -> Tuning:
+    def tuned(self, budget_s: float, storage: str | None = None) -> Tuning:
         """As `stepscope tune --budget` does it."""
-        policy = TunePolicy(num_trials=12, seed=1, budget_s=budget_s, is_proven=True, prune=False)
+        policy = TunePolicy(num_trials=12, seed=1, budget_s=budget_s, is_proven=True, prune=False, storage=storage)
         search = Search(space("num_workers=1,2"), self.measure, policy, clock=lambda: self.now_s)
         search.run()
         return proven(search, self.measure, budget_s=max(0.0, budget_s - self.now_s))
@@ -78,7 +80,28 @@ def test_a_proof_whose_runs_grow_longer_is_left_when_the_time_is_gone() -> None:
     assert found.verdict == NOT_PROVEN
     assert "the budget was spent before the proof was at its end" in found.because
     assert "--budget" in found.because
-    assert found.verified is None
+    assert found.verified is not None, "what its runs gave is told"
+    assert [run.round for run in found.verified.runs] == [None, None, 0, 0, 0]
+    assert "until then the baseline took 20" in found.because
+
+
+def test_a_proof_that_ran_out_of_time_is_left_to_the_next_process(tmp_path: Path) -> None:
+    storage = str(tmp_path / "trials.journal")
+    assert Machine(slow_from=7, slow_s=30).tuned(140, storage).verdict == NOT_PROVEN
+    found = Machine().tuned(10_000, storage)
+    assert found.verdict == PROVEN
+    assert not any("for all that share the storage" in note for note in found.notes)
+
+
+def test_a_round_that_was_ended_in_time_is_looked_at_when_the_next_one_is_not() -> None:
+    """Two rounds fit by what a run took; in the second one runs grow longer. The first is evidence all the same."""
+    machine = Machine(slow_from=11, slow_s=35)
+    found = machine.tuned(150)
+    assert (machine.num_runs, machine.now_s) == (12, 170)
+    assert found.verified is not None
+    assert [run.round for run in found.verified.runs] == [None, None, 0, 0, 0, 0, 1, 1]
+    assert (found.verified.num_rounds, found.verified.num_looks) == (1, 1)
+    assert found.verdict == PROVEN
 
 
 @pytest.mark.parametrize(

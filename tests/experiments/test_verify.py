@@ -23,6 +23,7 @@ from stepscope.core.experiment import (
     Verified,
 )
 from stepscope.core.trials import Change, Setup, Trial
+from stepscope.errors import UsageError
 from stepscope.experiments.bootstrap import student
 from stepscope.experiments.schedule import VerifyPolicy, looks, order, paired_interval, share_of_errors, verdict_of
 from stepscope.experiments.verify import hold, verify
@@ -41,6 +42,27 @@ def trial(step_ns: Sequence[float], **more: object) -> Trial:
         setup=SETUP,
     )
     return replace(whole, **more)  # type: ignore[arg-type]
+
+
+def test_what_was_measured_is_told_where_no_more_runs_can_be_started() -> None:
+    lab = Lab(1, 1.0)
+
+    def measure(side: Side) -> Trial:
+        if len(lab.sides) == 10:
+            raise UsageError("the trial could not be started: no space left on device")
+        return lab.measure(side)
+
+    told = verify(measure, VerifyPolicy(max_rounds=4, num_rehearsals=0, precision=1e-9, threshold=1e-9), clock=lab.clock)
+    assert told.verdict == UNSETTLED
+    assert told.because == "it could not go on: the trial could not be started: no space left on device"
+    assert told.speedup is not None
+    assert len(told.runs) == 10
+    with pytest.raises(UsageError):
+        verify(_cannot, SHORT)
+
+
+def _cannot(_side: Side) -> Trial:
+    raise UsageError("not a command")
 
 
 SHORT = VerifyPolicy(max_rounds=4, num_rehearsals=0)
@@ -328,6 +350,21 @@ def test_rare_long_steps_may_be_where_the_gain_lies() -> None:
     assert "the rare long ones" in told.because
     assert told.speedup is not None
     assert told.speedup.value == pytest.approx((58 + 40) / 60, rel=0.1)
+
+
+def test_a_gain_of_all_steps_is_not_laid_to_rare_ones_where_usual_steps_have_it_too() -> None:
+    """Steps that grow longer all the time vary so much that their pace proves less than their mean."""
+    runs: list[Side] = []
+
+    def measure(side: Side) -> Trial:
+        runs.append(side)
+        level = 1e6 * (1 + 0.02 * (len(runs) % 3))
+        return trial([level * (8 + step if side == BASELINE else 12 + step / 2) for step in range(6, 26)])
+
+    told = verify(measure, VerifyPolicy(max_rounds=2))
+    assert (told.verdict, told.is_by_mean) == (PROVEN, True)
+    assert told.because.startswith("with every step counted the whole interval lies above 1; usual steps alone give 1.17x")
+    assert "rare" not in told.because
 
 
 @pytest.mark.parametrize("saved", [BASELINE, CANDIDATE])

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware
-from stepscope.cli.verify import RUNS, add_measuring
-from stepscope.errors import InputError, UsageError
+from stepscope.cli.verify import RUNS, UNPROVEN_CODE, add_measuring, exit_code
+from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.experiments.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     command = command_of(arguments.run_folder, arguments.command)
     found = diagnose_paths([str(arguments.run_folder)], step_ms=None, use_cache=False, jobs=None, hardware=arguments.hardware)
+    if not found.facts.ranks:
+        # That nothing was found would be said of a run that was not looked at.
+        raise InputError(f"{arguments.run_folder}: no step was recorded, so no fault can be told; {found.notes[-1]}")
     policy = MendPolicy(
         most=max(arguments.most, 0), allows_numerics=arguments.allow_numerics, unable=unable(SETTINGS, command, {})
     )
@@ -69,7 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     with ended_as_by_hand():
         result = _Loop(arguments, command, found, policy).mended()
     _print(result, arguments.format)
-    return INTERRUPTED_CODE if result.is_interrupted else 0 if result.is_faster else 1
+    if result.is_interrupted:
+        return INTERRUPTED_CODE
+    return UNPROVEN_CODE if result.whole is None else min(exit_code(result.whole, arguments.allow_numerics), UNPROVEN_CODE)
 
 
 def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
@@ -149,26 +154,28 @@ class _Loop:
         if change.is_none:
             return self._found.findings
         from stepscope.cli.diagnose import diagnose_paths
-        from stepscope.errors import StepscopeError
         from stepscope.experiments.trial import run_trial
 
         folder = self._next("look")
         _say("recording what is left")
-        trial = run_trial(
-            self._command,
-            folder,
-            change,
-            max_steps=self._arguments.steps,
-            warm_up_steps=self._arguments.warm_up,
-            timeout_s=self._arguments.timeout,
-            profile=True,
-        )
         try:
+            trial = run_trial(
+                self._command,
+                folder,
+                change,
+                max_steps=self._arguments.steps,
+                warm_up_steps=self._arguments.warm_up,
+                timeout_s=self._arguments.timeout,
+                profile=True,
+            )
             if trial.is_good:
                 return diagnose_paths(
                     [str(folder)], step_ms=None, use_cache=False, jobs=None, hardware=self._arguments.hardware
                 ).findings
             why = f"it ended with exit code {trial.exit_code}"
+        except SystemExit:
+            # SIGTERM, as from `timeout`, while the job ran: it does what Ctrl-C does, and what was kept is told.
+            raise KeyboardInterrupt from None
         except StepscopeError as problem:
             why = str(problem)
         self._notes.append(
@@ -178,6 +185,7 @@ class _Loop:
 
     def _prove(self, before: Change, after: Change, prediction: Prediction | None) -> Verified:
         from stepscope.cli.verify import Asked, prove
+        from stepscope.experiments.verify import refused
 
         asked = Asked(
             commands={"baseline": self._command, "candidate": self._command},
@@ -185,7 +193,14 @@ class _Loop:
             codes=(),
         )
         told = argparse.Namespace(**vars(self._arguments), allow=[], check=not self._arguments.no_check, tolerance=None)
-        return prove(told, asked, self._next("verify"), prediction)
+        is_first = not self._count
+        try:
+            return prove(told, asked, self._next("verify"), prediction)
+        except StepscopeError as problem:
+            if is_first:
+                raise
+            # No run can be started any more, for a full disk it may be: what was kept before is told all the same.
+            return refused([str(problem)])
 
 
 def _local_ranks(found: Diagnosis) -> int:

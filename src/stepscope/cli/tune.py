@@ -84,7 +84,7 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--budget", type=_seconds, metavar="SECONDS", help="for the search and the proof (default: none)")
     group.add_argument("--steps", type=_count, default=30, metavar="N", help="timed steps of each trial (default: 30)")
     group.add_argument(
-        "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count (default: 10)"
+        "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count, 5 at least (default: 10)"
     )
     group.add_argument("--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="for each trial (default: 600)")
     group.add_argument("--seed", type=_seed, default=0, metavar="N", help="of what the sampler draws (default: 0)")

@@ -11,10 +11,12 @@ Exit code 0 when a gain is proven, 1 when it is not, 2 when the two cannot be co
 from __future__ import annotations
 
 import argparse
+import difflib
 import shlex
+import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +25,7 @@ from stepscope.errors import UsageError
 from stepscope.experiments.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
-    from stepscope.core.experiment import Interval, Measured, NumericsCheck, Prediction, Side, Verified
+    from stepscope.core.experiment import Interval, Measured, Prediction, Side, Verified
     from stepscope.core.trials import Change, Trial, Value
     from stepscope.experiments.schedule import VerifyPolicy
 
@@ -36,7 +38,8 @@ LEAST_LEFT_S, LAST_TIMES = 10.0, 2.0
 CHECK_RUNS = 3
 """Of --check: two of the baseline, one of the candidate."""
 ALLOWABLE = (
-    "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters", "seed", "versions", "world-size",
+    "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters", "seed", "updates", "versions",
+    "world-size",
 )  # fmt: skip
 
 
@@ -85,7 +88,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how long")
     group.add_argument("--steps", type=_count, default=50, metavar="N", help="timed steps of each run (default: 50)")
     group.add_argument(
-        "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count (default: 10)"
+        "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count, 5 at least (default: 10)"
     )
     group.add_argument("--budget", type=_seconds, metavar="SECONDS", help="for all runs together (default: none)")
     group.add_argument("--max-rounds", type=_rounds, default=10, metavar="N", help="rounds of four runs at most (default: 10)")
@@ -103,6 +106,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from stepscope.capture.session import FIRST_STEPS
     from stepscope.cli.run import dated
 
     asked = read_asked(arguments)
@@ -110,13 +114,18 @@ def run(arguments: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
     prediction = read_prediction(arguments, asked)
-    steps = arguments.warm_up + arguments.steps
+    check_commands(asked)
+    steps = max(arguments.warm_up, FIRST_STEPS) + arguments.steps
     if not refused_beforehand(asked):
         print(
             f"stepscope: each run ends after {steps} steps; one that makes none goes on to its end (--timeout)", file=sys.stderr
         )
     with ended_as_by_hand():
         verified = prove(arguments, asked, folder, prediction)
+    if verified.is_gain and "numerics" not in arguments.allow:
+        from stepscope.cli.verify_check import numbers_notes
+
+        verified = replace(verified, notes=(*verified.notes, *numbers_notes(verified)))
     if verified.runs:
         _keep(verified, folder)
     _print(verified, arguments.format)
@@ -165,6 +174,16 @@ def read_asked(arguments: argparse.Namespace) -> Asked:
     return Asked(commands={"baseline": baseline, "candidate": candidate}, changes=changes, codes=codes)
 
 
+def check_commands(asked: Asked) -> None:
+    """Both can be run: a candidate that cannot is told before the baseline has been run for nothing."""
+    for side, command in asked.commands.items():
+        if shutil.which(command[0]) is None:
+            raise UsageError(
+                f"{command[0]}, with which the {side} begins, is not a command that can be run here. "
+                "Is it spelled right, and on PATH?"
+            )
+
+
 def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...]]:
     """The knobs of `--apply`, and the codes among them."""
     from stepscope.capture.settings import SETTINGS, mends, value_of
@@ -177,7 +196,7 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
             try:
                 new: dict[str, Value] = {name: value_of(name, value)}
             except ValueError as problem:
-                raise UsageError(f"--apply {text}: {problem}") from None
+                raise UsageError(f"--apply {text}: {_near(name, SETTINGS)}{problem}") from None
         else:
             found = mends(text)
             if found is None:
@@ -185,7 +204,7 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
                 hint = (
                     f"a setting is given with its value: --apply {text}=..."
                     if text in SETTINGS
-                    else f"those are: {', '.join(can)}"
+                    else f"{_near(text, can)}those are: {', '.join(can)}"
                 )
                 raise UsageError(f"--apply {text}: not a finding whose mend can be set from outside; {hint}")
             new = dict(found)
@@ -195,6 +214,13 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
             raise UsageError(f"--apply: {twice} would be both {knobs[twice]} and {new[twice]}; apply one of the two")
         knobs |= new
     return knobs, tuple(codes)
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    """What was likely meant by a word that is not known; empty where it is, or nothing is like it."""
+    names = list(known)
+    near = [] if word in names else difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def read_prediction(arguments: argparse.Namespace, asked: Asked) -> Prediction | None:
@@ -273,6 +299,7 @@ class Runner:
 def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction: Prediction | None) -> Verified:
     """Runs both sides in `folder` until it is settled; what they compute too, where that is asked."""
     from stepscope.capture.environment import masked_words
+    from stepscope.cli.verify_check import check_of
     from stepscope.experiments.verify import hold, refused, verify
 
     words: dict[str, str] = {side: shlex.join(masked_words(command)) for side, command in asked.commands.items()}
@@ -345,19 +372,6 @@ def checked_runs(runner: Runner, progress: Progress) -> list[Measured]:
     return runs
 
 
-def check_of(runs: Sequence[Measured], tolerance: float | None) -> NumericsCheck:
-    from stepscope.experiments.numerics_check import TOLERANCE, UNKNOWN, check_numerics
-
-    first, again, candidate = (run.trial for run in runs)
-    check = check_numerics(first.numerics, again.numerics, candidate.numerics, TOLERANCE if tolerance is None else tolerance)
-    if first.setup.samples != candidate.setup.samples:
-        return replace(check, verdict=UNKNOWN, because="a step of the two sides has a different number of samples")
-    if first.setup.data == again.setup.data != candidate.setup.data:
-        why = "the two sides were fed other data: worker processes draw random numbers of their own"
-        return replace(check, verdict=UNKNOWN, because=why)
-    return check
-
-
 class Progress:
     """A line on stderr for each run."""
 
@@ -369,7 +383,7 @@ class Progress:
 
         steps = run.trial.step_ns
         when = "before it counts" if run.round is None else f"round {run.round + 1} of at most {self._max_rounds}"
-        told = "no step was timed" if not steps else f"{len(steps)} steps"
+        told = "no step was timed" if not steps else "1 step" if len(steps) == 1 else f"{len(steps)} steps"
         pace = "" if run.pace_ns is None else f", {short_time(run.pace_ns)} each"
         seen = "" if interval is None or not interval.is_bounded else f" (so far {interval.low:.2f} to {interval.high:.2f})"
         print(f"stepscope: {when}: {run.side}, {told}{pace}{seen}".replace(NBSP, " "), file=sys.stderr, flush=True)
@@ -417,11 +431,13 @@ def _words(text: str | None, option: str) -> tuple[str, ...]:
 
 
 def _environment(texts: Sequence[str], option: str) -> dict[str, str]:
-    out = {}
+    out: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise UsageError(f"{option} {text!r}: write NAME=VALUE")
+        if out.get(name, value) != value:
+            raise UsageError(f"{option}: {name} would be both {out[name]!r} and {value!r}; give one of the two")
         out[name] = value
     return out
 

@@ -39,6 +39,8 @@ class Setup:
     """torch.initial_seed() at the first step; None where it was never set."""
     data: str | None = None
     """A digest of the first batches that the loader gave."""
+    ends_with: str | None = None
+    """What a step ends with, in words: where no optimizer is seen to step, backward passes are timed."""
     num_parameters: int | None = None
     model: str | None = None
     dataset: str | None = None

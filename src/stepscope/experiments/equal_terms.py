@@ -31,6 +31,7 @@ TERMS = (
         words="the batches a step",
         read=lambda setup: None if setup.num_batches is None else round(setup.num_batches, 1),
     ),
+    Term(name="updates", words="what a step ends with", read=lambda setup: setup.ends_with),
     Term(name="parameters", words="the number of parameters", read=lambda setup: setup.num_parameters),
     Term(name="model", words="the model", read=lambda setup: setup.model),
     Term(name="dataset", words="the dataset", read=lambda setup: setup.dataset),
@@ -108,6 +109,12 @@ WHY_UNTAKEN = {
     "compile_mode": "no model that could be compiled was seen",
     "channels_last": "no model with convolutions was seen",
 }
+
+
+def causes(refused: Sequence[Difference]) -> tuple[Difference, ...]:
+    """Those that follow from none of the others: another seed makes other data, and is what is to be mended."""
+    following = {name for one in refused for name in IMPLIED.get(one.what, ())}
+    return tuple(one for one in refused if one.what not in following)
 
 
 def refusal_words(difference: Difference) -> str:

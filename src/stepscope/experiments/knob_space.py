@@ -213,13 +213,15 @@ def _plain(value: Value) -> str:
 
 def parse_ways(texts: Sequence[str]) -> dict[str, Way]:
     """`--as NAME=--option={}`, `--as NAME=env:VARIABLE`."""
-    ways = {}
+    ways: dict[str, Way] = {}
     for text in texts:
         name, equals, template = text.partition("=")
         if not (equals and template.strip() and _NAME.fullmatch(name)):
             raise UsageError(
                 f'--as {text}: say how a knob is given, such as --as chunk="--loss-chunks={{}}" or --as OMP=env:OMP_NUM_THREADS'
             )
+        if name in ways:
+            raise UsageError(f"--as {name} is given twice: a knob is told to the script in one way")
         ways[name] = _way(name, template)
     return ways
 

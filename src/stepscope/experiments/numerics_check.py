@@ -71,9 +71,7 @@ def _verdict(quantities: Sequence[_Quantity], same_bits: bool, compared: int) ->
     if not told and not compared:
         return UNKNOWN, "neither losses nor gradients nor parameters of a common step were seen"
     if all(one.gap.largest == 0 for one in told) and same_bits:
-        named = [f"every {one.words}" for one in told] + ([] if not compared else ["every parameter's bits"])
-        num = max([one.gap.num for one in told] + [compared])
-        return IDENTICAL, f"{' and '.join(named)} agree at each of the {num} steps compared"
+        return IDENTICAL, _same_words(told, compared)
     beyond = [one for one in told if one.gap.first_step is not None]
     if not beyond:
         if not told:
@@ -89,6 +87,17 @@ def _verdict(quantities: Sequence[_Quantity], same_bits: bool, compared: int) ->
     first = min(worse, key=lambda one: one.gap.first_step or 0)
     noise = "" if first.floor.largest is None else f"; two runs of the baseline are {_apart(first.floor)}"
     return DIFFERS, f"the {first.words} differs from step {first.gap.first_step} on: {_apart(first.gap)}{noise}"
+
+
+def _same_words(told: Sequence[_Quantity], compared: int) -> str:
+    """Parameters' bits are looked at after fewer steps than losses are."""
+    named = " and ".join(f"every {one.words}" for one in told)
+    num = max((one.gap.num for one in told), default=0)
+    at = "the one step" if num == 1 else f"each of the {num} steps"
+    bits = "" if not compared else f"every parameter's bits after {'one' if compared == 1 else compared}"
+    if not named:
+        return f"{bits} {'step' if compared == 1 else 'steps'} are the same"
+    return f"{named} agree at {at} compared{f', and {bits} of them' if bits else ''}"
 
 
 def _is_noise(gap: Gap, floor: Gap) -> bool:

@@ -62,7 +62,10 @@ def run_trial(
         ended = run_job(folder, words, _environment(folder, change, knobs), timeout_s=timeout_s, is_wanted=watcher.is_wanted)
     except OSError as problem:
         raise UsageError(f"the trial in {folder} could not be started: {problem}") from None
-    write_json(folder / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": ended.exit_code})
+    try:
+        write_json(folder / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": ended.exit_code})
+    except OSError as problem:
+        raise UsageError(f"what the trial in {folder} told could not be written: {problem}") from None
     return trial_of(read_run(folder), change, ended, skipped, max_steps)
 
 

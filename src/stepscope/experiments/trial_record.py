@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.analyses import unprofiled
+from stepscope.capture.session import FIRST_STEPS
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.experiments.trial_process import Ended
 from stepscope.readers.run_folder import RankRecord, Row, RunRecord
@@ -34,6 +35,7 @@ def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int, max_ste
     is_oom, oom_note = _memory(ended, tail, is_cut=is_cut)
     taken, refusals = _taken(run, change)
     notes = [*run.notes, *refusals, *([oom_note] if oom_note else []), *_stock_notes(run, skipped)]
+    notes += _short_notes(run, skipped) if not steps else []
     notes += [f"rank {one.rank}: the capture switched itself off: {one.problem}" for one in run.ranks if one.problem]
     first = run.ranks[0] if run.ranks else None
     return Trial(
@@ -79,6 +81,16 @@ def _stock_notes(run: RunRecord, skipped: int) -> list[str]:
         return []
     what = f"within the {stock_of(short[0])} steps that its loader's stock of ready batches may feed"
     return [f"the job ended {what}: its pace may not be the loader's"]
+
+
+def _short_notes(run: RunRecord, skipped: int) -> list[str]:
+    """Where the job made steps, and none after the warm-up."""
+    made = max((row["step"] or 0 for rank in run.ranks for row in rank.rows), default=0)
+    if not 0 < made <= skipped:
+        return []
+    # The first row begins where the first step ended.
+    much = "give a lower --warm-up, or a job that goes on for longer" if skipped > FIRST_STEPS else "give a longer job"
+    return [f"{made + 1} steps were seen, and the first {skipped + 1} do not count: {much}"]
 
 
 def timed_steps(rows: Sequence[Row], skipped: int) -> tuple[tuple[int, ...], bool]:
@@ -127,12 +139,19 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
         num_batches=statistics.fmean(row["num_batches"] or 0 for row in usual) or None if usual else None,
         seed=_int(equal.get("seed")),
         data=_text(equal.get("data")),
+        ends_with=_ends_with(usual),
         num_parameters=_int(model.get("num_params")),
         model=_text(model.get("wraps")) or _text(model.get("class")),
         dataset=_text(loader.get("dataset")),
         device=_text(devices[0].get("name")) if devices else _text(machine.get("cpu_name")),
         versions={str(name): str(value) for name, value in _dict(told.get("versions")).items() if value is not None},
     )
+
+
+def _ends_with(rows: Sequence[Row]) -> str | None:
+    if not rows:
+        return None
+    return "an optimizer's step" if any(row["optimizer_ns"] for row in rows) else "a backward pass"
 
 
 def _taken(run: RunRecord, change: Change) -> tuple[dict[str, int], list[str]]:
@@ -174,7 +193,10 @@ def _memory(ended: Ended, tail: str, *, is_cut: bool) -> tuple[bool, str | None]
 def _tail(path: Path) -> str:
     """The last lines, without what would steer a terminal."""
     try:
-        text = path.read_bytes()[-4 * TAIL_CHARS :].decode("utf-8", "replace")[-TAIL_CHARS:]
+        with path.open("rb") as file:
+            # A job may have written more than there is memory for.
+            file.seek(max(path.stat().st_size - 4 * TAIL_CHARS, 0))
+            text = file.read(4 * TAIL_CHARS).decode("utf-8", "replace")[-TAIL_CHARS:]
     except OSError:
         return ""
     return "".join(char for char in text if char == "\n" or char.isprintable()).strip()

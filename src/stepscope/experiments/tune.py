@@ -26,7 +26,7 @@ from stepscope.core.tuning import (
     UNEQUAL,
     Tried,
 )
-from stepscope.errors import InputError
+from stepscope.errors import InputError, UsageError
 from stepscope.experiments.bootstrap import pace, pace_variance
 from stepscope.experiments.knob_space import HOOK, Settings, Space, shown
 from stepscope.experiments.tune_batch import FREE_BATCH, is_per_sample, samples_of, settled_space
@@ -148,7 +148,12 @@ class Search:
             for settings in first_settings(self.space, self.policy.num_trials):
                 self.study.suggest(settings, SEARCH)
             while self._is_wanted(self.study):
-                self._one(self.study)
+                try:
+                    self._one(self.study)
+                except UsageError as problem:
+                    # A disk that is full, a command that has gone: what was measured until then is shown.
+                    self.ended = f"it could not go on: {problem}"
+                    self.say(self.ended)
         except KeyboardInterrupt:
             self.is_interrupted, self.ended = True, "interrupted"
         except import_optuna().exceptions.StorageInternalError as problem:
@@ -190,7 +195,10 @@ class Search:
         self.given = trial
         self.baseline = self._judged(trial, {}, 0, BASELINE, None)
         if self.baseline.state != MEASURED:
-            raise InputError(f"the command as it was given cannot be measured: {self.baseline.why}. Nothing was searched")
+            more = "".join(f". {capital(note)}" for note in trial.notes)
+            where = f" (its output is kept in {trial.folder})" if trial.folder else ""
+            why = f"the command as it was given cannot be measured: {self.baseline.why}{where}{more}"
+            raise InputError(f"{why}. Nothing was searched")
         self.say(self._words(self.baseline))
 
     def _compare_machines(self, study: Study) -> None:
@@ -359,13 +367,18 @@ class Search:
         best = self.ranked()[:1]
         base = self.baseline.ns if self.baseline is not None else None
         gain = "" if base is None or tried.origin == BASELINE else f", {base / tried.ns:.2f}x of the baseline's speed"
-        mark = " (best so far)" if best and tried.state == MEASURED and tried.ns <= best[0][1] * (1 + 1e-9) else ""
+        is_best = bool(best) and tried.state == MEASURED and tried.ns <= best[0][1] * (1 + 1e-9)
+        mark = " (best so far)" if is_best and (base is None or tried.ns < base) else ""
         return f"{head}{tried.state}, {tried.ns / 1e6:.3g} ms a {self.per}{gain}{mark}"
 
 
 def words_of(settings: Settings) -> str:
     """`num_workers=4 compile_mode=off`."""
     return " ".join(f"{name}={shown(value)}" for name, value in settings.items())
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def last_words(tail: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stepscope.experiments.schedule import RUNS_A_ROUND
+from stepscope.experiments.verify import SpentError
 
 CHECK_RUNS = 3
 """Two of the baseline and one of the winner; a run of each side is then the rehearsal of the proof."""
@@ -20,6 +21,7 @@ MOST_SHARE = 0.5
 """Of the time, for a proof of more than one round."""
 LEAST_SEARCH = 3
 """Runs that are a search: the baseline, and two settings."""
+LONGER = "Give a longer --budget, or shorter trials by --steps"
 LEAST_RUN_S = 1.0
 """No training starts and times steps in less: with so little left, no run is begun."""
 
@@ -81,10 +83,6 @@ def divided(total_s: float, run_s: float, *, is_proven: bool) -> Division:
     return Division(total_s=total_s, run_s=run_s, num_rounds=max(fitting, default=one) if is_proven else 0, is_proven=is_proven)
 
 
-class SpentError(Exception):
-    """There is no time for another run; says what of the budget is gone, and for what there is none."""
-
-
 @dataclass(slots=True)
 class Budget:
     """Seconds for the check and the proof together, from the moment it is made. A run that is under way may finish."""
@@ -101,16 +99,19 @@ class Budget:
         """None where there is no end."""
         return None if self.seconds is None else max(0.0, self.seconds - (self.clock() - self.began))
 
+    @property
+    def is_spent(self) -> bool:
+        return self.left_s is not None and self.left_s <= LEAST_RUN_S
+
     def ask(self, what: str) -> None:
         """Before each run. Raises where the time is gone."""
-        if self.left_s is not None and self.left_s <= LEAST_RUN_S:
-            raise SpentError(f"the budget was spent before {what}. Give a longer --budget, or shorter trials by --steps")
+        if self.is_spent:
+            raise SpentError(f"the budget was spent before {what}. {LONGER}")
 
     def ask_for_a_proof(self, num_before: int, run_s: float, what: str = "a proof takes") -> None:
         """Before the first run of a check or a proof. Raises where not even a first round fits: half a round tells nothing."""
         num = num_before + RUNS_A_ROUND
         if self.left_s is not None and num * run_s > self.left_s:
             raise SpentError(
-                f"{self.left_s:.0f} s of the budget were left, and {what} at least {num} runs of about {run_s:.0f} s. "
-                "Give a longer --budget, or shorter trials by --steps"
+                f"{self.left_s:.0f} s of the budget were left, and {what} at least {num} runs of about {run_s:.0f} s. {LONGER}"
             )

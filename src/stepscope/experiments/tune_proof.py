@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from stepscope.core.experiment import BASELINE, CANDIDATE, Interval, Measured, NumericsCheck, Side, Verified
+from stepscope.core.experiment import BASELINE, CANDIDATE, UNSETTLED, Interval, Measured, NumericsCheck, Side, Verified
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.core.tuning import (
     NOT_MEASURED,
     NOT_PROVEN,
     NOTHING_FASTER,
     PROVEN,
+    PRUNED,
     REFUSED,
     SAMPLE,
     KnobShown,
@@ -20,14 +21,16 @@ from stepscope.core.tuning import (
     Tuning,
     Winner,
 )
+from stepscope.errors import UsageError
 from stepscope.experiments.bootstrap import pace
+from stepscope.experiments.equal_terms import causes
 from stepscope.experiments.knob_space import ARGUMENT, ENVIRONMENT, Knob, Settings
 from stepscope.experiments.tune import WAIT_S, Search, last_words, words_of
 from stepscope.experiments.tune_batch import ACCUMULATION, BATCH, FREE_BATCH, FREE_NUMERICS, batch_words, changes_batch
-from stepscope.experiments.tune_budget import CHECK_RUNS, Budget, SpentError
+from stepscope.experiments.tune_budget import CHECK_RUNS, LONGER, Budget
 from stepscope.experiments.tune_final import Settled
 from stepscope.experiments.tune_words import winner_words
-from stepscope.experiments.verify import VerifyPolicy, verify
+from stepscope.experiments.verify import SpentError, VerifyPolicy, verify
 
 LEAST_GAIN = 1.01
 """Below this a setting is not worth proving: verify would not call it a gain."""
@@ -75,6 +78,9 @@ def concluded(search: Search, command: tuple[str, ...], numerics: Numerics | Non
         _prove(search, numerics, policy, proof, notes)
     except SpentError as spent:
         proof.verdict, proof.because = NOT_PROVEN, str(spent)
+    except UsageError as problem:
+        # What the search measured is shown, though a run could not be started any more.
+        proof.verdict, proof.because = NOT_PROVEN, f"check and proof could not go on: {problem}"
     except KeyboardInterrupt:
         search.is_interrupted = True
         proof.verdict = NOT_PROVEN
@@ -127,15 +133,17 @@ def _spent(search: Search) -> Spent | None:
 
 def _prove(search: Search, numerics: Numerics | None, policy: ProofPolicy, proof: _Proof, notes: list[str]) -> None:
     assert search.baseline is not None and search.baseline.ns is not None
-    ranked = search.ranked()
-    if not ranked:
+    ranked, num_slow = search.ranked(), _num_ended(search)
+    if not ranked and not num_slow:
         proof.because = f"no setting was measured: {search.ended}"
         return
     better = [(settings, ns) for settings, ns in ranked if search.baseline.ns / ns >= LEAST_GAIN]
     if not better:
         proof.verdict = NOTHING_FASTER
         until = "the search was interrupted, and until then " if search.is_interrupted else ""
-        proof.because = f"{until}none of {len(ranked)} settings was more than 1 % faster than the command as it was given"
+        num = len(ranked) + num_slow
+        none = "the one setting was not" if num == 1 else f"none of {num} settings was"
+        proof.because = f"{until}{none} more than 1 % faster than the command as it was given"
         return
     proof.settings, proof.ns = better[0]
     if search.is_interrupted or policy.skip:
@@ -143,6 +151,11 @@ def _prove(search: Search, numerics: Numerics | None, policy: ProofPolicy, proof
         proof.because = "the search was interrupted" if search.is_interrupted else "a proof was not asked for"
         return
     _prove_once(search, better, numerics, policy, proof, notes)
+
+
+def _num_ended(search: Search) -> int:
+    """Trials that were ended early for being slow: they tell that theirs is no winner."""
+    return 0 if search.study is None else sum(tried.state == PRUNED for tried in search.study.trials())
 
 
 def _prove_once(
@@ -205,7 +218,11 @@ def _prove_here(
         proof.verdict, proof.because = PROVEN, proof.verified.because
     else:
         proof.verdict = NOT_PROVEN
-        proof.because = f"measured again in turn with the baseline: {proof.verified.verdict}, {proof.verified.because}"
+        longer = f". {LONGER}" if budget.is_spent else ""
+        proof.because = f"measured again in turn with the baseline: {proof.verified.verdict}, {proof.verified.because}{longer}"
+        if longer and proof.verified.verdict == UNSETTLED:
+            # Another process that shares the search may have time left: nothing of it is kept for them.
+            raise SpentError(proof.because)
 
 
 @dataclass(slots=True)
@@ -384,7 +401,7 @@ def _verified(
     search: Search, settings: Settings, policy: ProofPolicy, budget: Budget, rehearsed: tuple[Measured, ...]
 ) -> Verified:
     assert search.given is not None
-    change, so_far = search.space.change(settings), _SoFar(search)
+    change = search.space.change(settings)
     rules = VerifyPolicy(
         budget_s=budget.left_s,
         max_rounds=policy.max_rounds,
@@ -397,26 +414,15 @@ def _verified(
     search.say(f"proving {words_of(settings)} against the baseline")
 
     def measure(side: Side) -> Trial:
-        budget.ask(f"the proof was at its end{so_far.words}")
+        if budget.is_spent:
+            raise SpentError("the budget was spent before the proof was at its end")
         return search.measure(change if side == CANDIDATE else Change(), None)
 
-    found = verify(measure, rules, clock=search.clock, told=so_far, before=rehearsed)
+    def told(run: Measured, _interval: Interval | None) -> None:
+        search.say(f"proof: {run.side}{'' if run.pace_ns is None else f', {run.pace_ns / 1e6:.3g} ms a step'}")
+
+    found = verify(measure, rules, clock=search.clock, told=told, before=rehearsed)
     return replace(in_own_words(found), changes={CANDIDATE: change})
-
-
-@dataclass(slots=True)
-class _SoFar:
-    """Says each run of the proof, and keeps what they gave."""
-
-    search: Search
-    words: str = ""
-    """Empty until a round has ended."""
-
-    def __call__(self, run: Measured, interval: Interval | None) -> None:
-        pace_words = "" if run.pace_ns is None else f", {run.pace_ns / 1e6:.3g} ms a step"
-        self.search.say(f"proof: {run.side}{pace_words}")
-        if interval is not None:
-            self.words = f" ({interval.value:.2f}x until then)"
 
 
 def _allowed(search: Search, settings: Settings) -> frozenset[str]:
@@ -435,7 +441,7 @@ def in_own_words(found: Verified) -> Verified:
     refusals = tuple(
         f"{one.words} differs: {one.baseline} for the baseline, {one.candidate} for the setting. "
         + (f"If that is wanted, say {HINTS[one.what]}" if one.what in HINTS else "Search knobs that leave it as it is")
-        for one in refused
+        for one in causes(refused)
     )
     return replace(found, refusals=refusals, because="; ".join(refusals))
 

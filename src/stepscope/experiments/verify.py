@@ -29,8 +29,9 @@ from stepscope.core.experiment import (
     Verified,
 )
 from stepscope.core.trials import Trial
+from stepscope.errors import StepscopeError
 from stepscope.experiments.bootstrap import pace, pace_variance, smallest_shown
-from stepscope.experiments.equal_terms import differences, loose_terms, partly_taken, refusal_words, untaken
+from stepscope.experiments.equal_terms import causes, differences, loose_terms, partly_taken, refusal_words, untaken
 from stepscope.experiments.schedule import (
     RUNS_A_ROUND,
     VerifyPolicy,
@@ -41,7 +42,7 @@ from stepscope.experiments.schedule import (
     verdict_of,
 )
 
-__all__ = ["Measure", "VerifyPolicy", "hold", "refused", "so_far", "so_far_words", "verify"]
+__all__ = ["Measure", "SpentError", "VerifyPolicy", "hold", "refused", "so_far", "so_far_words", "verify"]
 
 Measure = Callable[[Side], Trial]
 Told = Callable[[Measured, "Interval | None"], None]
@@ -129,8 +130,8 @@ def so_far_words(told: Mapping[Side, SoFar]) -> str:
     return f"until then {', and '.join(each)}: nothing is proven by that"
 
 
-class _SpentError(Exception):
-    """The budget is gone before the evidence was looked at; says at what."""
+class SpentError(Exception):
+    """There is no time for another run; says what of the budget is gone, and for what there is none."""
 
 
 class _StopError(Exception):
@@ -153,6 +154,8 @@ class _Experiment:
     verdict: str | None = None
     num_rounds: int = 0
     num_looks: int = 0
+    looked_at: int = 0
+    """Rounds of the last look."""
     doubt: str | None = None
     """Why a faster pace was not taken for a gain."""
     is_by_mean: bool = False
@@ -174,14 +177,21 @@ class _Experiment:
                 self._round()
         except _StopError as stopped:
             self.verdict, refusals, tail = REFUSED, stopped.refusals, stopped.tail
-        except _SpentError as spent:
-            self._end_early(str(spent))
+        except SpentError as spent:
+            if not so_far(self.runs):
+                raise
+            self._end_spent(str(spent))
         except KeyboardInterrupt:
             if not so_far(self.runs):
                 raise
             rounds = "one round" if self.num_rounds == 1 else f"{self.num_rounds} rounds"
             self._end_early(f"it was interrupted after {rounds}" if self.num_rounds else "it was interrupted")
             self.is_interrupted = True
+        except StepscopeError as problem:
+            # A disk that is full, a command that has gone: no fault of what was measured until then.
+            if not so_far(self.runs):
+                raise
+            self._end_early(f"it could not go on: {problem}")
         assert self.verdict is not None
         found = self._differences()
         return Verified(
@@ -210,6 +220,13 @@ class _Experiment:
         early = "" if self.interval is not None else f", before the evidence was looked at; {so_far_words(so_far(self.runs))}"
         self.verdict, self.doubt = UNSETTLED, f"{why}{early}"
 
+    def _end_spent(self, why: str) -> None:
+        """Whole rounds that were not looked at yet are: what ends it is the clock, which knows nothing of the result."""
+        if self.num_rounds > self.looked_at:
+            self._look(is_last=True)
+        else:
+            self._end_early(why)
+
     def _rehearse(self) -> None:
         """Each side as often as was asked, less those that were run before."""
         for side in (BASELINE, CANDIDATE):
@@ -218,18 +235,22 @@ class _Experiment:
         if self.runs and self._is_spent():
             each = statistics.fmean(run.trial.wall_s for run in self.runs)
             words = f"{RUNS_A_ROUND} runs of about {each:.0f} s: give a longer --budget, or fewer --steps"
-            raise _SpentError(f"the budget ended with no room for a first round ({words})")
+            raise SpentError(f"the budget ended with no room for a first round ({words})")
 
     def _round(self) -> None:
         number = self.num_rounds
         for side in order(number):
             self._run(side, number)
         self.num_rounds += 1
-        is_last = self.num_rounds >= self.policy.max_rounds or self._is_spent()
+        self._look(is_last=self.num_rounds >= self.policy.max_rounds or self._is_spent())
+
+    def _look(self, *, is_last: bool) -> None:
+        """At the whole rounds, where it is time for it."""
         errors = share_of_errors(self.policy, self.num_rounds, is_last=is_last)
         if errors is None:
             return
         self.num_looks += 1
+        self.looked_at = self.num_rounds
         self.interval = paired_interval(self._pairs(self._time), errors, self.policy.level, self._least_variance())
         settled = self._with_every_step(verdict_of(self.interval, self.policy), errors)
         self.verdict = UNSETTLED if is_last and settled is None else settled
@@ -306,7 +327,7 @@ class _Experiment:
     def _judge(self, side: Side, trial: Trial) -> None:
         """Whether the run is fit to be evidence."""
         if not trial.is_good and trial.is_timed_out and trial.step_ns and self._is_all_spent() and self.interval is None:
-            raise _SpentError(f"the budget ended in the midst of a run of the {side}")
+            raise SpentError(f"the budget ended in the midst of a run of the {side}")
         if not trial.is_good:
             raise _StopError([_failed(side, trial)], trial.tail)
         lacking = untaken(trial)
@@ -314,7 +335,7 @@ class _Experiment:
             raise _StopError(lacking)
         refused = [difference for difference in self._differences() if not difference.is_allowed]
         if refused:
-            raise _StopError([refusal_words(difference) for difference in refused])
+            raise _StopError([refusal_words(difference) for difference in causes(refused)])
         if self.policy.per_sample and not trial.setup.samples:
             why = f"the batch size of the {side} is not known, so that no time per sample can be told"
             raise _StopError([f"{why}: no DataLoader with a batch size fed its steps"])
@@ -368,8 +389,11 @@ class _Experiment:
         assert interval is not None
         if self.is_by_mean:
             usual = math.exp(statistics.fmean(self._pairs(self._time)))
+            whole = "with every step counted the whole interval lies above 1"
+            if math.log(usual) > LATE_SHARE * math.log(interval.value):
+                return f"{whole}; usual steps alone give {usual:.2f}x, which by themselves they do not prove"
             like = "take as long" if abs(usual - 1) < AS_LONG else f"alone give {usual:.2f}x"
-            return f"usual steps {like}; with every step counted the whole interval lies above 1: it is the rare long ones"
+            return f"usual steps {like}; {whole}: it is the rare long ones"
         if self.verdict == PROVEN:
             return f"the whole interval lies above 1, and the gain above {_percent(policy.threshold)}"
         if self.verdict == WORSE:

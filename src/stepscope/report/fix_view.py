@@ -7,12 +7,13 @@ import shlex
 
 from rich.console import Console
 
+from stepscope.core.experiment import UNSETTLED
 from stepscope.core.mended import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, PUT_BACK, Attempt, Mended
 from stepscope.core.trials import Change
 from stepscope.report.sheet import Column, Sheet
 from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import plural, short_time
-from stepscope.report.verify_view import change_words, interval_words
+from stepscope.report.verify_view import LARGE, change_words, interval_words
 
 STYLES = {KEPT: "green", PUT_BACK: "red"}
 
@@ -47,11 +48,17 @@ def head_words(mended: Mended) -> str:
     if not kept:
         ended = " before it was interrupted" if mended.is_interrupted else ""
         return f"Nothing was kept of {found}: no mend that could be set from outside was proven to be faster{ended}."
-    each = f"{len(kept)} of {found} mended, each proven against what was kept before it"
+    is_one = len(kept) == 1
+    when = "proven when it was tried" if is_one else "each proven against what was kept before it"
+    each = f"{len(kept)} of {found} mended, {when}"
+    if mended.whole is None and is_one:
+        return f"{each}; that was to be measured afresh against the command as it was given, and was interrupted."
     if mended.whole is None:
         return f"{each}; that all of them together are faster was not proven: it was interrupted."
     if mended.whole.speedup is None or not mended.is_faster:
-        return f"{each}; together they are not proven to be faster: {mended.whole.verdict}, {mended.whole.because}."
+        again = "measured afresh against the command as it was given, it is" if is_one else "together they are"
+        more = " Give longer runs (--steps), or more of them (--max-rounds)." if mended.whole.verdict == UNSETTLED else ""
+        return f"{each}; {again} not proven to be faster: {mended.whole.verdict}, {mended.whole.because}.{more}"
     before, after = mended.whole.baseline.step_ns, mended.whole.candidate.step_ns
     times = "" if before is None or after is None else f", {short_time(before)} a step before, {short_time(after)} after"
     return f"{len(kept)} of {found} mended: {interval_words(mended.whole.speedup)}{times}."
@@ -68,7 +75,8 @@ def gave_words(attempt: Attempt) -> str:
     speedup = None if attempt.verified is None else attempt.verified.speedup
     if speedup is None:
         return "-"
-    return f"{speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})" if speedup.is_bounded else f"{speedup.value:.2f}x"
+    is_told = speedup.is_bounded and speedup.high <= LARGE
+    return f"{speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})" if is_told else f"{speedup.value:.2f}x"
 
 
 def knob_words(attempt: Attempt) -> str:
@@ -79,8 +87,11 @@ def _draw(sheet: Sheet, mended: Mended) -> None:
     sheet.prose(sheet.clean(f"command: {shlex.join(mended.command)}"), style="dim")
     sheet.blank()
     sheet.prose(sheet.clean(head_words(mended)), style="bold green" if mended.is_faster else "bold")
+    is_plan = all(one.verified is None for one in mended.attempts)
     if mended.attempts:
-        sheet.heading("Findings", "from the top; each was held against what had been kept before it")
+        sheet.heading(
+            "Findings", "from the top" if is_plan else "from the top; each was held against what had been kept before it"
+        )
         columns = (
             Column(title=""),
             Column(title="finding"),
@@ -95,7 +106,6 @@ def _draw(sheet: Sheet, mended: Mended) -> None:
                 for at, one in enumerate(mended.attempts, 1)
             ],
         )
-    is_plan = all(one.verified is None for one in mended.attempts)
     _draw_rest(sheet, mended, KEPT, "To make it stay", "change the code; what was set from outside ends with each run")
     _draw_rest(sheet, mended, PUT_BACK, "Put back", "and why")
     _draw_rest(sheet, mended, BY_HAND, "By hand", "not tried from outside")

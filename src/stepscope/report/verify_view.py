@@ -23,6 +23,7 @@ from stepscope.core.experiment import (
     Verified,
 )
 from stepscope.core.trials import Change
+from stepscope.experiments.numerics_check import DIFFERS
 from stepscope.report.sheet import Column, Sheet
 from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import NBSP, percent, plural, short_time
@@ -63,7 +64,13 @@ def summary_words(verified: Verified) -> str:
     times = [side.step_ns for side in (verified.baseline, verified.candidate)]
     told = "" if None in times else f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
     words = f"{head}: {interval_words(verified.speedup)}{told}."
-    return f"{words} {_after(verified)}"
+    other = " But the two do not compute the same." if verified.is_gain and computes_else(verified) else ""
+    return f"{words}{other} {_after(verified)}"
+
+
+def computes_else(verified: Verified) -> bool:
+    """Whether the check saw other numbers than the baseline's."""
+    return verified.check is not None and verified.check.verdict == DIFFERS
 
 
 def interval_words(interval: Interval) -> str:
@@ -76,10 +83,18 @@ def interval_words(interval: Interval) -> str:
     return f"{interval.value:.{decimals}f}x{direction} ({low}-{high}, {interval.level * 100:.0f}{NBSP}%)"
 
 
+def span_words(interval: Interval) -> str:
+    """` (1.49-1.58)`; that it has hardly an end, where that is so."""
+    if not interval.is_bounded or interval.high > LARGE:
+        return " (how sure that is cannot be told)"
+    return f" ({interval.low:.2f}-{interval.high:.2f})"
+
+
 def smallest_words(verified: Verified) -> str:
     """What the runs could have shown."""
     if verified.smallest is None or not math.isfinite(verified.smallest) or verified.smallest > MOST_SHOWN:
-        return "These runs differ too much among themselves to show anything"
+        more = "give more of them (--max-rounds), or longer ones (--steps)"
+        return f"These runs differ too much among themselves to show anything: {more}"
     runs = plural(verified.baseline.num_runs, "run")
     return f"The smallest gain that {runs} a side would have shown is about {percent(verified.smallest - 1)}"
 
@@ -89,7 +104,7 @@ def prediction_words(prediction: Prediction, speedup: Interval | None) -> str:
     said = f"{prediction.source} predicted {prediction.value:.2f}x{span}"
     if speedup is None:
         return f"{said}; there is no interval to hold it against"
-    gave = f"it gave {speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"
+    gave = f"it gave {speedup.value:.2f}x{span_words(speedup)}"
     if prediction.verdict == "open":
         return f"{said}; {gave}, in which no gain at all lies, too: nothing is known of the prediction"
     return f"{said}; {gave}: the prediction {'held' if prediction.verdict == 'held' else f'was {prediction.verdict}'}"
@@ -117,7 +132,8 @@ def _draw(sheet: Sheet, verified: Verified) -> None:
     for side in (BASELINE, CANDIDATE):
         sheet.prose(sheet.clean(f"{side}: {_side_words(verified, side)}"), style="dim")
     sheet.blank()
-    sheet.prose(sheet.clean(summary_words(verified)), style=STYLES.get(verified.verdict, "bold"))
+    style = "bold" if computes_else(verified) and verified.is_gain else STYLES.get(verified.verdict, "bold")
+    sheet.prose(sheet.clean(summary_words(verified)), style=style)
     _draw_tail(sheet, verified)
     _draw_sides(sheet, verified)
     _draw_check(sheet, verified)
