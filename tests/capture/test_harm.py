@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.jobs import environment, record, script, stepscope
+from tests.capture.jobs import Ended, environment, record, script, stepscope
 
 pytest.importorskip("torch")
 
@@ -63,10 +63,6 @@ def test_a_place_that_cannot_be_written_is_told_and_the_job_runs(tmp_path: Path)
     ended = record(tmp_path, "train(10)\nprint('trained')\nsys.exit(3)", out=Path("/proc/stepscope-run"), diagnose=True)
     assert (ended.code, ended.out) == (3, b"trained\n")
     assert "the job runs without" in ended.err
-
-
-def test_the_exit_code_is_the_jobs(tmp_path: Path) -> None:
-    assert record(tmp_path, "train(10)\nsys.exit(7)").code == 7
 
 
 def test_a_killed_job_leaves_what_it_recorded(tmp_path: Path) -> None:
@@ -187,15 +183,25 @@ print(seen() is None)
     assert len(rank.rows) <= 21
 
 
-def test_hundreds_of_accumulated_passes_are_one_step(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def accumulated(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     text = """
 for _ in range(4):
     for _ in range(300):
         model(torch.ones(1, 32)).mean().backward()
     optimizer.step(); optimizer.zero_grad()
+sys.exit(7)
 """
-    (rank,) = record(tmp_path, text).run.ranks
+    return record(tmp_path_factory.mktemp("accumulated"), text)
+
+
+def test_hundreds_of_accumulated_passes_are_one_step(accumulated: Ended) -> None:
+    (rank,) = accumulated.run.ranks
     assert [row["num_backwards"] for row in rank.rows] == [300] * 3
+
+
+def test_the_exit_code_is_the_jobs(accumulated: Ended) -> None:
+    assert accumulated.code == 7
 
 
 def test_secrets_on_the_command_line_are_not_written_down() -> None:

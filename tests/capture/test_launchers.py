@@ -82,6 +82,12 @@ for _ in range(20):
     other.zero_grad(); critic(model(torch.randn(4, 32)).detach()).mean().backward(); other.step()
     optimizer.zero_grad(); critic(model(torch.randn(4, 32))).mean().backward(); optimizer.step()
 """,
+    "accumulated": """
+for _ in range(20):
+    for _ in range(4):
+        (model(torch.randn(16, 32)).mean() / 4).backward()
+    optimizer.step(); optimizer.zero_grad()
+""",
     "lbfgs": """
 search, x = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3), torch.randn(16, 32)
 def closure():
@@ -128,7 +134,7 @@ os.chdir("/")
 train(20)
 """,
 }
-NUM_BACKWARDS = {"gan": {2}, "lbfgs": {1, 2, 3}}
+NUM_BACKWARDS = {"gan": {2}, "accumulated": {4}, "lbfgs": {1, 2, 3}}
 
 FORKED = """
 for name, text in KINDS.items():
@@ -250,7 +256,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_rank_that_comes_late_is_named(tmp_path: Path) -> None:
+def test_ranks_of_a_launcher_record_themselves_and_one_that_comes_late_is_named(tmp_path: Path) -> None:
     """On a machine whose cores other work takes, a replay may miss the step, and then nobody is named: another recording is made.
     The wrong one is never named."""
     path = script(tmp_path, STRAGGLER)
@@ -259,7 +265,7 @@ def test_a_rank_that_comes_late_is_named(tmp_path: Path) -> None:
         place = tmp_path / str(number)
         place.mkdir()
         kept = run(place, *launcher, told=("--start-step", "10"))
-        assert [steps(rank) for rank in kept.ranks] == [24, 24]
+        assert [(rank.rank, steps(rank), list(rank.windows)) for rank in kept.ranks] == [(0, 24, [10]), (1, 24, [10])]
         diagnosis = json.loads((place / "kept" / "diagnosis.json").read_text())
         named = [finding["ranks"] for finding in diagnosis["findings"] if finding["code"] == "late-rank"]
         assert named in ([], [[1]])

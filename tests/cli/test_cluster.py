@@ -20,7 +20,7 @@ from stepscope.rules import tasks as tasks_module
 from stepscope.rules import workers as workers_module
 from stepscope.rules.tasks import DiedError, run_tasks
 from stepscope.rules.workers import cluster_workers
-from tests.builders import tar_bytes
+from tests.builders import tar_bytes, trace_text, write
 from tests.shared_data import DEMO
 from tests.tasks import die_always, die_once, wait_for
 
@@ -92,13 +92,17 @@ def address_in(file: Path) -> str:
     raise AssertionError("the scheduler did not start")
 
 
-def test_a_scheduler_and_a_worker_started_as_processes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "scheduler.info"
+def test_a_scheduler_and_a_worker_started_as_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, file = tmp_path / "job", tmp_path / "scheduler.info"
+    folder.mkdir()
+    for rank in range(2):
+        write(folder / f"rank{rank}.json.gz", trace_text(header={}))
     with process("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)):
         address = address_in(file)
         with process("worker", address, "--nthreads", "1", "--local-directory", str(tmp_path / ".dask")):
             far = diagnosed(capsys, str(folder), "--cluster", address)
     assert far == diagnosed(capsys, str(folder), "--jobs", "1")
+    assert [rank["rank"] for rank in far["ranks"]] == [0, 1]
 
 
 def test_a_cluster_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ from stepscope.report.names import clean
 from tests import scenarios
 from tests.shared_data import SHARED, needs_shared, shared_traces
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>'\"{{7*7}}\u2028&lt;"
 
 
@@ -55,7 +57,7 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def demo() -> tuple[Diagnosis, dict[str, Any]]:
+def demo(measured_once: None) -> tuple[Diagnosis, dict[str, Any]]:
     with resources.as_file(resources.files("stepscope") / "data" / "demo.pt.trace.json.gz") as path:
         diagnosis = diagnose_paths([str(path)], step_ms=65.48, use_cache=False, jobs=1)
         return diagnosis, page_for(diagnosis, [str(path)], use_cache=False)

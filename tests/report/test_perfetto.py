@@ -24,30 +24,29 @@ Slice = tuple[str, int, int, str]
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """A message's fields by the protobuf encoding: number and value."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(data):
-        key = varint()
+    at, end = 0, len(data)
+    while at < end:
+        key, at = varint(data, at)
         if key & 7 == 0:
-            yield key >> 3, varint()
+            value, at = varint(data, at)
+            yield key >> 3, value
         elif key & 7 == 1:
             yield key >> 3, data[at : (at := at + 8)]
         else:
             assert key & 7 == 2, f"wire type {key & 7}"
-            size = varint()
-            assert at + size <= len(data), "cut off"
+            size, at = varint(data, at)
+            assert at + size <= end, "cut off"
             yield key >> 3, data[at : (at := at + size)]
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and where the next field begins."""
+    value = shift = 0
+    while (byte := data[at]) > 127:
+        value |= (byte & 127) << shift
+        shift += 7
+        at += 1
+    return value | byte << shift, at + 1
 
 
 def as_dict(data: Any) -> dict[int, list[Any]]:
@@ -176,10 +175,15 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Read:
     return read_proto(export(tmp_path_factory.mktemp("demo") / "demo.pftrace", DEMO, more=("--step-ms", "65.48")))
 
 
+@pytest.fixture(scope="module")
+def demo_events() -> list[dict[str, Any]]:
+    return recorded(DEMO)
+
+
 OWN = {"steps", "partition", "critical path"}
 
 
-def test_every_recorded_event_is_a_slice_of_its_track(demo: Read) -> None:
+def test_every_recorded_event_is_a_slice_of_its_track(demo: Read, demo_events: list[dict[str, Any]]) -> None:
     track = {
         (426, 456, False): "thread 456 (python3)",
         (426, 426, False): "thread 426 (python3)",
@@ -187,8 +191,7 @@ def test_every_recorded_event_is_a_slice_of_its_track(demo: Read) -> None:
         (0, 7, True): "stream 7 marks",
         ("Spans", "PyTorch Profiler", False): "PyTorch Profiler",
     }
-    events = recorded(DEMO)
-    first = min(ns(one["ts"]) for one in events)
+    first = min(ns(one["ts"]) for one in demo_events)
     wanted = Counter(
         (
             one["name"],
@@ -196,18 +199,17 @@ def test_every_recorded_event_is_a_slice_of_its_track(demo: Read) -> None:
             ns(one["dur"]),
             track[one["pid"], one["tid"], one["cat"] == "gpu_user_annotation"],
         )
-        for one in events
+        for one in demo_events
     )
     assert Counter(one for one in demo.named("rank 0") if one[3] not in OWN) == wanted
 
 
-def test_arrows_lead_from_each_launch_to_its_work(demo: Read) -> None:
-    events = recorded(DEMO)
-    first = min(ns(one["ts"]) for one in events)
-    calls = {one["args"]["correlation"]: one for one in events if one["cat"] in ("cuda_runtime", "cuda_driver")}
+def test_arrows_lead_from_each_launch_to_its_work(demo: Read, demo_events: list[dict[str, Any]]) -> None:
+    first = min(ns(one["ts"]) for one in demo_events)
+    calls = {one["args"]["correlation"]: one for one in demo_events if one["cat"] in ("cuda_runtime", "cuda_driver")}
     wanted = Counter(
         (call["name"], ns(call["ts"]) - first, one["name"], ns(one["ts"]) - first)
-        for one in events
+        for one in demo_events
         if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset") and (call := calls.get(one["args"]["correlation"]))
     )
     begins = {arrow: (name, start) for _, name, start, _, _, out, _ in demo.slices for arrow in out}
@@ -215,13 +217,12 @@ def test_arrows_lead_from_each_launch_to_its_work(demo: Read) -> None:
     assert Counter(ends) == wanted
 
 
-def test_the_queue_is_as_deep_as_launches_without_begun_work(demo: Read) -> None:
-    events = recorded(DEMO)
-    first = min(ns(one["ts"]) for one in events)
-    calls = {one["args"]["correlation"]: ns(one["ts"]) for one in events if one["cat"] in ("cuda_runtime", "cuda_driver")}
+def test_the_queue_is_as_deep_as_launches_without_begun_work(demo: Read, demo_events: list[dict[str, Any]]) -> None:
+    first = min(ns(one["ts"]) for one in demo_events)
+    calls = {one["args"]["correlation"]: ns(one["ts"]) for one in demo_events if one["cat"] in ("cuda_runtime", "cuda_driver")}
     waits = [
         (calls[one["args"]["correlation"]] - first, ns(one["ts"]) - first)
-        for one in events
+        for one in demo_events
         if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset") and one["args"]["correlation"] in calls
     ]
     points = demo.counter("queue depth")

@@ -24,6 +24,8 @@ from tests.nccl_logs import two_nodes
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, ROOT, needs_shared, shared_traces
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 PUBLISHED = json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(PUBLISHED)
 
@@ -39,7 +41,7 @@ def diagnosed(*paths: Path, step_ms: float | None = None) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def demo() -> dict[str, Any]:
+def demo(measured_once: None) -> dict[str, Any]:
     return diagnosed(DEMO, step_ms=65.48)
 
 

@@ -23,7 +23,7 @@ from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
 from stepscope.rules.bus import pinned_bytes_per_s
 from stepscope.rules.case import case_of
-from stepscope.rules.job import measure_job
+from stepscope.rules.job import Job, measure_job
 from stepscope.rules.rates import attention_ns, convolution_ns, matrix_ns, stream_ns
 from stepscope.rules.workers import local_workers
 from tests.shared_data import DEMO, SHARED, needs_shared
@@ -130,8 +130,13 @@ def source() -> Source:
     return Source(path=DEMO, label="demo")
 
 
-def test_another_device_is_judged_by_datasheets(source: Source) -> None:
-    plain = measure_job([source], use_cache=False)
+@pytest.fixture(scope="module")
+def plain(source: Source) -> Job:
+    """By datasheets."""
+    return measure_job([source], use_cache=False)
+
+
+def test_another_device_is_judged_by_datasheets(source: Source, plain: Job) -> None:
     other = replace(machine(), machine=Machine(kind="cuda", device="NVIDIA A100"))
     told = measure_job([source], use_cache=False, hardware=other)
     assert (told.facts, told.judgements) == (plain.facts, plain.judgements)
@@ -140,8 +145,7 @@ def test_another_device_is_judged_by_datasheets(source: Source) -> None:
     }
 
 
-def test_mfu_is_told_against_both(source: Source) -> None:
-    plain = measure_job([source], use_cache=False)
+def test_mfu_is_told_against_both(source: Source, plain: Job) -> None:
     told = measure_job([source], use_cache=False, hardware=machine(share=0.5))
     mfu = plain.facts.ranks[0].roofline.mfu
     assert mfu is not None

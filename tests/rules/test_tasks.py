@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from stepscope.rules import job
 from stepscope.rules.job import measure_job
 from stepscope.rules.tasks import DiedError, Workers, run_tasks
 from stepscope.rules.workers import local_workers
-from tests.shared_data import DEMO
+from tests.builders import trace_text, write
 from tests.tasks import die_always, die_once, measure_or_die, no_memory, square
 
 
@@ -71,7 +70,7 @@ def test_a_task_out_of_memory_is_given_up_after_a_try_alone() -> None:
 
 def test_a_rank_whose_worker_always_dies_is_named_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(3):
-        shutil.copy(DEMO, tmp_path / f"rank{rank}.json.gz")
+        write(tmp_path / f"rank{rank}.json.gz", trace_text(header={}))
     monkeypatch.setattr(job, "measure_file", measure_or_die)
     with find_sources([tmp_path]) as found, local_workers(2) as workers:
         measured = measure_job(found.sources, workers=workers, use_cache=False)
