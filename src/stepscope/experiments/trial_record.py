@@ -148,7 +148,7 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
     )
 
 
-def _ends_with(rows: Sequence[Row]) -> str | None:
+def _ends_with(rows: Sequence[unprofiled.Row]) -> str | None:
     if not rows:
         return None
     return "an optimizer's step" if any(row["optimizer_ns"] for row in rows) else "a backward pass"
