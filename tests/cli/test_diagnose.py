@@ -209,8 +209,8 @@ def test_the_options_are_pinned() -> None:
         ],
         "verify": [
             *("--allow", "--apply", "--baseline", "--baseline-env", "--budget", "--candidate", "--candidate-env", "--check"),
-            *("--format", "--from", "--help", "--max-rounds", "--out", "--precision", "--predicted", "--steps", "--threshold"),
-            *("--timeout", "--tolerance", "--warm-up", "-h"),
+            *("--format", "--from", "--help", "--max-rounds", "--mends", "--out", "--precision", "--predicted", "--steps"),
+            *("--threshold", "--timeout", "--tolerance", "--warm-up", "-h"),
         ],
         "tune": [
             *("--as", "--budget", "--cache", "--effective-batch", "--format", "--free", "--from", "--help", "--knob"),
