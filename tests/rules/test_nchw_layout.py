@@ -1,6 +1,8 @@
 from dataclasses import replace
 
-from stepscope.rules import nchw_layout
+import numpy as np
+
+from stepscope.rules import nchw_layout, unfused_pointwise
 from stepscope.rules.proposal import Proposal, finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 
@@ -40,6 +42,21 @@ def test_nchw_layout_says_how_far_the_host_could_keep_up() -> None:
     assert finding.predicted_speedup == sure.predicted_speedup
     assert finding.predicted_low < sure.predicted_low
     assert finding.predicted_high > sure.predicted_high
+
+
+def test_what_another_mend_made_of_a_norm_stays() -> None:
+    """Fused with what follows it, it is neither brought back nor made shorter once more; the transposes go."""
+    small = launch("aten::relu", "vectorized_elementwise_kernel", 60.0, IMAGES, TYPES, strides=NCHW)
+    case = case_of_steps(*[turn(300.0), conv(100.0), norm(NCHW, 760.0), small] * 3)
+    fusing, turning = unfused_pointwise.propose(case), nchw_layout.propose(case)
+    assert isinstance(fusing, Proposal)
+    assert isinstance(turning, Proposal)
+    assert case.graph is not None
+    fused = fusing.change(case.graph)
+    both = turning.change(fused)
+    is_turn = np.arange(len(case.graph)) % 4 == 0
+    assert both.task_ns[~is_turn].tolist() == fused.task_ns[~is_turn].tolist() != case.graph.task_ns[~is_turn].tolist()
+    assert both.task_ns[is_turn].sum() == 0 < fused.task_ns[is_turn].sum()
 
 
 def test_nchw_layout_is_silent_in_channels_last() -> None:

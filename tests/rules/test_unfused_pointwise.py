@@ -44,15 +44,13 @@ def test_where_the_hosts_time_is_open_the_range_says_so() -> None:
     assert finding.predicted_high >= alone.predicted_high
 
 
-def pictures(channels: int, *, weight: str | None = None, height: int = 112) -> Case:
+def pictures(channels: int, *, weight: str | None = None, height: int = 112, operator: str = "aten::cudnn_convolution") -> Case:
     """A convolution whose tensors are turned for it, then four operations on what it gives."""
     dims = f"[[64, {channels}, {height}, 112], {weight or f'[{channels}, {channels}, 3, 3]'}]"
     strides = f"[[{channels * height * 112}, {height * 112}, 112, 1], [{channels * 9}, 9, 3, 1]]"
     types = '["c10::BFloat16", "c10::BFloat16"]'
-    turn = launch("aten::cudnn_convolution", "nchwToNhwcKernel", 300.0, dims, types, strides=strides)
-    product = launch(
-        "aten::cudnn_convolution", "sm90_xmma_fprop_implicit_gemm_bf16bf16_nhwc", 200.0, dims, types, strides=strides
-    )
+    turn = launch(operator, "nchwToNhwcKernel", 300.0, dims, types, strides=strides)
+    product = launch(operator, "sm90_xmma_fprop_implicit_gemm_bf16bf16_nhwc", 200.0, dims, types, strides=strides)
     small = launch("aten::neg", VECTOR, 127.0, *ONE)
     return case_of_steps(turn, product, *[small] * 4)
 
@@ -75,6 +73,7 @@ def test_the_compiler_turns_pictures_too() -> None:
         pytest.param(pictures(128, weight="[128, 64, 3, 3]"), id="grouped"),
         pytest.param(pictures(128, weight="[64, 128, 3, 3]"), id="half as many channels out"),
         pytest.param(pictures(128, height=1), id="a signal"),
+        pytest.param(pictures(128, operator="aten::miopen_convolution"), id="ROCm"),
     ],
 )
 def test_the_compiler_leaves_some_layouts(case: Case) -> None:

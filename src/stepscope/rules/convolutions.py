@@ -44,7 +44,9 @@ def is_picture(image: Operand) -> bool:
 def is_turned_by_compiler(table: TaskTable) -> bool:
     """Whether torch.compile lays this model's images out with their channels innermost by itself, as its compiler for GPUs does
     in training, unless one of the convolutions is grouped with several channels each, or has half as many channels out as in
-    (pointwise ones aside), or all of them are narrow."""
+    (pointwise ones aside), or all of them are narrow. On ROCm it leaves them as they are."""
+    if any("miopen" in table.op_name(op) for op in set(table.op.tolist())):
+        return False
     known = [found for op in set(table.op.tolist()) if (found := image_and_weight(table, op)) is not None]
     if not known or all(max(weight.dims[:2]) <= NARROW_CHANNELS for _, weight in known):
         return False

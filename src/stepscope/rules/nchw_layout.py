@@ -111,9 +111,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"{len(np.unique(table.op[norms])) // steps} norms a step over tensors in NCHW",
         ),
         events=graph.task_event[turning],
-        change=_turned(turning, times, 1.0),
-        cautious=_turned(turning, times, 1.0 + POLICY.uncertainty),
-        hopeful=_turned(turning, times, 1.0 - POLICY.uncertainty),
+        change=_turned(graph, turning, times, 1.0),
+        cautious=_turned(graph, turning, times, 1.0 + POLICY.uncertainty),
+        hopeful=_turned(graph, turning, times, 1.0 - POLICY.uncertainty),
         changes_numerics=True,
     )
 
@@ -131,7 +131,7 @@ def turned_by_compiler(case: Case) -> Change | None:
         return None
     times = _new_times(graph, table, np.zeros(len(graph), np.bool_), case.survey.roofs)
     times[turning] = _left_of_turns(graph, table, turning)
-    return _turned(turning, np.where(flat, times, np.nan), 1.0)
+    return _turned(graph, turning, np.where(flat, times, np.nan), 1.0)
 
 
 def _turning(table: TaskTable) -> Bool:
@@ -207,10 +207,15 @@ def _norm_ns(table: TaskTable, op: int, now: float, roofs: Roofs | None) -> floa
     return min(now, POLICY.fixed_ns + roofs.traffic_ns(size) / share[int(backward)])
 
 
-def _turned(turning: Bool, times: Float64, factor: float) -> Change:
-    def change(graph: Graph) -> Graph:
-        scaled = np.where(times < graph.task_ns, np.minimum(times * factor, graph.task_ns), times)
-        lengths = np.where(np.isnan(times), graph.task_ns, np.where(turning & (times == 0), 0.0, scaled))
-        return replace(graph, task_ns=lengths, task_gap_ns=np.where(turning, 0.0, graph.task_gap_ns))
+def _turned(graph: Graph, turning: Bool, times: Float64, factor: float) -> Change:
+    """Each task by as much shorter or longer as it is there. One that another mend has changed, as by fusing it, is not what
+    it was and stays; what turned its tensors goes."""
+    ratio = np.where(np.isnan(times) | (graph.task_ns <= 0), 1.0, times / np.maximum(graph.task_ns, 1.0))
+    ratio = np.where(ratio < 1, np.minimum(ratio * factor, 1.0), ratio)
+
+    def change(before: Graph) -> Graph:
+        is_as_recorded = (before.task_ns == graph.task_ns) | turning
+        lengths = np.where(is_as_recorded, before.task_ns * ratio, before.task_ns)
+        return replace(before, task_ns=lengths, task_gap_ns=np.where(turning, 0.0, before.task_gap_ns))
 
     return change

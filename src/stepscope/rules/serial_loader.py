@@ -53,6 +53,7 @@ class Policy:
 
 POLICY = Policy()
 MANY_THREADS = 1.5
+"""Cores in use from which more than one thread makes a batch."""
 LEAST_CORES = 0.05
 """Of a core that a worker is reckoned to need at least."""
 
