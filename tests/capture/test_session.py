@@ -28,7 +28,7 @@ class Job:
         monkeypatch.setattr("stepscope.capture.step_hooks.time.perf_counter_ns", lambda: self.now)
         self.guard = Guard()
         self.session = Session(folder, Options(start_step=NEVER, sample_s=1e6), self.guard)
-        self.next = hooked_next(self.session)(self._takes(1))
+        self.next = hooked_next(self.session, self.guard)(self._takes(1))
         self.backward = hooked_backward(self.session, self.guard)(self._takes(2))
         self.optimizer_step = hooked_step(self.session, self.guard)(self._takes(3))
         self.optimizer = object()

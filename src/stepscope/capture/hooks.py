@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.forked import settle_child
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.patches import replace, timed
@@ -59,7 +60,7 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     guard.at_end(session.hurry)
     _hook_optimizers(guard, torch, session)
     replace(guard, torch.autograd, "backward", hooked_backward(session, guard))
-    replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", hooked_next(session))  # noqa: SLF001
+    replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", hooked_next(session, guard))  # noqa: SLF001
     replace(guard, torch.utils.data.DataLoader, "__iter__", timed(guard, session.began_epoch))
     replace(guard, torch, "save", timed(guard, session.saved))
     # By its own name too: else it can no longer be pickled, and no process pool could be given it.
@@ -121,7 +122,11 @@ def _at_exit() -> None:
 def _in_child() -> None:
     """In a forked child: another process, which may train by itself or load batches. It starts anew, with no thread of ours."""
     session = current()
-    if session is not None and session.guard.is_on:
+    if session is None:
+        return
+    window = session.window
+    settle_child(was_recording=window is not None and window.is_attached and window.is_mine)
+    if session.guard.is_on:
         # The hooks know its tape.
         session.tape.clear()
         session.__init__(session.run, session.options, session.guard, session.tape)  # type: ignore[misc]

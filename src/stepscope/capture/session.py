@@ -7,14 +7,18 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stepscope.capture.clock import MOST_PENDING, DeviceClock, device_clock
+from stepscope.capture.forked import is_profiler_inherited
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.pitch import Anchor
+from stepscope.capture.rank_notes import rank_numbers
+from stepscope.capture.schedule import Schedule
 from stepscope.capture.window import Others, Window, backward_asker, is_profiling
 from stepscope.capture.writer import Writer
 from stepscope.runfolder import PROBLEM_FILE, STATES, claim_rank
@@ -74,15 +78,15 @@ class Session:
         "_passes",
         "_passes_left",
         "_save_ns",
+        "_turn",
         "_wait_ns",
-        "_windows_left",
         "is_by_hand",
         "is_in_backward",
         "loader",
         "rows",
+        "schedule",
         "step",
         "tape",
-        "wanted_step",
         "window",
         "writer",
     )
@@ -91,6 +95,8 @@ class Session:
         self.run, self.options, self.guard = run, options, guard
         self.tape: Tape = deque(maxlen=MOST_TOLD) if tape is None else tape
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        """Held by the thread that looks at a step: several may train."""
         guard.tell = self._tell_problem
         self.window: Window | None = None
         self.others = Others()
@@ -101,12 +107,7 @@ class Session:
         self.step = 0
         self.is_by_hand = False
         """Whether the training code says when a step is over; optimizers then do not."""
-        self.wanted_step: int | None = options.start_step
-        """Where the next recording begins, as far as it is known."""
-        self._windows_left = options.num_windows
-        self._moment = options.warm_up_steps
-        self._next_moment = -(-4 * options.warm_up_steps // 3)
-        """The next steps at which a recording may begin by itself."""
+        self.schedule = Schedule(options)
         self._anchor = Anchor()
         self._clock: DeviceClock | None = None
         self._begun_ns = 0
@@ -126,7 +127,8 @@ class Session:
         self._hurry = False
         self._after = 0
         self.is_in_backward = backward_asker(sys.modules.get("torch"))
-        self._ends_after_backward = False
+        self._ends_after_backward = 0
+        """The thread whose backward pass ends a step."""
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
         self._passes: list[tuple[int, int]] = []
         self._folded_ns = self._num_folded = 0
@@ -135,12 +137,14 @@ class Session:
 
     def after_backward(self, ended: int) -> None:
         """A backward pass is over that may end a step: optimizers stepped inside it, or none has stepped for long."""
+        if not self.is_in_backward():
+            # Else a recomputed part's own, inside another.
+            self._alone(self._passed, ended)
+
+    def _passed(self, ended: int) -> None:
         self.catch_up()
-        if self.is_in_backward():
-            # A recomputed part's own, inside another.
-            return
-        if self._ends_after_backward:
-            self._ends_after_backward = False
+        if self._ends_after_backward == threading.get_ident():
+            self._ends_after_backward = 0
             self.ended_step(ended)
         else:
             self._instead(0, ended)
@@ -149,9 +153,12 @@ class Session:
 
     def replayed(self, graph: Any, _begun: int, ended: int) -> None:
         """A CUDA graph was replayed: a whole step may be inside."""
+        self._alone(self._replayed, id(graph), ended)
+
+    def _replayed(self, graph: int, ended: int) -> None:
         self.catch_up()
         self._num_instead += 1
-        self._instead(id(graph), ended)
+        self._instead(graph, ended)
 
     def saved(self, _: Any, begun: int, ended: int) -> None:
         self.tape.append((SAVED, begun, ended, 0))
@@ -166,6 +173,22 @@ class Session:
 
     def stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         """An optimizer stepped; where it ends a turn of the loop, a step is over."""
+        if not self._alone(self._stepped, optimizer, begun, ended):
+            # Counted all the same.
+            self.tape.append((STEPPED, begun, ended, id(optimizer)))
+
+    def _alone(self, look: Callable[..., None], *args: Any) -> bool:
+        """Calls it unless another thread that trains is at a step's end, or this one is (a signal's handler may train).
+        Nobody waits: whether it was called."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            look(*args)
+        finally:
+            self._turn.release()
+        return True
+
+    def _stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         self.catch_up()
         self._left, self._hurry = 0, False
         if self._clock is not None and self._clock.is_capturing():
@@ -181,7 +204,7 @@ class Session:
         if not self.is_by_hand and self._anchor.ends_step(id(optimizer)):
             if self.is_in_backward():
                 # Optimizers that step as gradients come: a profiler that is attached or taken off inside a pass ends the process.
-                self._ends_after_backward, self._passes_left = True, 0
+                self._ends_after_backward, self._passes_left = threading.get_ident(), 0
             else:
                 self.ended_step(ended)
 
@@ -209,8 +232,9 @@ class Session:
         window = self.window
         if window is not None:
             self._go_on(window)
-        elif self._windows_left > 0 if self.wanted_step is None else self.step >= self.wanted_step:
-            self._maybe_record(now)
+        elif self.schedule.is_waiting(self.step):
+            if self.schedule.is_due(self.step, now - self._begun_ns):
+                self._record(now)
         else:
             self._left = self._next_due() - self.step
         # Whatever we did since the step's end is in no step.
@@ -243,7 +267,7 @@ class Session:
                 self._optimizer_ns += ended - begun
                 self._num_instead = self._first_instead_ns = 0
                 if self._anchor.ends_step(who):
-                    self._add_row(ended, TIMED)
+                    self._add_row(ended, self._state())
                     self._last_ns = ended
                     self._count_anew()
                 else:
@@ -288,13 +312,14 @@ class Session:
         if self.is_by_hand or self._is_instead or not usual:
             return 0
         look = self.step + NOTHING_DUE if self._clock is None else self.step - self.step % SELDOM + SELDOM
-        return look if self.wanted_step is None else min(look, self.wanted_step - 1)
+        wanted = self.schedule.wanted_step
+        return look if wanted is None else min(look, wanted - 1)
 
     def ask(self, first_step: int) -> None:
         """A recording is wanted from this step on, or as soon as may be."""
         if self.window is None:
             self.catch_up()
-            self.wanted_step = max(first_step, self.step + 1)
+            self.schedule.wanted_step = max(first_step, self.step + 1)
             self.hurry()
 
     def notice_device(self) -> None:
@@ -309,21 +334,39 @@ class Session:
         self.hurry()
 
     def ended_by_hand(self, now: int) -> None:
+        self._alone(self._ended_by_hand, now)
+
+    def _ended_by_hand(self, now: int) -> None:
         self.catch_up()
         self.ended_step(now)
 
+    def in_window(self) -> None:
+        """A batch was taken while a window is open."""
+        window = self.window
+        if window is not None and not self.is_in_backward():
+            window.between(time.perf_counter_ns())
+
+    @property
+    def is_recording(self) -> bool:
+        return self.window is not None and not self.window.is_over
+
     def abandon(self) -> None:
         """Takes a profiler off that was attached when the capture ended: only the thread that attached it can."""
-        window, self.window = self.window, None
-        if window is not None:
+        window = self.window
+        if window is not None and window.is_mine:
+            self.window = None
             with suppress(Exception):
                 window.discard()
 
     def finish(self) -> None:
         """The process ends: what is there is written down."""
-        if self.window is not None and not self.window.is_over:
-            self.window.close()
-            self._recorded(self.window)
+        window, self.window = self.window, None
+        if window is not None and window.is_attached:
+            if window.is_mine:
+                window.close()
+            else:
+                window.give_up("the process ended before the thread that recorded had ended its last step")
+            self._recorded(window)
         if self.writer is not None:
             self.writer.finish()
 
@@ -332,7 +375,7 @@ class Session:
     def _begin(self, now: int) -> None:
         """The first step's end: this process trains, so it gets a folder."""
         self._begun_ns = now
-        self.writer = Writer(self, claim_rank(self.run, rank_of(sys.modules["torch"])))
+        self.writer = Writer(self, claim_rank(self.run, rank_numbers(sys.modules["torch"])["rank"]))
         self.writer.start()
         self._finish_with_process()
         self.step = 1
@@ -361,6 +404,8 @@ class Session:
         return self.step < ALL_MARKED or self.step % SELDOM < MARKED
 
     def _add_row(self, now: int, state: int) -> None:
+        # Threads that step the same optimizer may be read in another order than they stepped in.
+        now = max(now, self._last_ns)
         self._last_dur_ns = dur_ns = now - self._last_ns
         if self._passes:
             self._fold_passes()
@@ -391,7 +436,7 @@ class Session:
         return ready
 
     def _state(self) -> int:
-        if self.window is not None:
+        if self.is_recording:
             return PROFILED
         if self._after:
             self._after -= 1
@@ -399,7 +444,8 @@ class Session:
         return FIRST if self.step <= FIRST_STEPS else TIMED
 
     def _go_on(self, window: Window) -> None:
-        if not window.is_over and window.step():
+        window.step()
+        if window.is_attached:
             return
         self.window = None
         self._after = AFTER_STEPS
@@ -412,25 +458,21 @@ class Session:
             "window", now, first_step=window.first_step, name=window.path.name, saved_ns=window.saved_ns, problem=window.problem
         )
 
-    def _maybe_record(self, now: int) -> None:
-        """Opens a window before the next step where one is due."""
-        wanted = self.wanted_step
-        if wanted is None:
-            wanted = self._good_moment(now)
-        if wanted is None or self.step < wanted:
-            return
+    def _record(self, now: int) -> None:
+        """Opens a window before the next step, where nothing is in its way."""
         torch = sys.modules["torch"]
-        self.wanted_step = None
-        if self._windows_left > 0:
-            self._windows_left -= 1
-        if self._windows_left > 0:
-            self.wanted_step = self.step + self.options.every_steps
         assert self.writer is not None
+        problem = None
         if is_profiling(torch) or self.others.is_there():
-            self.writer.event("window", now, first_step=self.step, problem="a profiler of the job's own was attached")
+            problem = "a profiler of the job's own was attached"
+        elif is_profiler_inherited():
+            problem = "the process was forked after a recording, and the profiler cannot be used in it"
+        if problem is not None:
+            self.writer.event("window", now, first_step=self.step, problem=problem)
             return
         self.writer.before_window()
-        self.window = Window(torch, self.options, self.writer.folder / f"window-{self.step}.pt.trace.json", self.step)
+        path = self.writer.folder / f"window-{self.step}.pt.trace.json"
+        self.window = Window(torch, self.options, path, self.step, self._last_dur_ns or 0)
         self.window.open()
 
     def _tell_problem(self, problem: str) -> None:
@@ -440,15 +482,6 @@ class Session:
         (folder / name).write_text(problem, encoding="utf-8")
         if self.writer is not None:
             self.writer.last_lines()
-
-    def _good_moment(self, now: int) -> int | None:
-        """The step to begin with: one of a row of numbers each a third or a half larger than the one before (15, 20, 30, 40, 60,
-        ...), so that ranks that pace alike choose the same."""
-        while self.step > self._moment:
-            self._moment, self._next_moment = self._next_moment, 2 * self._moment
-        if self.step < self._moment:
-            return None
-        return self.step if now - self._begun_ns >= self.options.warm_up_s * 1e9 else None
 
 
 def outermost(passes: list[tuple[int, int]]) -> tuple[int, int]:
@@ -464,14 +497,3 @@ def outermost(passes: list[tuple[int, int]]) -> tuple[int, int]:
             outer.pop()
         outer.append((begun, ended))
     return sum([ended - begun for begun, ended in outer]), len(outer)
-
-
-def rank_of(torch: Any) -> int:
-    """This process's rank in the job."""
-    distributed = getattr(torch, "distributed", None)
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-        if os.environ.get(name, "").isdecimal():
-            return int(os.environ[name])
-    return 0

@@ -21,7 +21,7 @@ from stepscope.capture.session import PASSED, STEPPED, WAITED, Session
 # ruff: noqa: SLF001
 
 
-def hooked_next(session: Session) -> Callable[[Any], Any]:
+def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around `__next__` of a loader's iterator, which must not live on for our sake: its workers would."""
     clock, ref, tell = time.perf_counter_ns, weakref.ref, session.tape.append
 
@@ -39,6 +39,8 @@ def hooked_next(session: Session) -> Callable[[Any], Any]:
                 known = session.loader
                 if known is None or known() is not self:
                     session.loader = ref(self)
+                if session.window is not None:
+                    guard.watch(session.in_window)()
 
         return now
 
@@ -73,24 +75,25 @@ def hooked_backward(session: Session, guard: Guard) -> Callable[[Any], Any]:
 def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around an optimizer's step. One like those before it, with nothing due, is told to the tape and no more."""
     clock, is_compiling, tell, name = time.perf_counter_ns, compiling_asker(), session.tape.append, id
-    stepping: Any = None
-    """The optimizer whose step runs just now."""
+    stepping: set[int] = set()
+    """The optimizers whose steps run just now; several where several threads train."""
 
     def make(was: Any) -> Any:
         @functools.wraps(was)
         def now(*args: Any, **kwargs: Any) -> Any:
-            nonlocal stepping
-            if is_compiling() or not args or args[0] is stepping:
+            if is_compiling() or not args or (who := name(args[0])) in stepping:
                 # Or a step inside a step: of a class on top of another.
                 return was(*args, **kwargs)
-            begun, stepping = clock(), args[0]
+            stepping.add(who)
+            begun = clock()
             try:
                 return was(*args, **kwargs)
             finally:
-                ended, stepping, left = clock(), None, session._left
+                ended, left = clock(), session._left
+                stepping.discard(who)
                 if left > 0 and not session._hurry:
                     session._left = left - 1
-                    tell((STEPPED, begun, ended, name(args[0])))
+                    tell((STEPPED, begun, ended, who))
                 else:
                     if guard.is_on:
                         try:

@@ -66,7 +66,7 @@ class TrialSession(Session):
             listener.stepped(step)
         if self.last_step is not None and not self._is_stretched and step >= STOCK_KNOWN:
             self._stretch()
-        if self.last_step is not None and step >= self.last_step and self.window is None:
+        if self.last_step is not None and step >= self.last_step and not self.is_recording:
             self.leave()
         if self.is_every_step:
             # What the listeners did is in no step.
@@ -79,8 +79,8 @@ class TrialSession(Session):
         loader = None if self.loader is None else self.loader()
         more = stock_steps(getattr(loader, "_num_workers", 0), getattr(loader, "_prefetch_factor", None))
         self.last_step += more
-        if self.wanted_step is not None:
-            self.wanted_step += more
+        if self.schedule.wanted_step is not None:
+            self.schedule.wanted_step += more
 
     def finish(self) -> None:
         if not self._is_told and self.writer is not None:

@@ -1,31 +1,68 @@
-"""The profiler's window: a few steps recorded by torch.profiler, opened and closed between two steps."""
+"""The profiler's window: a few steps recorded by torch.profiler, opened and closed between two steps.
+
+Kineto keeps a recording per thread: one that another thread ends takes the process with it (SIGSEGV). So a window belongs to the
+thread that opened it; no other thread touches its profiler.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.forked import make_way_in_child, note_profiler
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.patches import replace
 
 WARM_STEPS = 1
 """Steps with the profiler attached that are not kept: the first one pays for its buffers."""
+LONGEST_WAIT_S = 5.0
+"""For the thread that records to let go, where another thread of the job starts a profiler of its own."""
+PATIENCE_NS, PATIENT_TIMES = 60_000_000_000, 20
+"""How long a recording may be open: so many times what its steps would take without a profiler, and a minute."""
+MOST_STRANGE = 200
+"""Steps that other threads end while the one that records ends none, until the recording is given up."""
+
+_held = threading.local()
+"""In each thread: the window that it opened."""
+_lost: list[Window] = []
+"""Given up while attached: kept, for what lets go of a profiler touches it."""
+
+
+class _Hold:
+    """Dropped by the thread that opened a window when that thread ends: the last moment to take the profiler off."""
+
+    def __init__(self, window: Window) -> None:
+        self.window, self._pid = window, os.getpid()
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            if os.getpid() == self._pid and self.window.is_attached:
+                self.window.problem = self.window.problem or "the thread that recorded ended before its last step"
+                self.window.close()
 
 
 class Window:
-    """One recording. `step` is called at each step's end until it returns False."""
+    """One recording. `step` is called at each step's end until the profiler is off."""
 
-    def __init__(self, torch: Any, options: Options, path: Path, first_step: int) -> None:
+    def __init__(self, torch: Any, options: Options, path: Path, first_step: int, step_ns: int = 0) -> None:
         self._torch = torch
         self.path = path
         self.first_step = first_step
         self.is_over = False
+        """Whether nothing more is recorded."""
+        self.is_attached = False
+        """Whether its thread has the profiler on: for a while after it is over, where another thread ended it."""
+        self.num_strange = 0
+        """Steps ended by other threads since its own ended one."""
+        self._gone = threading.Event()
         self.problem: str | None = None
         self.saved_ns = 0
         """How long the file took to write: the job waited for it."""
@@ -43,35 +80,83 @@ class Window:
             profile_memory=options.memory,
         )
         self._left = WARM_STEPS + options.num_steps
+        self._longest_ns = PATIENCE_NS + PATIENT_TIMES * self._left * step_ns
+        self._latest_ns = 0
         # Marks in the trace have the run's own numbers: ranks that begin at different steps are not taken for one another.
         self.profile.step_num = first_step
 
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread opened it. Asked of what the thread holds: numbers of threads are used again."""
+        hold = getattr(_held, "hold", None)
+        return hold is not None and hold.window is self
+
     def open(self) -> None:
-        """Attaches the profiler."""
+        """Attaches the profiler, to this thread."""
         _let_go_after(self._torch)
+        note_profiler()
+        _held.hold = _Hold(self)
+        self.is_attached = True
+        self._latest_ns = time.perf_counter_ns() + self._longest_ns
         self.profile.start()
 
-    def step(self) -> bool:
-        """At a step's end; whether the window is still open."""
-        self._left -= 1
-        self.profile.step()
-        if self._left <= 0:
+    def step(self) -> None:
+        """At the end of a step of any thread."""
+        if not self.is_mine:
+            self.num_strange += 1
+            if self.num_strange > MOST_STRANGE:
+                self.give_up("the thread that recorded ends no steps any more")
+        elif self.is_over:
+            self.discard()
+        elif self.is_attached:
+            self.num_strange = 0
+            self._left -= 1
+            self.profile.step()
+            if self._left <= 0:
+                self.close()
+
+    def between(self, now: int) -> None:
+        """Inside a step, where its thread takes a batch: a recording that takes far too long ends here. A step may hold an
+        evaluation of hours, and every event of it would be kept."""
+        if self.is_mine and self.is_over:
+            self.discard()
+        elif self.is_mine and now > self._latest_ns:
+            self.problem = "a step of the recording took far longer than those before it; it ends inside that step"
             self.close()
-        return not self.is_over
 
     def close(self) -> None:
-        """Ends the recording where it is; what was recorded is kept."""
-        if not self.is_over:
-            self.is_over = True
-            self.profile.stop()
+        """Ends the recording where it is; what was recorded is kept. Its own thread calls this."""
+        self.is_over = True
+        if self.is_attached:
+            self.is_attached = False
+            try:
+                self.profile.stop()
+            finally:
+                self._gone.set()
+                if self.is_mine:
+                    del _held.hold
 
     def discard(self) -> None:
-        """Ends it and keeps nothing: somebody else wants to record."""
-        if not self.is_over:
-            self.is_over = True
-            self.problem = "the job started a profiler of its own"
-            self.profile.on_trace_ready = None
-            self.profile.stop()
+        """Ends it and keeps nothing: somebody else wants to record, or the capture is over. Its own thread calls this."""
+        self.profile.on_trace_ready = None
+        self.problem = self.problem or "the job started a profiler of its own"
+        self.close()
+
+    def give_up(self, problem: str) -> None:
+        """In another thread: nothing more is recorded, and the window's thread takes the profiler off when it comes by."""
+        self.problem = self.problem or problem
+        self.is_over = True
+
+    def make_way(self) -> None:
+        """Before a profiler of the job's own is attached, in any thread."""
+        if self.is_mine:
+            self.discard()
+        elif self.is_attached:
+            self.give_up("the job started a profiler of its own, in another thread")
+            if not self._gone.wait(LONGEST_WAIT_S):
+                # Two are attached now, and to take ours off would end the process: it stays.
+                self.is_attached = False
+                _lost.append(self)
 
     def _save(self, profile: Any) -> None:
         begun = time.perf_counter_ns()
@@ -134,8 +219,10 @@ def give_way(guard: Guard, holder: Any) -> None:
 
     def come(profiler: Any) -> None:
         if not is_ours(profiler):
-            if holder.window is not None:
-                holder.window.discard()
+            make_way_in_child()
+            window = holder.window
+            if window is not None:
+                window.make_way()
             holder.others.came(profiler)
 
     def go(profiler: Any) -> None:
