@@ -13,6 +13,7 @@ from typing import Any
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.patches import replace
+from stepscope.capture.quiet import quiet_kineto
 
 WARM_STEPS = 1
 """Steps with the profiler attached that are not kept: the first one pays for its buffers."""
@@ -49,12 +50,14 @@ class Window:
     def open(self) -> None:
         """Attaches the profiler."""
         _let_go_after(self._torch)
-        self.profile.start()
+        with quiet_kineto(self._torch):
+            self.profile.start()
 
     def step(self) -> bool:
         """At a step's end; whether the window is still open."""
         self._left -= 1
-        self.profile.step()
+        with quiet_kineto(self._torch):
+            self.profile.step()
         if self._left <= 0:
             self.close()
         return not self.is_over
@@ -63,7 +66,8 @@ class Window:
         """Ends the recording where it is; what was recorded is kept."""
         if not self.is_over:
             self.is_over = True
-            self.profile.stop()
+            with quiet_kineto(self._torch):
+                self.profile.stop()
 
     def discard(self) -> None:
         """Ends it and keeps nothing: somebody else wants to record."""
@@ -71,7 +75,8 @@ class Window:
             self.is_over = True
             self.problem = "the job started a profiler of its own"
             self.profile.on_trace_ready = None
-            self.profile.stop()
+            with quiet_kineto(self._torch):
+                self.profile.stop()
 
     def _save(self, profile: Any) -> None:
         begun = time.perf_counter_ns()
