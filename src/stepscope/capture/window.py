@@ -20,6 +20,7 @@ from stepscope.capture.forked import make_way_in_child, note_profiler
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.patches import replace
+from stepscope.capture.quiet import quiet_kineto
 
 WARM_STEPS = 1
 """Steps with the profiler attached that are not kept: the first one pays for its buffers."""
@@ -98,7 +99,8 @@ class Window:
         _held.hold = _Hold(self)
         self.is_attached = True
         self._latest_ns = time.perf_counter_ns() + self._longest_ns
-        self.profile.start()
+        with quiet_kineto(self._torch):
+            self.profile.start()
 
     def step(self) -> None:
         """At the end of a step of any thread."""
@@ -111,7 +113,8 @@ class Window:
         elif self.is_attached:
             self.num_strange = 0
             self._left -= 1
-            self.profile.step()
+            with quiet_kineto(self._torch):
+                self.profile.step()
             if self._left <= 0:
                 self.close()
 
@@ -130,7 +133,8 @@ class Window:
         if self.is_attached:
             self.is_attached = False
             try:
-                self.profile.stop()
+                with quiet_kineto(self._torch):
+                    self.profile.stop()
             finally:
                 self._gone.set()
                 if self.is_mine:
