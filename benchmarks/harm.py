@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,15 +38,21 @@ class Outcome:
 
 
 def plain(fault: str, job: Path = JOB) -> Outcome:
-    return _run([sys.executable, str(job), fault])
+    outcome = _run([sys.executable, str(job), fault])
+    return Outcome(code=outcome.code, out=outcome.out, err=_without_times(outcome.err))
 
 
 def recorded(fault: str, job: Path = JOB) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         words = ["run", "--no-diagnose", "--out", f"{folder}/run", *WINDOW, "--", sys.executable, str(job), fault]
         outcome = _run([sys.executable, "-m", "stepscope", *words])
-    lines = [line for line in outcome.err.splitlines(keepends=True) if not line.startswith(b"stepscope: ")]
-    return Outcome(code=outcome.code, out=outcome.out, err=b"".join(lines))
+    return Outcome(code=outcome.code, out=outcome.out, err=_without_times(outcome.err))
+
+
+def _without_times(err: bytes) -> bytes:
+    """Less our own lines, and what differs between any two runs: times, and numbers of processes and threads."""
+    kept = [line for line in err.splitlines(keepends=True) if not line.startswith(b"stepscope: ")]
+    return re.sub(rb"(?m)^(USDT:|\[W)\S+ \S+( \d+:\d+)?", rb"\1", b"".join(kept))
 
 
 def difference(before: Outcome, now: Outcome) -> str | None:

@@ -176,6 +176,11 @@ def forget_modules() -> None:
         del sys.modules[name]
 
 
+def trace() -> None:
+    sys.settrace(lambda *_: None)
+    sys.setprofile(lambda *_: None)
+
+
 def thread_each_step() -> None:
     training = Training()
     for _ in range(NUM_STEPS):
@@ -256,7 +261,7 @@ FAULTS: dict[str, tuple[str, Callable[[], None] | None]] = {
     "close-files": ("every open file is closed", close_files),
     "chdir": ("the working folder changes", lambda: os.chdir("/")),
     "environment": ("the environment is emptied", os.environ.clear),
-    "trace": ("sys.settrace and sys.setprofile are used", lambda: (sys.settrace(lambda *_: None), sys.setprofile(None))[1]),
+    "trace": ("sys.settrace and sys.setprofile are used", trace),
     "recursion": ("a low recursion limit", lambda: sys.setrecursionlimit(120)),
     "modules": ("our modules are deleted from sys.modules", forget_modules),
     "threads": ("four threads train at once", None),

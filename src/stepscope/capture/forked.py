@@ -14,6 +14,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from stepscope.capture.quiet import quiet_kineto
+
 _profiled_by: list[int] = []
 """The process that opened a recording first; its forked children inherit the note."""
 _libc: list[Any] = []
@@ -60,7 +62,7 @@ def make_way_in_child() -> None:
     if _silenced == [os.getpid()]:
         _silenced.clear()
         torch = sys.modules["torch"]
-        with suppress(Exception):
+        with suppress(Exception), quiet_kineto(torch):
             torch.autograd._disable_profiler()  # noqa: SLF001
         with suppress(Exception):
             torch._C._autograd._enable_record_function(True)  # noqa: SLF001

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,3 +51,35 @@ def _level(torch_file: str) -> ctypes.c_int | None:
         except (OSError, ValueError, AttributeError):
             continue
     return None
+
+
+WRONG_THREAD = b"ERROR: External init callback must run in same thread"
+"""What Kineto prints past its logger where the first recording is not opened by the thread that imported torch. It speaks of
+recordings on demand, which are not ours."""
+
+
+@contextmanager
+def without_thread_line() -> Iterator[None]:
+    """While this lasts, the stream `stderr` of C goes to memory; all but that line is printed afterwards, in its order.
+
+    The file descriptor stays what it is: Python, C++ and other processes print as ever.
+    """
+    if threading.current_thread() is threading.main_thread() or not sys.platform.startswith("linux"):
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.fdopen.restype = ctypes.c_void_p
+    kept = os.memfd_create("stepscope")
+    stream = ctypes.c_void_p.in_dll(libc, "stderr")
+    instead, before = libc.fdopen(os.dup(kept), b"w"), stream.value
+    stream.value = instead
+    try:
+        yield
+    finally:
+        stream.value = before
+        libc.fclose(ctypes.c_void_p(instead))
+        os.lseek(kept, 0, os.SEEK_SET)
+        with os.fdopen(kept, "rb") as file:
+            rest = b"".join(line for line in file if not line.startswith(WRONG_THREAD))
+        if rest:
+            os.write(2, rest)

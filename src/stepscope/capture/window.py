@@ -20,7 +20,7 @@ from stepscope.capture.forked import make_way_in_child, note_profiler
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.patches import replace
-from stepscope.capture.quiet import quiet_kineto
+from stepscope.capture.quiet import quiet_kineto, without_thread_line
 
 WARM_STEPS = 1
 """Steps with the profiler attached that are not kept: the first one pays for its buffers."""
@@ -99,7 +99,7 @@ class Window:
         _held.hold = _Hold(self)
         self.is_attached = True
         self._latest_ns = time.perf_counter_ns() + self._longest_ns
-        with quiet_kineto(self._torch):
+        with quiet_kineto(self._torch), without_thread_line():
             self.profile.start()
 
     def step(self) -> None:
