@@ -25,7 +25,7 @@ from tests.capture.fault_job import FAULTS
 
 JOB = Path(__file__).parent.parent / "tests" / "capture" / "fault_job.py"
 WINDOW = ("--start-step", "6", "--steps", "4")
-LONGEST_S = 120.0
+LONGEST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A training job that does something unusual inside a recording, and again when it is over: FAULTS says what.
 
-    python fault_job.py FAULT
+    python fault_job.py FAULT[,FAULT...]
 
 `stepscope run --start-step 6 --steps 4` records steps 6 to 10 of its 40; the fault strikes at steps 8 and 25. It prints the same
 and ends the same with and without a recording: tests/capture/test_faults.py and benchmarks/harm.py hold that.
@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 INSIDE, AFTER = 8, 25
+LAST_STEP = 10
+"""Of the recording."""
 NUM_STEPS = 40
 
 
@@ -33,14 +35,19 @@ class Training:
         torch = torch_()
         torch.set_num_threads(1)
         torch.manual_seed(0)
-        self.model = torch.nn.Linear(16, 4)
+        # On a GPU where FAULT_DEVICE=cuda.
+        self.device = os.environ.get("FAULT_DEVICE", "cpu")
+        self.model = torch.nn.Linear(16, 4).to(self.device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.loss = 0.0
 
-    def step(self) -> None:
-        loss = self.model(torch_().randn(8, 16)).square().mean()
+    def step(self, *, is_last: bool = False) -> None:
+        loss = self.model(torch_().randn(8, 16).to(self.device)).square().mean()
         loss.backward()
         self.optimizer.step()
+        if is_last:
+            # Nothing more is asked of a GPU.
+            return
         self.optimizer.zero_grad()
         self.loss = float(loss.detach())
 
@@ -235,6 +242,14 @@ def daemon_trains() -> None:
     sys.stdout.flush()
 
 
+def ends_with_recording() -> None:
+    """The last thing that the job does is the step with which a recording ends."""
+    training = Training()
+    for step in range(LAST_STEP + 1):
+        training.step(is_last=step == LAST_STEP)
+    print("trained")
+
+
 FAULTS: dict[str, tuple[str, Callable[[], None] | None]] = {
     "nothing": ("nothing", None),
     "fork-exit": ("os.fork; the child leaves through sys.exit with atexit handlers", child_of(exits_with_handlers)),
@@ -268,17 +283,30 @@ FAULTS: dict[str, tuple[str, Callable[[], None] | None]] = {
     "thread-each-step": ("a new thread for each step", None),
     "thread-leaves": ("the thread that trains ends inside a recording", None),
     "daemon": ("a daemon thread trains while the process ends", None),
+    "ends-with": ("the job ends with the last step of a recording", None),
 }
 WHOLE: dict[str, Callable[[], None]] = {
     "threads": threads_at_once,
     "thread-each-step": thread_each_step,
     "thread-leaves": thread_leaves,
     "daemon": daemon_trains,
+    "ends-with": ends_with_recording,
 }
 
+
+def main(names: list[str]) -> None:
+    if names[0] in WHOLE:
+        WHOLE[names[0]]()
+        return
+
+    def strike() -> None:
+        for name in names:
+            fault = FAULTS[name][1]
+            if fault is not None:
+                fault()
+
+    Training().run(fault=strike)
+
+
 if __name__ == "__main__":
-    name = sys.argv[1]
-    if name in WHOLE:
-        WHOLE[name]()
-    else:
-        Training().run(fault=FAULTS[name][1])
+    main(sys.argv[1].split(","))

@@ -117,10 +117,10 @@ def test_a_gpu_that_comes_later_is_noticed_by_the_writer(job: Job, monkeypatch: 
         job.step()
     monkeypatch.setattr("stepscope.capture.session.device_clock", lambda _: Clock())
     job.step()
-    assert job.session._clock is None, "nothing is due, so nothing is looked at"
+    assert job.session.device_clock is None, "nothing is due, so nothing is looked at"
     job.session.notice_device()
     job.step()
-    assert isinstance(job.session._clock, Clock)
+    assert isinstance(job.session.device_clock, Clock)
 
 
 def test_after_the_first_steps_the_device_is_asked_for_some(job: Job) -> None:
@@ -141,7 +141,7 @@ def test_after_the_first_steps_the_device_is_asked_for_some(job: Job) -> None:
             return []
 
     job.step()
-    clock = job.session._clock = Clock()  # type: ignore[assignment]
+    clock = job.session.device_clock = Clock()  # type: ignore[assignment]
     for _ in range(ALL_MARKED + 4 * SELDOM):
         job.step()
     assert clock.marked[: ALL_MARKED - 1] == list(range(1, ALL_MARKED))
@@ -188,7 +188,7 @@ def test_steps_that_the_device_is_not_asked_for_do_not_wait_for_it(job: Job) -> 
             return False
 
     job.step()
-    job.session._clock = DeviceClock(Cuda())
+    job.session.device_clock = DeviceClock(Cuda())
     most = 0
     for _ in range(ALL_MARKED + 3 * SELDOM):
         job.step()

@@ -5,10 +5,14 @@ but not that thread: its exit() would stand for ever in `libkineto::ConfigLoader
 a waiter that does not exist). So such a child leaves through _exit(): its own atexit handlers, those of C that it registered
 itself and the flush of its streams have run by then; destructors of C++ statics, which it inherited, have not. A child that
 forks again, replaces itself (exec) or calls os._exit() is not concerned.
+
+Nor may it let go of what belongs to CUDA: the destructor of an event calls CUDA, which does not work in a forked child, and the
+error that it throws ends the process.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from contextlib import suppress
@@ -28,8 +32,6 @@ def note_profiler() -> None:
     if not _profiled_by:
         _profiled_by.append(os.getpid())
         with suppress(Exception):
-            import ctypes
-
             libc = ctypes.CDLL(None)
             leave, flush = (ctypes.cast(libc[name], ctypes.c_void_p) for name in ("_exit", "fflush"))
             _libc[:] = [libc["on_exit"], leave, libc["__cxa_atexit"], flush]
@@ -38,6 +40,12 @@ def note_profiler() -> None:
 def is_profiler_inherited() -> bool:
     """Whether the profiler's library was used before this process was forked: it is not safe to use here."""
     return bool(_profiled_by) and _profiled_by[0] != os.getpid()
+
+
+def never_let_go(*inherited: object) -> None:
+    """In a forked child: these are not destroyed, not even when its Python ends."""
+    for held in inherited:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
 
 
 def settle_child(*, was_recording: bool) -> None:

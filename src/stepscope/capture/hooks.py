@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.forked import settle_child
+from stepscope.capture.forked import never_let_go, settle_child
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.patches import replace, timed
@@ -125,6 +125,7 @@ def _in_child() -> None:
     if session is None:
         return
     window = session.window
+    never_let_go(window, session.device_clock, session.writer)
     settle_child(was_recording=window is not None and window.is_attached and window.is_mine)
     if session.guard.is_on:
         # The hooks know its tape.

@@ -7,8 +7,9 @@ import functools
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,22 @@ def _level(torch_file: str) -> ctypes.c_int | None:
         except (OSError, ValueError, AttributeError):
             continue
     return None
+
+
+CYCLE_WARNING = "Warning: Profiler clears events"
+"""torch 2.6 to 2.12 say so of every profiler with a schedule, ours too."""
+
+
+@contextmanager
+def without_cycle_warning() -> Iterator[None]:
+    """While this lasts, that warning is not given. One filter is added and removed: the job may set others meanwhile."""
+    warnings.filterwarnings("ignore", message=CYCLE_WARNING, category=UserWarning)
+    added = warnings.filters[0]
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            warnings.filters.remove(added)  # type: ignore[attr-defined]
 
 
 WRONG_THREAD = b"ERROR: External init callback must run in same thread"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.clock import MOST_PENDING, DeviceClock, device_clock
+from stepscope.capture.cupti import let_cupti_leave
 from stepscope.capture.forked import is_profiler_inherited
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
@@ -63,7 +64,6 @@ class Session:
         "__dict__",
         "_after",
         "_anchor",
-        "_clock",
         "_ends_after_backward",
         "_gc_ns",
         "_hurry",
@@ -80,6 +80,7 @@ class Session:
         "_save_ns",
         "_turn",
         "_wait_ns",
+        "device_clock",
         "is_by_hand",
         "is_in_backward",
         "loader",
@@ -109,7 +110,7 @@ class Session:
         """Whether the training code says when a step is over; optimizers then do not."""
         self.schedule = Schedule(options)
         self._anchor = Anchor()
-        self._clock: DeviceClock | None = None
+        self.device_clock: DeviceClock | None = None
         self._begun_ns = 0
         self._last_ns = 0
         self._last_dur_ns: int | None = None
@@ -191,7 +192,7 @@ class Session:
     def _stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         self.catch_up()
         self._left, self._hurry = 0, False
-        if self._clock is not None and self._clock.is_capturing():
+        if self.device_clock is not None and self.device_clock.is_capturing():
             return
         self._optimizer_ns += ended - begun
         if self._is_instead:
@@ -307,11 +308,11 @@ class Session:
 
     def _next_due(self) -> int:
         """The step before which a step's end is nothing but a row; 0 when it may be more."""
-        is_asked = self._clock is not None and (self._is_marked() or self._clock.is_behind)
+        is_asked = self.device_clock is not None and (self._is_marked() or self.device_clock.is_behind)
         usual = not is_asked and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
         if self.is_by_hand or self._is_instead or not usual:
             return 0
-        look = self.step + NOTHING_DUE if self._clock is None else self.step - self.step % SELDOM + SELDOM
+        look = self.step + NOTHING_DUE if self.device_clock is None else self.step - self.step % SELDOM + SELDOM
         wanted = self.schedule.wanted_step
         return look if wanted is None else min(look, wanted - 1)
 
@@ -324,7 +325,7 @@ class Session:
 
     def notice_device(self) -> None:
         """A job that began on the CPU uses a GPU by now: the next step is looked at. Asked by the writer's thread."""
-        if self._clock is None and device_clock(sys.modules["torch"]) is not None:
+        if self.device_clock is None and device_clock(sys.modules["torch"]) is not None:
             self.hurry()
 
     def take_by_hand(self) -> None:
@@ -363,10 +364,11 @@ class Session:
         window, self.window = self.window, None
         if window is not None and window.is_attached:
             if window.is_mine:
-                window.close()
+                window.close(is_at_end=True)
             else:
                 window.give_up("the process ended before the thread that recorded had ended its last step")
             self._recorded(window)
+        let_cupti_leave()
         if self.writer is not None:
             self.writer.finish()
 
@@ -388,9 +390,9 @@ class Session:
 
     def _keep(self, now: int) -> None:
         step = self.step
-        if self._clock is None:
-            self._clock = device_clock(sys.modules["torch"])
-        clock, is_marked = self._clock, self._is_marked()
+        if self.device_clock is None:
+            self.device_clock = device_clock(sys.modules["torch"])
+        clock, is_marked = self.device_clock, self._is_marked()
         if clock is not None and is_marked:
             # Before its row is there: the writer takes rows beyond this one for such as will not be measured.
             clock.last = step
@@ -428,7 +430,7 @@ class Session:
         self.catch_up()
         ready = []
         while self.rows:
-            step, clock = self.rows[0][0], self._clock
+            step, clock = self.rows[0][0], self.device_clock
             is_waiting = clock is not None and clock.settled < step <= clock.last and self.step - step <= MOST_PENDING
             if is_waiting and not every:
                 break
@@ -460,9 +462,8 @@ class Session:
 
     def _record(self, now: int) -> None:
         """Opens a window before the next step, where nothing is in its way."""
-        torch = sys.modules["torch"]
         assert self.writer is not None
-        problem = None
+        torch, problem = sys.modules["torch"], None
         if is_profiling(torch) or self.others.is_there():
             problem = "a profiler of the job's own was attached"
         elif is_profiler_inherited():

@@ -106,7 +106,7 @@ class TrialSession(Session):
 
     def _settle(self, torch: Any) -> None:
         """The device's work is done and its last marks are read."""
-        clock = self._clock
+        clock = self.device_clock
         if clock is not None:
             torch.cuda.synchronize()
             for step, device_ns in clock.read():

@@ -16,11 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.cupti import leave_cupti_after, stay_in_cupti
 from stepscope.capture.forked import make_way_in_child, note_profiler
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.patches import replace
-from stepscope.capture.quiet import quiet_kineto, without_thread_line
+from stepscope.capture.quiet import quiet_kineto, without_cycle_warning, without_thread_line
 
 WARM_STEPS = 1
 """Steps with the profiler attached that are not kept: the first one pays for its buffers."""
@@ -70,7 +71,8 @@ class Window:
         profiler = torch.profiler
         cycle = profiler.schedule(wait=0, warmup=WARM_STEPS, active=options.num_steps, repeat=1)
         activities = [profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_initialized() and torch.cuda.is_available():
+        self._has_device = bool(torch.cuda.is_initialized() and torch.cuda.is_available())
+        if self._has_device:
             activities.append(profiler.ProfilerActivity.CUDA)
         self.profile = profiler.profile(
             activities=activities,
@@ -94,12 +96,13 @@ class Window:
 
     def open(self) -> None:
         """Attaches the profiler, to this thread."""
-        _let_go_after(self._torch)
+        if self._has_device:
+            leave_cupti_after(self._torch)
         note_profiler()
         _held.hold = _Hold(self)
         self.is_attached = True
         self._latest_ns = time.perf_counter_ns() + self._longest_ns
-        with quiet_kineto(self._torch), without_thread_line():
+        with quiet_kineto(self._torch), without_cycle_warning(), without_thread_line():
             self.profile.start()
 
     def step(self) -> None:
@@ -113,7 +116,7 @@ class Window:
         elif self.is_attached:
             self.num_strange = 0
             self._left -= 1
-            with quiet_kineto(self._torch):
+            with quiet_kineto(self._torch), without_cycle_warning():
                 self.profile.step()
             if self._left <= 0:
                 self.close()
@@ -127,10 +130,12 @@ class Window:
             self.problem = "a step of the recording took far longer than those before it; it ends inside that step"
             self.close()
 
-    def close(self) -> None:
+    def close(self, *, is_at_end: bool = False) -> None:
         """Ends the recording where it is; what was recorded is kept. Its own thread calls this."""
         self.is_over = True
         if self.is_attached:
+            if is_at_end:
+                stay_in_cupti()
             self.is_attached = False
             try:
                 with quiet_kineto(self._torch):
@@ -171,18 +176,6 @@ class Window:
         except (OSError, RuntimeError) as problem:
             self.problem = f"the recording could not be written to {self.path}: {problem}"
         self.saved_ns = time.perf_counter_ns() - begun
-
-
-def _let_go_after(torch: Any) -> None:
-    """Has the profiler's library leave CUDA when it is done: else each launch goes on paying for it, a fifth of a step that the
-    host sets the pace of (H200, torch 2.11: 16.1 ms a step before, 20.3 after; 9.8 and 10.8 with this).
-
-    From CUDA 12.6 on: before that, leaving and CUDA graphs do not go together. What the user has set stays.
-    """
-    version = str(getattr(getattr(torch, "version", None), "cuda", None) or "").split(".")
-    numbers = [int(part) for part in version[:2] if part.isdecimal()]
-    if len(numbers) == 2 and numbers >= [12, 6]:
-        os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 
 def is_profiling(torch: Any) -> bool:

@@ -1,0 +1,109 @@
+"""Jobs that do something unusual inside a recording and after it end as they do without one. docs/run.md has the list."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.capture.fault_job import FAULTS
+from tests.capture.jobs import environment, record, stepscope
+from tests.shared_data import ROOT
+
+pytest.importorskip("torch")
+
+JOB = Path(__file__).parent / "fault_job.py"
+WINDOW = ("--start-step", "6", "--steps", "4")
+SURVIVED = (
+    "fork-exit", "fork-raise", "fork-profile", "fork-pool", "preexec", "workers", "own-profiler",
+    "compile", "chdir", "environment", "trace", "modules",
+)  # fmt: skip
+"""Those after which a job goes on: they strike one after the other, in one process."""
+
+
+def plain(names: str) -> tuple[int, bytes]:
+    done = subprocess.run([sys.executable, str(JOB), names], capture_output=True, timeout=120, check=False, env=environment())
+    return done.returncode, done.stdout
+
+
+def recorded(names: str, run: Path) -> tuple[int, bytes, str]:
+    words = ["run", "--no-diagnose", "--out", str(run), *WINDOW, "--", sys.executable, str(JOB), names]
+    done = subprocess.run(stepscope(*words), capture_output=True, timeout=120, check=False, env=environment())
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+def test_forks_and_other_faults_change_nothing(tmp_path: Path) -> None:
+    names = ",".join(SURVIVED)
+    code, out, err = recorded(names, tmp_path / "run")
+    assert (code, out) == plain(names), err
+    assert out.count(b"handler ran\nchild 768\n") == 2, "a child's handlers ran, and its exit code is its own"
+    assert "External init callback" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "out"),
+    [
+        ("exception", 1, b""),
+        ("os-exit", 7, b""),
+        ("term", 128 + 15, b""),
+        ("abort", 128 + 6, b""),
+        ("few-files", 0, b"loss 0.190597\n"),
+        ("close-files", 0, b"loss 0.190597\n"),
+        ("recursion", 0, b"loss 0.190597\n"),
+        ("threads", 0, b"all threads trained\n"),
+        ("thread-leaves", 0, b"own events True\nloss "),
+        ("thread-each-step", 0, b"loss 0."),
+        ("daemon", 0, b"leaving\n"),
+        ("ends-with", 0, b"trained\n"),
+    ],
+)
+def test_a_job_ends_as_it_would_have(tmp_path: Path, name: str, code: int, out: bytes) -> None:
+    ended, printed, err = recorded(name, tmp_path / "run")
+    assert ended == code, err
+    assert printed.startswith(out)
+    assert "External init callback" not in err
+    assert "Segmentation" not in err
+
+
+def test_a_thread_that_ends_inside_a_recording_leaves_what_it_recorded(tmp_path: Path) -> None:
+    recorded("thread-leaves", tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run" / "rank-0").glob("window-*")] == ["window-6.pt.trace.json"]
+
+
+def test_a_forked_child_never_lets_go_of_the_devices_events(tmp_path: Path) -> None:
+    """A CUDA event that is destroyed in a forked child ends it. Nor are operators recorded on in it for ever."""
+    text = """
+parent = os.getpid()
+class Clock:
+    is_behind, settled, last = False, -1, -1
+    def __del__(self):
+        if os.getpid() != parent:
+            os.abort()
+    def is_capturing(self): return False
+    def mark(self, step): return []
+    def read(self): return []
+def at_step(step):
+    import stepscope.capture.hooks as hooks
+    if step == 5:
+        hooks.current().device_clock = Clock()
+    if step in (9, 20):
+        child = os.fork()
+        if child == 0:
+            def size(): return int(open("/proc/self/statm").read().split()[1]) * 4096
+            x, before = torch.ones(3), size()
+            for _ in range(20_000):
+                x + 1
+            sys.exit(0 if size() - before < 8_000_000 else 3)
+        print(os.waitpid(child, 0)[1], flush=True)
+train(30, at_step)
+"""
+    ended = record(tmp_path, text, *WINDOW)
+    assert (ended.code, ended.out) == (0, b"0\n0\n"), ended.err
+
+
+def test_the_documents_list_is_what_is_tried() -> None:
+    page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
+    for name, (what, _) in FAULTS.items():
+        assert name == "nothing" or f"| {what} |" in page, f"docs/run.md says nothing of {name}"
