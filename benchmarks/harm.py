@@ -50,8 +50,11 @@ def recorded(fault: str, job: Path = JOB) -> Outcome:
 
 
 def _without_times(err: bytes) -> bytes:
-    """Less our own lines, and what differs between any two runs: times, and numbers of processes and threads."""
+    """Less our own lines, and what differs between any two runs: times, and numbers of processes and threads. Of a traceback,
+    which goes through our hooks, the last line."""
     kept = [line for line in err.splitlines(keepends=True) if not line.startswith(b"stepscope: ")]
+    if any(line.startswith(b"Traceback") for line in kept):
+        kept = kept[-1:]
     return re.sub(rb"(?m)^(USDT:|\[W)\S+ \S+( \d+:\d+)?", rb"\1", b"".join(kept))
 
 

@@ -228,13 +228,14 @@ def thread_leaves() -> None:
 
 
 def daemon_trains() -> None:
+    """It stands still inside a recording: a thread that computes while its process ends may abort it, with and without us."""
     training, reached = Training(), threading.Event()
 
     def train() -> None:
-        for step in range(10**9):
+        for _ in range(INSIDE + 1):
             training.step()
-            if step == INSIDE:
-                reached.set()
+        reached.set()
+        threading.Event().wait()
 
     threading.Thread(target=train, daemon=True).start()
     reached.wait()
