@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from stepscope.capture.environment import masked_words
+from stepscope.capture.signals import Relay
+from stepscope.capture.stderr import say
+from stepscope.capture.watchdog import Watchdog
 from stepscope.runfolder import RUN_FILE, SCHEMA, SITE_FOLDER, write_json
 
-PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1")
 LOOK_S = 0.5
 """Between two looks at the run folder."""
 SITE = """\
@@ -80,9 +81,12 @@ def environment(run: Path | None) -> dict[str, str]:
     """The job's environment: ours, and the folder that every Python looks into first."""
     if run is None:
         return dict(os.environ)
-    site = str((run / SITE_FOLDER).absolute())
     before = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": site if not before else site + os.pathsep + before}
+    return {**os.environ, "PYTHONPATH": _site(run) if not before else _site(run) + os.pathsep + before}
+
+
+def _site(run: Path) -> str:
+    return str((run / SITE_FOLDER).absolute())
 
 
 def launch(
@@ -95,28 +99,22 @@ def launch(
 ) -> int:
     """Runs the command to its end and returns its exit code, 128 + N where signal N ended it.
 
-    Ctrl-C reaches the job by itself, for it is in our process group; we only wait on. SIGUSR2 calls `asked`; `meanwhile` is
-    called now and then.
+    The job is in our process group, so that a terminal is its terminal; signals that we alone get are passed on. SIGUSR2 calls
+    `asked`; `meanwhile` is called now and then.
     """
-    process = subprocess.Popen(list(command), env=environment(run))
-    handlers: dict[int, Any] = {signal.SIGINT: lambda *_: None}
-    for name in PASSED_ON:
-        if hasattr(signal, name):
-            handlers[getattr(signal, name)] = lambda got, _: process.send_signal(got)
-    if asked is not None and hasattr(signal, "SIGUSR2"):
-        handlers[signal.SIGUSR2] = lambda *_: asked()
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        code = _wait(process, meanwhile)
-    finally:
-        for number, was in before.items():
-            signal.signal(number, was)
+    with closing(Watchdog("" if run is None else _site(run), is_job_ours=False)) as watchdog:
+        relay = Relay(watchdog, asked)
+        with relay:
+            process = subprocess.Popen(list(command), env=environment(run))
+            watchdog.watch(process)
+            relay.attach(process)
+            code = _wait(process, meanwhile)
     code = 128 - code if code < 0 else code
     if run is not None:
         try:
             write_json(run / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": code})
         except OSError as problem:
-            sys.stderr.write(f"stepscope: {run / RUN_FILE} could not be written: {problem.strerror}\n")
+            say(f"{run / RUN_FILE} could not be written: {problem.strerror}")
     return code
 
 

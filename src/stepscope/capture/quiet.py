@@ -16,19 +16,21 @@ from typing import Any
 LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 """libkineto::Logger::severityLevel_, an atomic int: lines under this severity are not printed."""
 SILENT = 99
-"""Above every severity. Kineto's own default prints ERROR (4) and USDT (5): a line at each start and each stop of a recording."""
+"""Above every severity. Kineto's own default prints ERROR (4) and USDT (5), which is a line at each
+start and each stop of a recording."""
 
 
 @contextmanager
 def quiet_kineto(torch: Any) -> Iterator[None]:
     """While this lasts, Kineto prints nothing.
 
-    Only Kineto's own threshold is moved, and moved back: what else is printed meanwhile is printed, and a profiler that the job
-    starts itself prints what it always did. KINETO_LOG_LEVEL would be read at the first recording alone, and would stay.
-    A user who has set that variable wants to see the lines.
+    Only Kineto's own threshold is moved, and moved back: what else is printed meanwhile is printed,
+    and a profiler that the job starts itself prints what it always did. KINETO_LOG_LEVEL would be
+    read at the first recording alone, and would stay. A user who has set that variable wants to
+    see the lines.
     """
-    level = None if os.environ.get("KINETO_LOG_LEVEL") else _level(str(getattr(torch, "__file__", "")))
-    if level is None:
+    level = _level(str(getattr(torch, "__file__", "")))
+    if level is None or os.environ.get("KINETO_LOG_LEVEL"):
         yield
         return
     before, level.value = level.value, SILENT

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from stepscope.capture.watchdog import Watchdog
+
 if TYPE_CHECKING:
     from stepscope.readers.proc import Process
 
@@ -29,14 +31,20 @@ class OwnedJob:
     def __init__(self, command: Sequence[str], environment: dict[str, str], grace_s: float = GRACE_S) -> None:
         self._token = uuid.uuid4().hex
         self._grace_s = grace_s
-        # Our stdout is for the answer alone.
-        self.process = subprocess.Popen(
-            list(command),
-            env={**environment, MARK: self._token},
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
-        )
+        self._watchdog = Watchdog(self._token, is_job_ours=True)
+        try:
+            # Our stdout is for the answer alone.
+            self.process = subprocess.Popen(
+                list(command),
+                env={**environment, MARK: self._token},
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,
+            )
+        except OSError:
+            self._watchdog.close()
+            raise
+        self._watchdog.watch(self.process)
 
     def exit_code(self) -> int | None:
         """As a shell tells it; None while it runs."""
@@ -57,6 +65,7 @@ class OwnedJob:
             if _is_same(process):
                 _send(process.pid, signal.SIGKILL)
         self.process.wait()
+        self._watchdog.close()
 
     def _wait(self, seconds: float) -> bool:
         """Whether nothing of it runs any more."""

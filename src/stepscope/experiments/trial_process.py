@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.capture.watchdog import Watchdog
 from stepscope.experiments.signals import signals_raise
 from stepscope.runfolder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 
@@ -44,11 +45,18 @@ def run_job(
     is_timed_out = is_stopped = False
     # A signal that would end us ends the job first.
     told = signals_raise(lambda number: SystemExit(128 + number))
-    with (folder / STDOUT_FILE).open("wb") as out, (folder / STDERR_FILE).open("wb") as err, told:
+    mark = str((folder / SITE_FOLDER).absolute())
+    with (
+        closing(Watchdog(mark, is_job_ours=True)) as watchdog,
+        (folder / STDOUT_FILE).open("wb") as out,
+        (folder / STDERR_FILE).open("wb") as err,
+        told,
+    ):
         # In a session of its own: Ctrl-C is for us, and one group holds most of what it starts.
         process = subprocess.Popen(
             list(command), env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
         )
+        watchdog.watch(process)
         try:
             while True:
                 with suppress(subprocess.TimeoutExpired):
