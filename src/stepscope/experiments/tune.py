@@ -29,6 +29,7 @@ from stepscope.core.tuning import (
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.bootstrap import pace, pace_variance
 from stepscope.experiments.knob_space import HOOK, Settings, Space, shown
+from stepscope.experiments.loss_check import check_loss
 from stepscope.experiments.tune_batch import FREE_BATCH, is_per_sample, samples_of, settled_space
 from stepscope.experiments.tune_budget import Division, divided
 from stepscope.experiments.tune_design import first_settings
@@ -199,6 +200,8 @@ class Search:
             where = f" (its output is kept in {trial.folder})" if trial.folder else ""
             why = f"the command as it was given cannot be measured: {self.baseline.why}{where}{more}"
             raise InputError(f"{why}. Nothing was searched")
+        if any(not math.isfinite(loss.loss) for loss in trial.losses):
+            self.note(check_loss([trial], [trial]).because.partition("; ")[0])
         self.say(self._words(self.baseline))
 
     def _compare_machines(self, study: Study) -> None:
@@ -354,6 +357,9 @@ class Search:
 
     def _terms(self, trial: Trial) -> tuple[str, str]:
         """Whether a step is still the same work."""
+        loss = None if self.given is None else check_loss([self.given], [trial])
+        if loss is not None and loss.is_fault:
+            return FAILED, loss.because.replace("the candidate's", "its")
         now, before = trial.setup.samples, self.given_setup.samples
         if now is None or before is None or FREE_BATCH in self.policy.free or abs(now - before) <= SAMPLES_APART * before:
             return MEASURED, ""

@@ -25,6 +25,7 @@ from stepscope.errors import UsageError
 from stepscope.experiments.bootstrap import pace
 from stepscope.experiments.equal_terms import causes
 from stepscope.experiments.knob_space import ARGUMENT, ENVIRONMENT, Knob, Settings
+from stepscope.experiments.loss_check import check_loss
 from stepscope.experiments.tune import WAIT_S, Search, last_words, words_of
 from stepscope.experiments.tune_batch import ACCUMULATION, BATCH, FREE_BATCH, FREE_NUMERICS, batch_words, changes_batch
 from stepscope.experiments.tune_budget import CHECK_RUNS, LONGER, Budget
@@ -333,6 +334,10 @@ class _Checker:
 
         if not trial.is_good:
             return _Look(passed_over=f"while what it computes was written down, it {_how(trial)}")
+        loss = check_loss([self.search.given or pair[0], *pair], [trial])
+        if loss.is_fault:
+            # Whoever lets the numbers differ wants other ones, not none.
+            return _Look(passed_over=loss.because.replace("the candidate's", "its"))
         check = check_numerics(pair[0].numerics, pair[1].numerics, trial.numerics)
         if check.verdict == UNKNOWN:
             return _Look(check=check, notes=(f"what {words_of(settings)} computes could not be compared: {check.because}",))
