@@ -111,7 +111,7 @@ def concluded(search: Search, command: tuple[str, ...], numerics: Numerics | Non
         check=proof.check,
         verified=proof.verified,
         ended=search.ended,
-        wall_s=search.clock() - search.began,
+        wall_s=search.spent_s,
         spent=_spent(search),
         setup=search.given_setup,
         notes=(*notes, *([] if kept is None else [kept])),
@@ -128,7 +128,7 @@ def _spent(search: Search) -> Spent | None:
         num_rounds=division.num_rounds,
         run_s=division.run_s,
         search_s=search.searched_s,
-        proof_s=search.clock() - search.began - search.searched_s,
+        proof_s=search.spent_s - search.searched_s,
     )
 
 
@@ -371,7 +371,10 @@ class _Checker:
 
     def _made(self, change: Change, words: str) -> Trial:
         self.budget.ask(f"it was known what {words} computes")
-        return self.numerics(change)
+        trial = self.numerics(change)
+        if trial.is_timed_out and not trial.is_good and self.budget.is_spent:
+            raise SpentError(f"the budget ended while it was looked at what {words} computes. {LONGER}")
+        return trial
 
     def rehearsed(self, settings: Settings) -> tuple[Measured, ...]:
         """A run of each side, where the setting was run as a whole."""
