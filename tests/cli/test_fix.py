@@ -65,7 +65,7 @@ def test_without_verify_it_says_what_it_would_try(run: Path, capsys: pytest.Capt
     assert main(["fix", str(run)]) == 0
     text = capsys.readouterr().out
     assert "2 findings, 2 of which can be tried from outside" in text
-    assert "num_workers=8, persistent_workers=true" in text
+    assert "num_workers=8, persistent_workers=True" in text
     assert "held against" not in text, "nothing was"
     assert "command: python train.py" in text
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from stepscope.capture.settings import SETTINGS, mends
 from stepscope.cli import verify
 from stepscope.cli.verify_check import check_of
 from stepscope.core.experiment import BASELINE, CANDIDATE, Measured, Side
@@ -161,6 +162,41 @@ def test_json_keeps_to_its_schema(
     assert told["numerics"]["verdict"] == "bit-identical"
     assert [entry["round"] for entry in told["runs"][:4]] == [None, None, None, 0]
     assert set(SCHEMA["required"]) == set(told)
+
+
+def test_a_code_says_which_values_it_tries_and_why(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.capture.settings.own_cores", lambda: 6)
+    seen: list[Change] = []
+
+    def fake(side: str, number: int, change: Change) -> Trial:
+        seen.append(change)
+        return faster(side, number, change)
+
+    faked(fake)
+    words = ["--apply", "starved-loader", "--apply", "gc=freeze", "--format", "json", "--out", str(tmp_path / "o")]
+    assert run(*words, "--", sys.executable, "t.py") == 0
+    printed = capsys.readouterr()
+    said = "--apply starved-loader tries num_workers=6: the 6 cores that this process may use, between 2 and 16; a job that has"
+    assert f"stepscope: {said}" in printed.err
+    assert any(note.startswith(said) for note in json.loads(printed.out)["notes"])
+    assert "--apply starved-loader tries prefetch_factor=4: twice PyTorch's own, 2" in printed.err
+    assert {change.raised for change in seen if change.knobs} == {frozenset({"num_workers", "prefetch_factor"})}
+
+
+def test_every_code_that_can_be_applied_says_why() -> None:
+    codes = sorted({code for setting in SETTINGS.values() for code in setting.mends if mends(code)})
+    assert len(codes) > 15
+    for code in codes:
+        said = verify.applied_words([code])
+        assert len(said) == len(mends(code) or {})
+        assert all(re.fullmatch(rf"--apply {code} tries \w+=\S+: .{{10,}}", line) for line in said), said
+
+
+def test_a_value_that_is_given_is_no_bound() -> None:
+    given = verify.read_asked(parsed("--apply", "num_workers=2", "--", "python", "t.py"))
+    assert given.changes["candidate"].raised == frozenset()
 
 
 def test_a_change_of_nothing_is_no_gain_and_fails(

@@ -11,7 +11,7 @@ from stepscope.capture.losses import Losses, remember_unscaled
 from stepscope.capture.numerics import Numerics
 from stepscope.capture.session import Session
 from stepscope.capture.trial_session import TrialSession
-from stepscope.runfolder import read_settings
+from stepscope.runfolder import read_options, read_settings
 
 
 def begin_parts(session: Session) -> None:
@@ -20,7 +20,8 @@ def begin_parts(session: Session) -> None:
     torch = sys.modules["torch"]
     settings = read_settings(session.run)
     if settings:
-        apply(session, settings)
+        raised = read_options(session.run).get("raised")
+        apply(session, settings, raised if isinstance(raised, list) else ())
     session.listen(Equal(session.guard, torch))
     remember_unscaled(session.guard, torch)
     session.listen(Losses(session.guard, torch))

@@ -121,11 +121,14 @@ def run(arguments: argparse.Namespace) -> int:
     check_commands(asked)
     steps = max(arguments.warm_up, FIRST_STEPS) + arguments.steps
     if not refused_beforehand(asked):
+        for words in applied_words(asked.codes):
+            print(f"stepscope: {words}", file=sys.stderr)
         print(
             f"stepscope: each run ends after {steps} steps; one that makes none goes on to its end (--timeout)", file=sys.stderr
         )
     with ended_as_by_hand():
         verified = prove(arguments, asked, folder, prediction, budget)
+    verified = replace(verified, notes=(*verified.notes, *applied_words(asked.codes)))
     if verified.is_gain and "numerics" not in arguments.allow:
         from stepscope.cli.verify_check import numbers_notes
 
@@ -158,6 +161,7 @@ class Asked:
 
 def read_asked(arguments: argparse.Namespace) -> Asked:
     """The sides of these arguments. Mistakes are told before anything runs."""
+    from stepscope.capture.settings import RAISED
     from stepscope.core.trials import Change
 
     after = list(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
@@ -166,9 +170,14 @@ def read_asked(arguments: argparse.Namespace) -> Asked:
     baseline = tuple(after) if after else _words(arguments.baseline, "--baseline")
     candidate = baseline if arguments.candidate is None else _words(arguments.candidate, "--candidate")
     knobs, codes = read_applied(arguments.apply)
+    given = {text.partition("=")[0] for text in arguments.apply if "=" in text}
     changes: dict[Side, Change] = {
         "baseline": Change(environment=_environment(arguments.baseline_env, "--baseline-env")),
-        "candidate": Change(environment=_environment(arguments.candidate_env, "--candidate-env"), knobs=knobs),
+        "candidate": Change(
+            environment=_environment(arguments.candidate_env, "--candidate-env"),
+            knobs=knobs,
+            raised=frozenset(RAISED & knobs.keys()) - given,
+        ),
     }
     if baseline == candidate and changes["baseline"] == changes["candidate"]:
         raise UsageError(
@@ -218,6 +227,19 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
             raise UsageError(f"--apply: {twice} would be both {knobs[twice]} and {new[twice]}; apply one of the two")
         knobs |= new
     return knobs, tuple(codes)
+
+
+def applied_words(codes: Sequence[str]) -> list[str]:
+    """Which values a finding's code stands for here, and why these: nothing of the job is known by then."""
+    from stepscope.capture.settings import mend_reasons, mends
+    from stepscope.core.trials import Change
+    from stepscope.report.verify_view import change_words
+
+    return [
+        f"--apply {code} tries {change_words(Change(knobs={name: value}))}: {mend_reasons(code)[name]}"
+        for code in codes
+        for name, value in (mends(code) or {}).items()
+    ]
 
 
 def _near(word: str, known: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stepscope.capture.settings import SETTINGS, mends, value_of
+from stepscope.capture.settings import RAISED, SETTINGS, mends, value_of
 from stepscope.core.diagnosis import Finding
 from stepscope.core.experiment import Prediction, Verified
 from stepscope.core.mended import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, PUT_BACK, Attempt, Mended
@@ -123,7 +123,8 @@ class _Mending:
             if attempt.outcome != NOT_TRIED or is_little or self._num_tried >= self._policy.most:
                 self.attempts.append(_limited(attempt, self._num_tried, self._policy))
                 continue
-            trying = replace(self.kept, knobs={**self.kept.knobs, **attempt.knobs})
+            raised = self.kept.raised | (RAISED & attempt.knobs.keys())
+            trying = replace(self.kept, knobs={**self.kept.knobs, **attempt.knobs}, raised=raised)
             if trying.knobs == self.kept.knobs:
                 why = "what would be set for it is set already, by a mend that was kept"
                 self.attempts.append(replace(attempt, why=why))

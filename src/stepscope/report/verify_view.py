@@ -135,9 +135,9 @@ def prediction_words(prediction: Prediction, speedup: Interval | None) -> str:
 
 
 def change_words(change: Change) -> str:
-    """`num_workers=2, OMP_NUM_THREADS=1`."""
+    """`num_workers=2, persistent_workers=True, OMP_NUM_THREADS=1`."""
     return ", ".join(
-        [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in change.knobs.items()]
+        [f"{name}={value}" for name, value in change.knobs.items()]
         + [f"{name}={value}" for name, value in change.environment.items()]
         + list(change.arguments)
     )
