@@ -15,6 +15,7 @@
     RUN/rank-3/ended.json               that the rank ended itself after the steps that were asked for
     RUN/rank-3/applied.json             of a trial: each setting laid over the job's, on how many objects, and why not
     RUN/rank-3/equal.json               of a trial: the seed, and a digest of the first batches
+    RUN/rank-3/losses.json              of a trial: the loss that each backward pass started from, and when
     RUN/rank-3/numerics.jsonl           of a trial: what each step computed (NUMERIC_COLUMNS)
     RUN/stdout.txt, RUN/stderr.txt      of a trial: what the job printed
     RUN/diagnosis.json, RUN/report.html what stepscope says of the run
@@ -46,6 +47,7 @@ REPORT_FILE = "report.html"
 ENDED_FILE = "ended.json"
 APPLIED_FILE = "applied.json"
 EQUAL_FILE = "equal.json"
+LOSSES_FILE = "losses.json"
 NUMERICS_FILE = "numerics.jsonl"
 STDOUT_FILE = "stdout.txt"
 STDERR_FILE = "stderr.txt"

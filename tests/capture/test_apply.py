@@ -61,6 +61,28 @@ def test_loaders_get_legal_combinations(lay: Lay) -> None:
     assert "num_workers" not in applied.reasons
 
 
+@pytest.mark.parametrize(
+    ("own", "prefetch", "workers", "depth"), [(0, None, 4, 8), (2, None, 4, 8), (4, 8, 4, 8), (12, 4, 12, 8), (12, 16, 12, 16)]
+)
+def test_a_setting_that_is_to_raise_never_takes_a_job_down(own: int, prefetch: int | None, workers: int, depth: int) -> None:
+    guard, applied = Guard(), Applied({"num_workers": 4, "prefetch_factor": 8}, {"num_workers", "prefetch_factor"})
+    lay_over_loaders(guard, torch, applied)
+    try:
+        loader = DataLoader(DATA, 2, num_workers=own, prefetch_factor=prefetch)
+    finally:
+        guard.off()
+    assert (loader.num_workers, loader.prefetch_factor) == (workers, depth)
+    assert applied.counts == {"num_workers": int(own <= 4), "prefetch_factor": int(depth == 8)}
+    if own > 4:
+        assert applied.reasons["num_workers"] == "the job has 12 of its own, and 4 would not be more"
+
+
+def test_a_setting_by_its_value_is_what_was_asked_for(lay: Lay) -> None:
+    applied = lay(num_workers=1)
+    assert DataLoader(DATA, 2, num_workers=12).num_workers == 1
+    assert applied.counts == {"num_workers": 1}
+
+
 def test_an_iterable_dataset_is_not_given_to_many_workers(lay: Lay) -> None:
     applied = lay(num_workers=2)
     assert DataLoader(Counted()).num_workers == 0

@@ -18,6 +18,7 @@ from torch import nn
 
 from stepscope.capture.equal import add_digest
 from stepscope.capture.guard import Guard
+from stepscope.capture.losses import remember_unscaled
 from stepscope.capture.numerics import Numerics, digest, total_norm
 from stepscope.runfolder import NUMERICS_FILE
 
@@ -75,6 +76,7 @@ def test_the_norm_is_that_of_all_together() -> None:
 def numerics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Numerics]:
     monkeypatch.delenv("RANK", raising=False)
     guard = Guard()
+    remember_unscaled(guard, torch)
     made = Numerics(guard, torch)
     yield made
     assert guard.is_on

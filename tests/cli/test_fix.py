@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_without_verify_it_says_what_it_would_try(run: Path, capsys: pytest.Capt
     assert main(["fix", str(run)]) == 0
     text = capsys.readouterr().out
     assert "2 findings, 2 of which can be tried from outside" in text
-    assert "num_workers=8, persistent_workers=true" in text
+    assert "num_workers=8, persistent_workers=True" in text
     assert "held against" not in text, "nothing was"
     assert "command: python train.py" in text
 
@@ -230,3 +231,68 @@ def test_a_disk_that_fills_up_does_not_take_what_was_kept(
     assert code == 0
     assert told["kept"] == {"num_workers": 8, "persistent_workers": True}
     assert any("could not be diagnosed anew (the trial could not be started" in note for note in told["notes"])
+
+
+class Timed(Trials):
+    """Trials that take time on a clock of their own; one that would take longer than it may is ended."""
+
+    def __init__(self, run_s: float) -> None:
+        super().__init__()
+        self.run_s, self.now_s, self.num_ended = run_s, 1000.0, 0
+
+    def __call__(self, command: Sequence[str], folder: Path, change: Change, **more: Any) -> Trial:
+        made, limit = super().__call__(command, folder, change, **more), more["timeout_s"]
+        is_ended = limit is not None and self.run_s > limit
+        wall_s = limit if is_ended else self.run_s
+        assert wall_s < 1e6, "a job that never ends, and that nobody ends"
+        self.now_s += wall_s
+        self.num_ended += is_ended
+        ended: dict[str, Any] = {"is_timed_out": True, "exit_code": 143, "step_ns": made.step_ns[:2]} if is_ended else {}
+        return replace(made, wall_s=wall_s, **ended)
+
+
+@pytest.mark.parametrize("run_s", [1.0, 2.0, 3.0, 5.0, 8.0, 40.0, 1e9])
+@pytest.mark.parametrize("more", [(), ("--no-check",)])
+def test_the_budget_is_for_the_whole_command(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run_s: float,
+    more: tuple[str, ...],
+) -> None:
+    """Checks, rounds, the new recording and the proof of the whole: what was kept by then is told, and what was not tried."""
+    trials = Timed(run_s)
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", trials)
+    monkeypatch.setattr("stepscope.cli.fix.time.monotonic", lambda: trials.now_s)
+    code, _ = fix(run, tmp_path / "out", "--verify", "--budget", "90", "--format", "json", *more)
+    told = json.loads(capsys.readouterr().out)
+    assert trials.now_s - 1000.0 <= 90
+    assert trials.num_ended <= 1
+    kept = [one["code"] for one in told["findings"] if one["outcome"] == "kept"]
+    assert kept == (["serial-loader"] if run_s <= 8 else [])
+    assert code == (0 if kept else 1), "what was proven stays proven: no second one is tried without time for the whole"
+    if run_s > 2:
+        last = told["findings"][-1]
+        assert (last["code"], last["outcome"]) == ("unfused-pointwise", "not tried")
+        assert "the budget of 90 s" in last["why"]
+        assert any(note.startswith("not all was tried: ") for note in told["notes"])
+
+
+def test_a_mend_that_there_is_no_time_to_measure_afresh_is_told_so(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = Timed(2.0)
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", trials)
+    monkeypatch.setattr("stepscope.cli.fix.time.monotonic", lambda: trials.now_s)
+    # Reckoned by runs of 2 s, the whole fits; then each takes longer.
+    was = trials.__class__.__call__
+
+    def slower(self: Timed, *args: Any, **more: Any) -> Trial:
+        self.run_s = 2.0 if len(self.changes) < 22 else 30.0
+        return was(self, *args, **more)
+
+    monkeypatch.setattr(Timed, "__call__", slower)
+    fix(run, tmp_path / "out", "--verify", "--budget", "90")
+    assert trials.now_s - 1000.0 <= 90
+    assert "1 of 2" in capsys.readouterr().out

@@ -233,6 +233,24 @@ def test_the_division_of_a_budget_is_told(tmp_path: Path, capsys: pytest.Capture
     assert "of the budget of 1000 s, 15 s are kept for the check and the proof" in said.err
 
 
+@pytest.mark.parametrize(("left", "limit"), [(None, 600.0), (900.0, 600.0), (7.5, 7.5)])
+def test_no_trial_may_take_longer_than_what_is_left_of_the_budget(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, left: float | None, limit: float
+) -> None:
+    seen: list[float] = []
+
+    def run_trial(*_words: Any, timeout_s: float, **_options: Any) -> Trial:
+        seen.append(timeout_s)
+        return Trial(folder="f", change=Change(), exit_code=0, step_ns=(1,), wall_s=1.0)
+
+    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    runner = tune.Runner(("python",), tmp_path, parse("--knob", "num_workers=0,1"))
+    runner.left_s = lambda: left
+    runner.measure(Change())
+    runner.numerics(Change())
+    assert seen == [limit, limit]
+
+
 def test_a_job_that_leaves_by_itself_is_no_signal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run_trial(*_words: Any, **_options: Any) -> Trial:
         raise SystemExit(3)

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +13,18 @@ from typing import Any
 
 import pytest
 
+from stepscope.capture.settings import SETTINGS, mends
 from stepscope.cli import verify
 from stepscope.cli.verify_check import check_of
 from stepscope.core.experiment import BASELINE, CANDIDATE, Measured, Side
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.experiments import trial as trials
+from stepscope.experiments.trial_process import _marked
+from stepscope.experiments.tune_budget import Budget
+from stepscope.experiments.verify import SpentError
 from stepscope.report.names import clean
+from stepscope.runfolder import SITE_FOLDER
 from tests.shared_data import ROOT
 
 SCHEMA = json.loads((ROOT / "docs" / "verification.schema.json").read_text(encoding="utf-8"))
@@ -155,6 +162,41 @@ def test_json_keeps_to_its_schema(
     assert told["numerics"]["verdict"] == "bit-identical"
     assert [entry["round"] for entry in told["runs"][:4]] == [None, None, None, 0]
     assert set(SCHEMA["required"]) == set(told)
+
+
+def test_a_code_says_which_values_it_tries_and_why(
+    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.capture.settings.own_cores", lambda: 6)
+    seen: list[Change] = []
+
+    def fake(side: str, number: int, change: Change) -> Trial:
+        seen.append(change)
+        return faster(side, number, change)
+
+    faked(fake)
+    words = ["--apply", "starved-loader", "--apply", "gc=freeze", "--format", "json", "--out", str(tmp_path / "o")]
+    assert run(*words, "--", sys.executable, "t.py") == 0
+    printed = capsys.readouterr()
+    said = "--apply starved-loader tries num_workers=6: the 6 cores that this process may use, between 2 and 16; a job that has"
+    assert f"stepscope: {said}" in printed.err
+    assert any(note.startswith(said) for note in json.loads(printed.out)["notes"])
+    assert "--apply starved-loader tries prefetch_factor=4: twice PyTorch's own, 2" in printed.err
+    assert {change.raised for change in seen if change.knobs} == {frozenset({"num_workers", "prefetch_factor"})}
+
+
+def test_every_code_that_can_be_applied_says_why() -> None:
+    codes = sorted({code for setting in SETTINGS.values() for code in setting.mends if mends(code)})
+    assert len(codes) > 15
+    for code in codes:
+        said = verify.applied_words([code])
+        assert len(said) == len(mends(code) or {})
+        assert all(re.fullmatch(rf"--apply {code} tries \w+=\S+: .{{10,}}", line) for line in said), said
+
+
+def test_a_value_that_is_given_is_no_bound() -> None:
+    given = verify.read_asked(parsed("--apply", "num_workers=2", "--", "python", "t.py"))
+    assert given.changes["candidate"].raised == frozenset()
 
 
 def test_a_change_of_nothing_is_no_gain_and_fails(
@@ -323,23 +365,84 @@ def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None
         run("--apply", "num_workers=1", "--out", str(tmp_path), "--", sys.executable, "t.py")
 
 
-def test_a_run_that_goes_as_the_others_did_is_not_ended_for_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Rounds are begun by how long runs took so far; the last may take a little longer, and its evidence is not thrown away."""
-    limits: list[float | None] = []
-    now = [1000.0]
+class Jobs:
+    """Jobs on a clock of their own: each takes so long, or is ended when its time is over."""
 
-    def run_trial(command: Sequence[str], folder: Path, change: Change, *, timeout_s: float | None, **_: Any) -> Trial:
-        limits.append(timeout_s)
-        now[0] += 20.0
-        return trial(10.0, wall_s=20.0)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, run_s: float, step_ms: float = 10.0) -> None:
+        self.now_s, self.run_s, self.step_ms = 1000.0, run_s, step_ms
+        self.limits: list[float | None] = []
+        self.num_ended = 0
+        monkeypatch.setattr(trials, "run_trial", self.run_trial)
+        monkeypatch.setattr("stepscope.cli.verify.time.monotonic", lambda: self.now_s)
+        monkeypatch.setattr(verify, "check_commands", lambda _: None)
 
-    monkeypatch.setattr(trials, "run_trial", run_trial)
-    monkeypatch.setattr("stepscope.cli.verify.time.monotonic", lambda: now[0])
-    arguments = parsed("--budget", "90", "--apply", "num_workers=2", "--", "python", "train.py")
-    runner = verify.Runner(verify.read_asked(arguments), tmp_path, arguments)
+    def run_trial(self, command: Sequence[str], folder: Path, change: Change, **more: Any) -> Trial:
+        limit = more["timeout_s"]
+        self.limits.append(limit)
+        is_ended = limit is not None and self.run_s > limit
+        wall_s = limit if is_ended else self.run_s
+        assert math.isfinite(wall_s), "a job that never ends, and that nobody ends"
+        self.now_s += wall_s
+        self.num_ended += is_ended
+        made = trial(self.step_ms * (1 if change.is_none else 0.5) * (1 + 0.004 * (len(self.limits) % 3)), wall_s=wall_s)
+        ended: dict[str, Any] = {"is_timed_out": True, "is_cut": False, "exit_code": 143, "step_ns": made.step_ns[:3]}
+        return replace(made, change=change, taken=dict.fromkeys(change.knobs, 1), **(ended if is_ended else {}))
+
+
+def test_no_run_may_take_longer_than_what_is_left_of_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    jobs = Jobs(monkeypatch, 20.0)
+    arguments = parsed("--budget", "90", "--timeout", "60", "--apply", "num_workers=2", "--", "python", "train.py")
+    budget = Budget(arguments.budget, lambda: jobs.now_s)
+    runner = verify.Runner(verify.read_asked(arguments), tmp_path, arguments, budget)
     for _ in range(5):
         runner.measure("baseline")
-    assert limits == [90.0, 70.0, 50.0, 40.0, 40.0]
+    assert jobs.limits == [60.0, 60.0, 50.0, 30.0, 10.0]
+    with pytest.raises(SpentError, match="the budget was spent before another run of the candidate"):
+        runner.measure("candidate")
+
+
+@pytest.mark.parametrize("words", [[], ["--check"]])
+@pytest.mark.parametrize("run_s", [0.7, 3.0, 9.0, 20.0, 44.0, math.inf])
+@pytest.mark.parametrize("budget_s", [5, 30, 90])
+def test_the_budget_is_for_the_whole_command(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    run_s: float,
+    budget_s: int,
+) -> None:
+    """Whatever a run takes, and be it a job that never ends: what was measured until then is told."""
+    jobs = Jobs(monkeypatch, run_s)
+    out = ["--out", str(tmp_path / "out"), "--format", "json", "--budget", str(budget_s), "--apply", "num_workers=2", *words]
+    code = run(*out, "--", "python", "train.py")
+    told = json.loads(capsys.readouterr().out)
+    assert jobs.now_s - 1000.0 <= budget_s
+    assert told["verdict"] in ("gain proven", "not settled")
+    assert code == (0 if told["verdict"] == "gain proven" else 1)
+    assert jobs.num_ended <= 1, "none is begun after the one that the budget ended"
+    if run_s * (len(words) + 10) <= budget_s:
+        assert told["verdict"] == "gain proven", "there was room for two rounds"
+    if told["speedup"] is None:
+        assert "the budget " in told["because"]
+        assert told["so_far"]["baseline"]["steps"] > 0
+
+
+def test_a_job_that_never_ends_is_ended_with_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real one, which starts another that does not hear SIGTERM."""
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
+    script = tmp_path / "train.py"
+    script.write_text(f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {deaf!r}])\ntime.sleep(1000)\n")
+    out = tmp_path / "out"
+    words = ["--budget", "2", "--candidate-env", "X=1", "--format", "json", "--out", str(out), "--", sys.executable, str(script)]
+    assert run(*words) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "not settled"
+    assert told["because"].startswith(
+        "the budget ended in the midst of a run of the baseline, and no step of a PyTorch optimizer"
+    )
+    assert len(told["runs"]) == 1
+    assert _marked(str((out / "00-baseline" / SITE_FOLDER).absolute()).encode()) == []
 
 
 def test_secrets_of_a_command_are_not_written_down(
@@ -467,8 +570,9 @@ def test_a_real_training_computes_the_same_with_a_worker(tmp_path: Path, capsys:
     script.write_text(TRAIN)
     words = ["--apply", "num_workers=1", "--steps", "6", "--warm-up", "5", "--timeout", "120", "--", sys.executable, str(script)]
     arguments = parsed(*words)
-    runner = verify.Runner(verify.read_asked(arguments), tmp_path / "o", arguments)
-    made = verify.checked_runs(runner, verify.Progress(2))
+    runner = verify.Runner(verify.read_asked(arguments), tmp_path / "o", arguments, Budget(None, time.monotonic))
+    made, stopped = verify.checked_runs(runner, verify.Progress(2))
+    assert stopped is None
     assert [one.side for one in made] == [BASELINE, BASELINE, CANDIDATE]
     assert made[2].trial.taken == {"num_workers": 1}
     check = check_of(made, None)

@@ -98,6 +98,7 @@ def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(job: list[st
     assert not was_seen or ranks[0].told["ddp"][0]["find_unused_parameters"] is False
     assert (trial.setup.batch_size, trial.setup.world_size, trial.setup.seed) == (4, 2, 0)
     assert trial.setup.num_parameters == 32 * 64 + 64 + 64 * 8 + 8
+    assert [loss.step for loss in trial.losses] == list(range(23)), "one number a step, of both ranks together"
     assert left_running(tmp_path / "run") == []
 
 
@@ -106,6 +107,7 @@ def test_numerics_are_equal_in_equal_runs_and_differ_when_the_rate_does(job: lis
     assert [row.step for row in first.numerics] == list(range(13))
     assert [row.step for row in first.numerics if row.parameters] == [0, 10, 12]
     assert first.setup.data is not None
+    assert [(loss.step, loss.loss) for loss in first.losses] == [(row.step, row.loss) for row in first.numerics]
 
     seen: list[int] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,56 @@ def test_runs_that_turn_out_shorter_leave_more_to_the_search() -> None:
     assert search.division is not None
     assert (search.division.run_s, search.division.kept_s) == (25, 175)
     assert machine.now_s == 40 + 7 * RUN_S, "an eighth would likely end beyond 125 s"
+
+
+class Ended(Machine):
+    """One whose runs are ended when their time is over, as the command line does it."""
+
+    def __init__(self, slow_from: int, slow_s: float) -> None:
+        super().__init__(slow_from, slow_s)
+        self.search: Search | None = None
+        self.num_ended = 0
+
+    def measure(self, change: Change, on_steps: OnSteps | None = None) -> Trial:
+        assert self.search is not None
+        limit, before = self.search.left_s(), self.now_s
+        made = super().measure(change, on_steps)
+        if limit is None or made.wall_s <= limit:
+            return made
+        self.now_s = before + limit
+        self.num_ended += 1
+        return replace(made, wall_s=limit, is_timed_out=True, is_cut=False, exit_code=143, step_ns=made.step_ns[:1])
+
+    def tuned(self, budget_s: float, storage: str | None = None) -> Tuning:
+        policy = TunePolicy(num_trials=12, seed=1, budget_s=budget_s, is_proven=True, prune=False, storage=storage)
+        self.search = Search(space("num_workers=1,2"), self.measure, policy, clock=lambda: self.now_s)
+        self.search.run()
+        return proven(self.search, self.measure, budget_s=max(0.0, budget_s - self.now_s))
+
+
+@pytest.mark.parametrize("slow_from", range(2, 15))
+@pytest.mark.parametrize("slow_s", [25.0, 1e9])
+@pytest.mark.parametrize("budget_s", [60.0, 140.0, 260.0])
+def test_a_run_that_would_pass_the_end_of_the_budget_is_ended(budget_s: float, slow_s: float, slow_from: int) -> None:
+    """Whichever run grows longer, or never ends: of the search, of the check or of the proof."""
+    machine = Ended(slow_from, slow_s)
+    found = machine.tuned(budget_s)
+    assert machine.now_s <= budget_s
+    assert found.verdict in (PROVEN, NOT_PROVEN, "nothing faster", "not measured")
+
+
+def test_a_trial_that_never_ends_leaves_the_proof_its_time() -> None:
+    """The second setting hangs: the first is checked and proven all the same."""
+    machine = Ended(slow_from=3, slow_s=1e9)
+    was = machine.measure
+
+    def measure(change: Change, on_steps: OnSteps | None = None) -> Trial:
+        made = was(change, on_steps)
+        machine.slow_from = 999
+        return made
+
+    machine.measure = lambda change, on_steps=None: measure(change, on_steps) if machine.num_runs == 2 else was(change, on_steps)  # type: ignore[method-assign]
+    found = machine.tuned(140)
+    assert machine.num_ended == 1
+    assert machine.now_s <= 140
+    assert found.verdict == PROVEN

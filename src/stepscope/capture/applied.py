@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ MOST_CHARS = 300
 class Applied:
     """The settings that are wanted, and what became of each."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], raised: Collection[str] = ()) -> None:
         self.settings = dict(settings)
+        self._raised = frozenset(raised)
         self.counts: dict[str, int] = dict.fromkeys(settings, 0)
         self.reasons: dict[str, str] = {}
         self._num_changed: dict[str, int] = dict.fromkeys(settings, 0)
@@ -26,6 +27,14 @@ class Applied:
     def wanted(self, *names: str) -> dict[str, Any]:
         """Those of these settings that are asked for."""
         return {name: self.settings[name] for name in names if name in self.settings}
+
+    def is_enough(self, name: str, own: Any) -> bool:
+        """Whether the job's own value stays: the setting is to raise it, and would not. Says so."""
+        is_number = isinstance(own, int | float) and not isinstance(own, bool)
+        if name not in self._raised or not is_number or own < self.settings[name]:
+            return False
+        self.failed(name, f"the job has {own:g} of its own, and {self.settings[name]:g} would not be more")
+        return True
 
     def took(self, name: str, *, was: Any = None) -> None:
         """It holds for one more object, which had `was` before."""

@@ -7,7 +7,7 @@ seen by the job.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ Lay = Callable[[Guard, Any, Applied], None]
 LAYERS: tuple[Lay, ...] = (lay_over_loaders, lay_over_optimizers, lay_over_models)
 
 
-def apply(session: TrialSession, settings: Mapping[str, Any]) -> Applied:
-    """Hooks up what the settings need. torch is imported already, and the job has nothing of it yet."""
+def apply(session: TrialSession, settings: Mapping[str, Any], raised: Collection[str] = ()) -> Applied:
+    """Hooks up what the settings need. torch is imported already, and the job has nothing of it yet. Those in `raised` are left
+    where the job has as much."""
     torch = sys.modules["torch"]
-    applied = Applied(settings)
+    applied = Applied(settings, raised)
     flags = Flags(session, torch, applied)
     for lay in (*LAYERS, flags.lay):
         try:

@@ -11,6 +11,8 @@ from stepscope.capture.guard import Guard
 from stepscope.capture.patches import replace
 
 NAMES = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
+OWN_PREFETCH = 2
+"""PyTorch's own, where the job gives none."""
 NO_WORKERS = "a loader without workers has none"
 
 
@@ -56,7 +58,7 @@ def changed_loader(torch: Any, given: dict[str, Any], wanted: dict[str, Any], ap
     """The arguments that become others, in a combination that the loader takes."""
     changed: dict[str, Any] = {}
     workers = given["num_workers"]
-    if "num_workers" in wanted and workers != wanted["num_workers"]:
+    if "num_workers" in wanted and workers != wanted["num_workers"] and not applied.is_enough("num_workers", workers):
         why = _why_not_workers(torch, given, wanted["num_workers"])
         if why is None:
             changed["num_workers"] = workers = wanted["num_workers"]
@@ -67,7 +69,10 @@ def changed_loader(torch: Any, given: dict[str, Any], wanted: dict[str, Any], ap
             changed["pin_memory"] = wanted["pin_memory"]
         else:
             applied.failed("pin_memory", "there is no GPU to copy to")
+    ready = (given["prefetch_factor"] or OWN_PREFETCH) if given["num_workers"] else None
     for name in ("prefetch_factor", "persistent_workers"):
+        if name == "prefetch_factor" and name in wanted and applied.is_enough(name, ready):
+            continue
         if name in wanted and (workers or not wanted[name]):
             changed[name] = wanted[name]
         elif name in wanted:

@@ -18,6 +18,8 @@ from stepscope.capture.model_notes import roots
 from stepscope.capture.patches import replace
 
 DDP_NAMES = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters", "broadcast_buffers")
+OWN_BUCKET_MB = 25
+"""DDP's own, where the job gives none."""
 MODEL_NAMES = ("compile_mode", "compile_dynamic", "channels_last", "amp")
 
 
@@ -51,6 +53,8 @@ def _lay_over_ddp(guard: Guard, torch: Any, applied: Applied) -> None:
                 lay_out(torch, bound.arguments["module"], applied)
             given, laid = {}, {}
             for name, value in wanted.items():
+                if name == "bucket_cap_mb" and applied.is_enough(name, bound.arguments.get(name) or OWN_BUCKET_MB):
+                    continue
                 # Later releases have another name for it, which keeps the broadcast at the start.
                 now_named = "forward_sync_buffers" if name == "broadcast_buffers" else name
                 argument = now_named if now_named in signature.parameters else name
@@ -65,8 +69,8 @@ def _lay_over_ddp(guard: Guard, torch: Any, applied: Applied) -> None:
                     applied.failed(name, words_of(problem))
                 was(*args, **kwargs)
                 return
-            for name in wanted:
-                applied.took(name, was=given[name])
+            for name, own in given.items():
+                applied.took(name, was=own)
 
         return now
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.guard import Guard
+from stepscope.capture.losses import loss_of
 from stepscope.capture.patches import compiling_asker, replace
 from stepscope.capture.peek import attempt
 from stepscope.capture.rank_notes import rank_numbers
@@ -46,10 +47,6 @@ class Numerics:
         replace(guard, torch, "compile", _drawing_alike)
         handle = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(guard.watch(self._before_step))
         guard.at_end(handle.remove)
-        for holder in (getattr(torch.amp, "grad_scaler", None), getattr(torch.cuda.amp, "grad_scaler", None)):
-            kind = getattr(holder, "GradScaler", None)
-            if kind is not None and "scale" in kind.__dict__:
-                replace(guard, kind, "scale", _remembering)
 
     def began(self, folder: Path) -> None:
         self._folder = folder
@@ -85,10 +82,9 @@ class Numerics:
         """The root of a pass is the loss, where it is one number. A pass inside another is a recomputed part's own."""
         if not self._is_on or self._is_in_backward():
             return
-        root = roots if isinstance(roots, self._torch.Tensor) else next(iter(roots), None) if roots is not None else None
-        if root is not None and root.numel() == 1:
-            loss = getattr(root, "_stepscope_loss", root)
-            self._losses.append(loss.detach().reshape(()).double().clone())
+        loss = loss_of(self._torch, roots)
+        if loss is not None:
+            self._losses.append(loss.double().clone())
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not self._is_on:
@@ -134,19 +130,6 @@ def _drawing_alike(was: Any) -> Any:
             config: Any = importlib.import_module("torch._inductor.config")
             config.fallback_random = True
         return was(*args, **kwargs)
-
-    return now
-
-
-def _remembering(was: Any) -> Any:
-    """GradScaler.scale: the loss is what it was before."""
-
-    @functools.wraps(was)
-    def now(self: Any, outputs: Any) -> Any:
-        scaled = was(self, outputs)
-        if hasattr(scaled, "backward") and scaled is not outputs:
-            scaled._stepscope_loss = outputs.detach()  # noqa: SLF001
-        return scaled
 
     return now
 

@@ -58,6 +58,8 @@ def _int(name: str, words: str, usual: int | None, low: int, high: int, **more: 
     return Setting(name=name, kind="int", words=words, usual=usual, low=low, high=high, **more)
 
 
+RAISED = frozenset({"num_workers", "prefetch_factor", "bucket_cap_mb"})
+"""Where a finding says that there is too little of it: its mend never takes a job's own down."""
 COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 _ALL = (
@@ -145,6 +147,26 @@ def mends(code: str, *, num_ranks: int = 1) -> dict[str, Value] | None:
         "gc-pause": {"gc": "freeze"},
     }
     return tried.get(code)
+
+
+def mend_reasons(code: str, *, num_ranks: int = 1) -> dict[str, str]:
+    """Why these values are tried where there is no run to go by, for each setting of the mend."""
+    tried = mends(code, num_ranks=num_ranks) or {}
+    cores = own_cores()
+    here = f"the {cores} cores that this process may use" if cores > 1 else "the one core that this process may use"
+    if num_ranks > 1:
+        here += f", shared by {num_ranks} ranks"
+    given = {
+        ("serial-loader", "num_workers"): f"{here}, less one for the training process, and {MOST_WORKERS} at most",
+        ("starved-loader", "num_workers"): f"{here}, between 2 and {2 * MOST_WORKERS}",
+        ("thread-oversubscription", "num_threads"): here,
+        ("shallow-prefetch", "prefetch_factor"): "four times PyTorch's own, 2",
+        ("starved-loader", "prefetch_factor"): "twice PyTorch's own, 2",
+        ("tiny-buckets", "bucket_cap_mb"): "four times DDP's own, 25",
+    }
+    reasons = {name: given.get((code, name), SETTINGS[name].words) for name in tried}
+    more = "a job that has as much already keeps its own"
+    return {name: f"{why}; {more}" if name in RAISED else why for name, why in reasons.items()}
 
 
 def own_cores() -> int:

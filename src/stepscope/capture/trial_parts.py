@@ -1,4 +1,5 @@
-"""What a trial has beside a recording: settings laid over the job's, what makes two trials alike, and what the steps computed."""
+"""What a trial has beside a recording: settings laid over the job's, what makes two trials alike, the loss, and what the steps
+computed."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import sys
 
 from stepscope.capture.apply import apply
 from stepscope.capture.equal import Equal
+from stepscope.capture.losses import Losses, remember_unscaled
 from stepscope.capture.numerics import Numerics
 from stepscope.capture.session import Session
 from stepscope.capture.trial_session import TrialSession
-from stepscope.runfolder import read_settings
+from stepscope.runfolder import read_options, read_settings
 
 
 def begin_parts(session: Session) -> None:
@@ -18,7 +20,10 @@ def begin_parts(session: Session) -> None:
     torch = sys.modules["torch"]
     settings = read_settings(session.run)
     if settings:
-        apply(session, settings)
+        raised = read_options(session.run).get("raised")
+        apply(session, settings, raised if isinstance(raised, list) else ())
     session.listen(Equal(session.guard, torch))
+    remember_unscaled(session.guard, torch)
+    session.listen(Losses(session.guard, torch))
     if session.options.numerics:
         session.listen(Numerics(session.guard, torch), every_step=True)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+import time
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from stepscope.core.mended import Mended
     from stepscope.core.trials import Change
     from stepscope.experiments.mending import MendPolicy
+    from stepscope.experiments.tune_budget import Budget
 
 RESULT_FILE = "fix.json"
 INTERRUPTED_CODE = 130
@@ -54,8 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.capture.settings import SETTINGS
     from stepscope.cli.diagnose import diagnose_paths
     from stepscope.experiments.mending import MendPolicy, mended, propose
+    from stepscope.experiments.tune_budget import Budget, for_runs
     from stepscope.experiments.unable import unable
 
+    budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
     command = command_of(arguments.run_folder, arguments.command)
     found = diagnose_paths([str(arguments.run_folder)], step_ms=None, use_cache=False, jobs=None, hardware=arguments.hardware)
     if not found.facts.ranks:
@@ -70,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0 if any(one.knobs and one.outcome == "not tried" for one in plan.attempts) else 1
     _say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
     with ended_as_by_hand():
-        result = _Loop(arguments, command, found, policy).mended()
+        result = _Loop(arguments, command, found, policy, budget).mended()
     _print(result, arguments.format)
     if result.is_interrupted:
         return INTERRUPTED_CODE
@@ -103,10 +108,18 @@ def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
 class _Loop:
     """What the loop over findings needs to be done for real, each in a folder of its own."""
 
-    def __init__(self, arguments: argparse.Namespace, command: tuple[str, ...], found: Diagnosis, policy: MendPolicy) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, command: tuple[str, ...], found: Diagnosis, policy: MendPolicy, budget: Budget
+    ) -> None:
         from stepscope.cli.run import dated
 
         self._arguments, self._command, self._found, self._policy = arguments, command, found, policy
+        self._budget = budget
+        self._run_s = 0.0
+        """What a run of the last proof took."""
+        self._num_proofs = 0
+        self._spent: str | None = None
+        """Why there was no time for all of it."""
         self._folder: Path = arguments.out or dated(Path(RUNS))
         if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
             raise UsageError(f"{self._folder} is there already and not empty. Give --out another folder, or take that one away")
@@ -121,10 +134,12 @@ class _Loop:
         from stepscope.report.fix_json import mended_json
 
         attempts, kept, whole, left, is_interrupted = mend(
-            self._look, self._prove, num_ranks=_local_ranks(self._found), policy=self._policy, told=_say
+            self._look, self._prove, num_ranks=_local_ranks(self._found), policy=self._policy, told=_say, room=self._room
         )
         if is_interrupted:
             self._notes.append("it was interrupted: what had been proven by then is told")
+        if self._spent is not None:
+            self._notes.append(self._spent)
         if whole is not None and whole.check is not None and whole.check.verdict == DIFFERS and not self._policy.allows_numerics:
             self._notes.append(f"all that was kept together computes something else: {whole.check.because}")
         result = Mended(
@@ -149,6 +164,26 @@ class _Loop:
         self._count += 1
         return self._folder / f"{self._count:02d}-{name}"
 
+    def _room(self, num_proofs: int) -> str | None:
+        """Why so many proofs more do not fit into what is left of the budget."""
+        left, need, total = self._budget.left_s, self._need_s(num_proofs), self._arguments.budget
+        if left is None or (not self._budget.is_spent and need <= left):
+            return None
+        why = f"the budget of {total:g} s was spent before it"
+        if not self._budget.is_spent:
+            proofs = "a proof takes" if num_proofs == 1 else "it and a proof of all that is kept take"
+            why = f"{left:.0f} s of the budget of {total:g} s were left, and {proofs} about {need:.0f} s"
+        self._spent = self._spent or f"not all was tried: {why}"
+        return f"{why}. Give a longer --budget, or fewer --steps"
+
+    def _need_s(self, num_proofs: int) -> float:
+        """Of proofs that are settled as soon as can be; 0 before the first has shown what a run takes."""
+        from stepscope.cli.verify import CHECK_RUNS
+        from stepscope.experiments.schedule import FEWEST_ROUNDS, RUNS_A_ROUND
+
+        before = 2 if self._arguments.no_check else CHECK_RUNS
+        return num_proofs * (before + FEWEST_ROUNDS * RUNS_A_ROUND) * self._run_s
+
     def _look(self, change: Change) -> Sequence[Finding]:
         """The recorded run's findings at first; with something kept, those of a new recording."""
         if change.is_none:
@@ -156,7 +191,8 @@ class _Loop:
         from stepscope.cli.diagnose import diagnose_paths
         from stepscope.experiments.trial import run_trial
 
-        folder = self._next("look")
+        folder, left = self._next("look"), self._budget.left_s
+        timeout = self._arguments.timeout
         _say("recording what is left")
         try:
             trial = run_trial(
@@ -165,14 +201,14 @@ class _Loop:
                 change,
                 max_steps=self._arguments.steps,
                 warm_up_steps=self._arguments.warm_up,
-                timeout_s=self._arguments.timeout,
+                timeout_s=min([limit for limit in (timeout, left) if limit is not None], default=None),
                 profile=True,
             )
             if trial.is_good:
                 return diagnose_paths(
                     [str(folder)], step_ms=None, use_cache=False, jobs=None, hardware=self._arguments.hardware
                 ).findings
-            why = f"it ended with exit code {trial.exit_code}"
+            why = "it did not end in time" if trial.is_timed_out else f"it ended with exit code {trial.exit_code}"
         except SystemExit:
             # SIGTERM, as from `timeout`, while the job ran: it does what Ctrl-C does, and what was kept is told.
             raise KeyboardInterrupt from None
@@ -185,6 +221,7 @@ class _Loop:
 
     def _prove(self, before: Change, after: Change, prediction: Prediction | None) -> Verified:
         from stepscope.cli.verify import Asked, prove
+        from stepscope.experiments.tune_budget import Budget
         from stepscope.experiments.verify import refused
 
         asked = Asked(
@@ -194,13 +231,21 @@ class _Loop:
         )
         told = argparse.Namespace(**vars(self._arguments), allow=[], check=not self._arguments.no_check, tolerance=None)
         is_first = not self._count
+        # One that is tried after another is followed by a proof of the whole, to which its time is left.
+        kept_s = self._need_s(1) if prediction is not None and self._num_proofs else 0.0
+        self._num_proofs += 1
+        left = self._budget.left_s
+        budget = Budget(None if left is None else max(0.0, left - kept_s), time.monotonic)
         try:
-            return prove(told, asked, self._next("verify"), prediction)
+            verified = prove(told, asked, self._next("verify"), prediction, budget)
         except StepscopeError as problem:
             if is_first:
                 raise
             # No run can be started any more, for a full disk it may be: what was kept before is told all the same.
             return refused([str(problem)])
+        if verified.trials:
+            self._run_s = fmean(trial.wall_s for trial in verified.trials)
+        return verified
 
 
 def _local_ranks(found: Diagnosis) -> int:

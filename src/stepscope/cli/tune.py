@@ -14,7 +14,8 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how long")
     group.add_argument("--trials", type=_count, default=20, metavar="N", help="trials in all, on all machines (default: 20)")
-    group.add_argument("--budget", type=_seconds, metavar="SECONDS", help="for the search and the proof (default: none)")
+    group.add_argument(
+        "--budget", type=_seconds, metavar="SECONDS", help="for the whole command: what runs then is ended (default: none)"
+    )
     group.add_argument("--steps", type=_count, default=30, metavar="N", help="timed steps of each trial (default: 30)")
     group.add_argument(
         "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count, 5 at least (default: 10)"
@@ -118,6 +121,7 @@ def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     from stepscope.experiments.tune_batch import check_batch
     from stepscope.experiments.tune_study import import_optuna
 
+    began = time.monotonic()
     space = Space(knobs=parse_knobs(arguments.knob, parse_ways(arguments.ways)))
     if not space.knobs:
         raise UsageError("nothing to search: give at least one knob, such as --knob num_workers=0..8")
@@ -132,7 +136,9 @@ def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     policy = _policy(arguments, command, space)
     runner = Runner(command, folder, arguments)
     with ended_as_by_hand():
-        return _search(arguments, Search(space, runner.measure, policy, _say, notes=left_out), runner, codes)
+        search = Search(space, runner.measure, policy, _say, notes=left_out, began=began)
+        runner.left_s = search.left_s
+        return _search(arguments, search, runner, codes)
 
 
 def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
@@ -158,8 +164,7 @@ def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes
     search.run(lambda given: [*memory.starts(given, search), *_from_codes(codes, given)])
     if search.baseline is None:
         raise KeyboardInterrupt
-    left = None if arguments.budget is None else max(0.0, arguments.budget - (search.clock() - search.began))
-    proof = ProofPolicy(budget_s=left, skip=arguments.no_verify)
+    proof = ProofPolicy(budget_s=search.left_s(), skip=arguments.no_verify)
     # What is written down has no secrets in it.
     tuning = concluded(search, tuple(masked_words(runner.command)), None if arguments.no_verify else runner.numerics, proof)
     memory.keep(tuning)
@@ -204,12 +209,15 @@ class Runner:
 
     def __init__(self, command: Sequence[str], folder: Path, arguments: argparse.Namespace) -> None:
         self.command, self.folder, self._arguments = tuple(command), folder, arguments
+        self.left_s: Callable[[], float | None] = lambda: None
+        """What is left of the budget for a run."""
         self._count = 0
 
     def measure(self, change: Change, on_steps: OnSteps | None = None, *, with_numerics: bool = False) -> Trial:
         from stepscope.experiments.trial import run_trial
 
         number, self._count = self._count, self._count + 1
+        left = self.left_s()
         try:
             return run_trial(
                 self.command,
@@ -217,7 +225,7 @@ class Runner:
                 change,
                 max_steps=self._arguments.steps,
                 warm_up_steps=self._arguments.warm_up,
-                timeout_s=self._arguments.timeout,
+                timeout_s=self._arguments.timeout if left is None else min(self._arguments.timeout, left),
                 with_numerics=with_numerics,
                 on_steps=on_steps,
             )

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from stepscope.core.experiment import Interval, Measured, Prediction, Side, Verified
     from stepscope.core.trials import Change, Trial, Value
     from stepscope.experiments.schedule import VerifyPolicy
+    from stepscope.experiments.tune_budget import Budget
 
 RUNS = "stepscope-runs"
 RESULT_FILE = "verification.json"
 PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
 LEAST_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
 """For a run that nobody gave a limit: so long at least, and so many times the longest before it."""
-LEAST_LEFT_S, LAST_TIMES = 10.0, 2.0
 CHECK_RUNS = 3
 """Of --check: two of the baseline, one of the candidate."""
 ALLOWABLE = (
@@ -90,7 +90,9 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count, 5 at least (default: 10)"
     )
-    group.add_argument("--budget", type=_seconds, metavar="SECONDS", help="for all runs together (default: none)")
+    group.add_argument(
+        "--budget", type=_seconds, metavar="SECONDS", help="for the whole command: what runs then is ended (default: none)"
+    )
     group.add_argument("--max-rounds", type=_rounds, default=10, metavar="N", help="rounds of four runs at most (default: 10)")
     group.add_argument(
         "--precision",
@@ -108,7 +110,9 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.capture.session import FIRST_STEPS
     from stepscope.cli.run import dated
+    from stepscope.experiments.tune_budget import Budget, for_runs
 
+    budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
     asked = read_asked(arguments)
     folder = arguments.out or dated(Path(RUNS))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -117,11 +121,14 @@ def run(arguments: argparse.Namespace) -> int:
     check_commands(asked)
     steps = max(arguments.warm_up, FIRST_STEPS) + arguments.steps
     if not refused_beforehand(asked):
+        for words in applied_words(asked.codes):
+            print(f"stepscope: {words}", file=sys.stderr)
         print(
             f"stepscope: each run ends after {steps} steps; one that makes none goes on to its end (--timeout)", file=sys.stderr
         )
     with ended_as_by_hand():
-        verified = prove(arguments, asked, folder, prediction)
+        verified = prove(arguments, asked, folder, prediction, budget)
+    verified = replace(verified, notes=(*verified.notes, *applied_words(asked.codes)))
     if verified.is_gain and "numerics" not in arguments.allow:
         from stepscope.cli.verify_check import numbers_notes
 
@@ -154,6 +161,7 @@ class Asked:
 
 def read_asked(arguments: argparse.Namespace) -> Asked:
     """The sides of these arguments. Mistakes are told before anything runs."""
+    from stepscope.capture.settings import RAISED
     from stepscope.core.trials import Change
 
     after = list(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
@@ -162,9 +170,14 @@ def read_asked(arguments: argparse.Namespace) -> Asked:
     baseline = tuple(after) if after else _words(arguments.baseline, "--baseline")
     candidate = baseline if arguments.candidate is None else _words(arguments.candidate, "--candidate")
     knobs, codes = read_applied(arguments.apply)
+    given = {text.partition("=")[0] for text in arguments.apply if "=" in text}
     changes: dict[Side, Change] = {
         "baseline": Change(environment=_environment(arguments.baseline_env, "--baseline-env")),
-        "candidate": Change(environment=_environment(arguments.candidate_env, "--candidate-env"), knobs=knobs),
+        "candidate": Change(
+            environment=_environment(arguments.candidate_env, "--candidate-env"),
+            knobs=knobs,
+            raised=frozenset(RAISED & knobs.keys()) - given,
+        ),
     }
     if baseline == candidate and changes["baseline"] == changes["candidate"]:
         raise UsageError(
@@ -216,6 +229,19 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
     return knobs, tuple(codes)
 
 
+def applied_words(codes: Sequence[str]) -> list[str]:
+    """Which values a finding's code stands for here, and why these: nothing of the job is known by then."""
+    from stepscope.capture.settings import mend_reasons, mends
+    from stepscope.core.trials import Change
+    from stepscope.report.verify_view import change_words
+
+    return [
+        f"--apply {code} tries {change_words(Change(knobs={name: value}))}: {mend_reasons(code)[name]}"
+        for code in codes
+        for name, value in (mends(code) or {}).items()
+    ]
+
+
 def _near(word: str, known: Iterable[str]) -> str:
     """What was likely meant by a word that is not known; empty where it is, or nothing is like it."""
     names = list(known)
@@ -246,7 +272,6 @@ def policy_of(arguments: argparse.Namespace) -> VerifyPolicy:
 
     return VerifyPolicy(
         max_rounds=arguments.max_rounds,
-        budget_s=arguments.budget,
         precision=arguments.precision,
         threshold=arguments.threshold,
         allowed=frozenset(arguments.allow),
@@ -257,27 +282,26 @@ def policy_of(arguments: argparse.Namespace) -> VerifyPolicy:
 class Runner:
     """Runs a side's command in a numbered folder of its own."""
 
-    def __init__(self, asked: Asked, folder: Path, arguments: argparse.Namespace) -> None:
-        self._asked, self._folder, self._arguments = asked, folder, arguments
+    def __init__(self, asked: Asked, folder: Path, arguments: argparse.Namespace, budget: Budget) -> None:
+        self._asked, self._folder, self._arguments, self._budget = asked, folder, arguments, budget
         self._count = 0
         self._longest_s = 0.0
-        self._started = time.monotonic()
 
     def _limit_s(self) -> float | None:
-        """What was given; else what is left of the budget, and no more than many times what the longest run took: one that hangs,
-        as workers may, must end."""
-        if self._arguments.timeout is not None:
-            return float(self._arguments.timeout)
+        """What was given, else many times what the longest run took: one that hangs, as workers may, must end. And never more
+        than what is left of the budget."""
         limits = [max(LEAST_LIMIT_S, LIMIT_TIMES * self._longest_s)] if self._longest_s else []
-        if self._arguments.budget is not None:
-            # The last round may pass the budget by a little: a run that goes as the others did is not ended for it.
-            left = self._arguments.budget - (time.monotonic() - self._started)
-            limits.append(max(left, LEAST_LEFT_S, LAST_TIMES * self._longest_s))
-        return min(limits, default=None)
+        if self._arguments.timeout is not None:
+            limits = [float(self._arguments.timeout)]
+        left = self._budget.left_s
+        return min([*limits, *([] if left is None else [left])], default=None)
 
     def measure(self, side: Side, *, with_numerics: bool = False) -> Trial:
         from stepscope.experiments.trial import run_trial
 
+        if self._count:
+            # The first is begun however little there is: it shows what the job does.
+            self._budget.ask(f"another run of the {side}")
         number, self._count = self._count, self._count + 1
         try:
             trial = run_trial(
@@ -296,8 +320,8 @@ class Runner:
         return trial
 
 
-def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction: Prediction | None) -> Verified:
-    """Runs both sides in `folder` until it is settled; what they compute too, where that is asked."""
+def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction: Prediction | None, budget: Budget) -> Verified:
+    """Runs both sides in `folder` until it is settled, or the budget is spent; what they compute too, where that is asked."""
     from stepscope.capture.environment import masked_words
     from stepscope.cli.verify_check import check_of
     from stepscope.experiments.verify import hold, refused, verify
@@ -309,16 +333,13 @@ def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction:
     unable = refused_beforehand(asked)
     if unable:
         return replace(refused(unable), commands=words, changes=changes)
-    runner = Runner(asked, folder, arguments)
+    runner = Runner(asked, folder, arguments, budget)
     progress = Progress(arguments.max_rounds)
-    begun = time.monotonic()
-    before = checked_runs(runner, progress) if arguments.check else []
-    is_cut = arguments.check and len(before) < CHECK_RUNS and all(run.trial.is_good for run in before)
-    policy = policy_of(arguments)
-    if policy.budget_s is not None:
-        # It is for all runs together, those of --check too.
-        policy = replace(policy, budget_s=max(policy.budget_s - (time.monotonic() - begun), 0.0))
-    verified = verify(_interrupted if is_cut else runner.measure, policy, told=progress.told, before=before)
+    before, stopped = checked_runs(runner, progress) if arguments.check else ([], None)
+    # The budget is for all runs together, those of --check too.
+    policy = replace(policy_of(arguments), budget_s=budget.left_s)
+    measure = runner.measure if stopped is None else _stopped(stopped)
+    verified = verify(measure, policy, clock=budget.clock, told=progress.told, before=before)
     return replace(
         verified,
         check=check_of(before, arguments.tolerance) if len(before) == CHECK_RUNS and not verified.refusals else None,
@@ -348,28 +369,34 @@ def _masked(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value if masked_words([words[name]]) == [words[name]] else MASK for name, value in environment.items()}
 
 
-def _interrupted(_side: Side) -> Trial:
-    raise KeyboardInterrupt
+def _stopped(why: BaseException) -> Callable[[Side], Trial]:
+    """Measures nothing any more."""
+
+    def measure(_side: Side) -> Trial:
+        raise why
+
+    return measure
 
 
-def checked_runs(runner: Runner, progress: Progress) -> list[Measured]:
+def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], BaseException | None]:
     """The baseline twice and the candidate once, with what they compute written down; up to the first that fails, or to where
-    it was interrupted."""
+    it was interrupted or the budget ended, and which of the two it was."""
     from stepscope.core.experiment import BASELINE, CANDIDATE, Measured
     from stepscope.experiments.bootstrap import pace
+    from stepscope.experiments.verify import SpentError
 
     runs: list[Measured] = []
     for side in (BASELINE, BASELINE, CANDIDATE):
         try:
             trial = runner.measure(side, with_numerics=True)
-        except KeyboardInterrupt:
-            break
+        except (KeyboardInterrupt, SpentError) as stopped:
+            return runs, stopped
         run = Measured(side=side, round=None, trial=trial, pace_ns=pace(trial.step_ns) if trial.step_ns else None)
         runs.append(run)
         progress.told(run, None)
         if not trial.is_good:
             break
-    return runs
+    return runs, None
 
 
 class Progress:

@@ -20,8 +20,10 @@ PROVEN = "gain proven"
 NO_GAIN = "no gain"
 WORSE = "worse"
 UNSETTLED = "not settled"
+DIVERGES = "diverges"
+"""The candidate's loss is not finite, or grows where the baseline's does not: no gain, however fast it is."""
 REFUSED = "refused"
-VERDICTS = (PROVEN, NO_GAIN, WORSE, UNSETTLED, REFUSED)
+VERDICTS = (PROVEN, NO_GAIN, WORSE, UNSETTLED, DIVERGES, REFUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,46 @@ class Difference:
     baseline: str
     candidate: str
     is_allowed: bool = False
+
+
+LOSS_SOUND = "sound"
+LOSS_NOT_FINITE = "not finite"
+LOSS_GROWS = "grows"
+LOSS_BASELINE = "baseline not finite"
+LOSS_UNSEEN = "not seen"
+LOSS_VERDICTS = (LOSS_SOUND, LOSS_NOT_FINITE, LOSS_GROWS, LOSS_BASELINE, LOSS_UNSEEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideLoss:
+    """The loss of one side's runs, over the steps that all runs have."""
+
+    num_runs: int = 0
+    """Runs in which it was seen."""
+    first: float | None = None
+    """Of the first step, before any update; None where it was not seen, or is not finite there."""
+    last: float | None = None
+    """Over the last few."""
+    num_not_finite: int = 0
+    """Runs in which it is NaN or infinite at some step."""
+    not_finite_step: int | None = None
+    """The first such step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossCheck:
+    """Whether the candidate trains as the baseline does, as far as the loss shows it. It is seen in every run."""
+
+    verdict: str
+    """One of LOSS_VERDICTS."""
+    because: str
+    baseline: SideLoss = SideLoss()
+    candidate: SideLoss = SideLoss()
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether the candidate is no gain, however fast it is."""
+        return self.verdict in (LOSS_NOT_FINITE, LOSS_GROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +205,8 @@ class Verified:
     refusals: tuple[str, ...] = ()
     tail: str = ""
     """What a run that failed said last."""
+    loss: LossCheck | None = None
+    """None where no run of both sides was made."""
     check: NumericsCheck | None = None
     prediction: Prediction | None = None
     notes: tuple[str, ...] = ()

@@ -18,6 +18,8 @@ class Change:
     environment: Mapping[str, str] = field(default_factory=dict)
     knobs: Mapping[str, Value] = field(default_factory=dict)
     """Set inside the job through the capture's hooks; names are those of capture.settings.SETTINGS."""
+    raised: frozenset[str] = frozenset()
+    """Knobs of these that only go up: a job that has as much already keeps what it has."""
     arguments: tuple[str, ...] = ()
     """Words put at the end of the command."""
 
@@ -69,6 +71,16 @@ class NumericRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoss:
+    """The loss of one step: the mean over its backward passes, and over the ranks that have one."""
+
+    step: int
+    """As the run folder counts: the first optimizer step is number 0."""
+    loss: float
+    """NaN or infinite where that of one pass or rank is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One run of the command."""
 
@@ -89,6 +101,8 @@ class Trial:
     setup: Setup = field(default_factory=Setup)
     taken: Mapping[str, int] = field(default_factory=dict)
     """For each knob of the change, how many objects it was set on: 0 says that it never took hold."""
+    losses: tuple[StepLoss, ...] = ()
+    """By step, from the first; empty where no backward pass started from one number."""
     numerics: tuple[NumericRow, ...] = ()
     tail: str = ""
     """The last lines that the job wrote to stderr."""

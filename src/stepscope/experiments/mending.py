@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stepscope.capture.settings import SETTINGS, mends, value_of
+from stepscope.capture.settings import RAISED, SETTINGS, mends, value_of
 from stepscope.core.diagnosis import Finding
 from stepscope.core.experiment import Prediction, Verified
 from stepscope.core.mended import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, PUT_BACK, Attempt, Mended
@@ -22,6 +22,8 @@ Look = Callable[[Change], Sequence[Finding]]
 """The findings of the command with this change laid over it, the dearest first."""
 Prove = Callable[[Change, Change, Prediction | None], Verified]
 """The second change against the first."""
+Room = Callable[[int], "str | None"]
+"""Why there is no time for so many proofs more; None where there is."""
 Told = Callable[[str], None]
 
 NAMED = re.compile(r"\b([a-z_]{2,40})=([\w.:-]{1,40})")
@@ -75,11 +77,19 @@ class Loop(NamedTuple):
     is_interrupted: bool = False
 
 
-def mend(look: Look, prove: Prove, *, num_ranks: int = 1, policy: MendPolicy | None = None, told: Told = lambda _: None) -> Loop:
+def mend(
+    look: Look,
+    prove: Prove,
+    *,
+    num_ranks: int = 1,
+    policy: MendPolicy | None = None,
+    told: Told = lambda _: None,
+    room: Room = lambda _: None,
+) -> Loop:
     """Every finding once, from the top. After a mend that stays the run is looked at again: findings change with it.
 
     Ctrl-C ends it with what was kept by then."""
-    made = _Mending(look, prove, num_ranks, policy or MendPolicy(), told)
+    made = _Mending(look, prove, num_ranks, policy or MendPolicy(), told, room)
     is_interrupted = False
     try:
         made.go_through()
@@ -93,8 +103,9 @@ def mend(look: Look, prove: Prove, *, num_ranks: int = 1, policy: MendPolicy | N
 
 
 class _Mending:
-    def __init__(self, look: Look, prove: Prove, num_ranks: int, policy: MendPolicy, told: Told) -> None:
+    def __init__(self, look: Look, prove: Prove, num_ranks: int, policy: MendPolicy, told: Told, room: Room) -> None:
         self._look, self._prove, self._num_ranks, self._policy, self._told = look, prove, num_ranks, policy, told
+        self._room = room
         self.kept = Change()
         self.attempts: list[Attempt] = []
         self.findings: list[Finding] = []
@@ -112,10 +123,16 @@ class _Mending:
             if attempt.outcome != NOT_TRIED or is_little or self._num_tried >= self._policy.most:
                 self.attempts.append(_limited(attempt, self._num_tried, self._policy))
                 continue
-            trying = replace(self.kept, knobs={**self.kept.knobs, **attempt.knobs})
+            raised = self.kept.raised | (RAISED & attempt.knobs.keys())
+            trying = replace(self.kept, knobs={**self.kept.knobs, **attempt.knobs}, raised=raised)
             if trying.knobs == self.kept.knobs:
                 why = "what would be set for it is set already, by a mend that was kept"
                 self.attempts.append(replace(attempt, why=why))
+                continue
+            # A second one that is tried takes a proof of the whole, too: what was proven stays proven.
+            no_room = self._room(2 if self._num_tried else 1)
+            if no_room is not None:
+                self.attempts.append(replace(attempt, why=no_room))
                 continue
             self._try(attempt, trying)
 
@@ -133,7 +150,8 @@ class _Mending:
             raise KeyboardInterrupt
         if tried.outcome == KEPT:
             self.kept = trying
-            self.findings = list(self._look(self.kept))
+            if self._room(2) is None:
+                self.findings = list(self._look(self.kept))
 
     def take_only(self) -> None:
         """What was tried alone and kept is the whole."""
@@ -142,7 +160,7 @@ class _Mending:
 
     def prove_whole(self) -> None:
         self.take_only()
-        if self.whole is None and not self.kept.is_none:
+        if self.whole is None and not self.kept.is_none and self._room(1) is None:
             # Of several that were tried the one that stays was chosen for its figure: it is measured afresh.
             self._told("all that was kept, against the command as it was given")
             self.whole = self._prove(Change(), self.kept, None)

@@ -54,6 +54,8 @@ def run_trial(
     knobs = _checked(change.knobs)
     skipped = max(warm_up_steps, FIRST_STEPS)
     options = _options(skipped, max_steps, with_numerics=with_numerics, profile=profile)
+    if change.raised:
+        options["raised"] = sorted(change.raised)
     if on_steps is not None:
         options["sample_s"] = CALL_S
     watcher = _Watcher(folder, skipped, on_steps)

@@ -12,6 +12,7 @@ from typing import Any
 from stepscope.analyses import unprofiled
 from stepscope.capture.session import FIRST_STEPS
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
+from stepscope.experiments.trial_losses import step_losses
 from stepscope.experiments.trial_process import Ended
 from stepscope.readers.run_folder import RankRecord, Row, RunRecord
 from stepscope.runfolder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE, stock_steps
@@ -51,6 +52,7 @@ def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int, max_ste
         is_out_of_memory=is_oom,
         setup=_setup(first, rank),
         taken=taken,
+        losses=step_losses(run),
         numerics=() if first is None else _numerics(first.folder / NUMERICS_FILE),
         tail=tail,
         notes=tuple(notes),

@@ -29,8 +29,9 @@ from stepscope.core.tuning import (
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.bootstrap import pace, pace_variance
 from stepscope.experiments.knob_space import HOOK, Settings, Space, shown
+from stepscope.experiments.loss_check import check_loss
 from stepscope.experiments.tune_batch import FREE_BATCH, is_per_sample, samples_of, settled_space
-from stepscope.experiments.tune_budget import Division, divided
+from stepscope.experiments.tune_budget import Division, divided, for_runs
 from stepscope.experiments.tune_design import first_settings
 from stepscope.experiments.tune_storage import hidden
 from stepscope.experiments.tune_study import Asked, Study, import_optuna
@@ -108,7 +109,8 @@ class Search:
     ended: str = ""
     is_interrupted: bool = False
     notes: list[str] = field(default_factory=list)
-    began: float = 0.0
+    began: float | None = None
+    """By the clock; what came before the search may count, too."""
     searched_s: float = 0.0
     """What it took."""
     _is_waiting: bool = False
@@ -125,7 +127,8 @@ class Search:
 
     def run(self, starts: Callable[[Trial], Sequence[Start]] = lambda _given: ()) -> None:
         """Measures the baseline, then searches. Ctrl-C ends it; what was measured stays."""
-        self.began = self.clock()
+        if self.began is None:
+            self.began = self.clock()
         try:
             self._measure_baseline()
             assert self.given is not None
@@ -159,7 +162,7 @@ class Search:
         except import_optuna().exceptions.StorageInternalError as problem:
             where, why = hidden(self.policy.storage or ""), str(problem).partition("\n")[0]
             raise InputError(f"the storage {where} cannot be used any more: {why}. The runs until now are kept") from None
-        self.searched_s = self.clock() - self.began
+        self.searched_s = self.spent_s
 
     @property
     def division(self) -> Division | None:
@@ -167,6 +170,19 @@ class Search:
         if self.policy.budget_s is None or self.baseline is None:
             return None
         return divided(self.policy.budget_s, self.run_s, is_proven=self.policy.is_proven)
+
+    @property
+    def spent_s(self) -> float:
+        return 0.0 if self.began is None else self.clock() - self.began
+
+    def left_s(self) -> float | None:
+        """What a run that is begun now may take; None where there is no end. A trial of the search leaves the proof its part."""
+        if self.policy.budget_s is None:
+            return None
+        left, division = max(0.0, for_runs(self.policy.budget_s) - self.spent_s), self.division
+        if division is None or self.ended:
+            return left
+        return min(left, max(left - division.kept_s, division.run_s))
 
     @property
     def run_s(self) -> float:
@@ -199,6 +215,8 @@ class Search:
             where = f" (its output is kept in {trial.folder})" if trial.folder else ""
             why = f"the command as it was given cannot be measured: {self.baseline.why}{where}{more}"
             raise InputError(f"{why}. Nothing was searched")
+        if any(not math.isfinite(loss.loss) for loss in trial.losses):
+            self.note(check_loss([trial], [trial]).because.partition("; ")[0])
         self.say(self._words(self.baseline))
 
     def _compare_machines(self, study: Study) -> None:
@@ -219,7 +237,7 @@ class Search:
             self.ended = f"the first {len(crashes)} trials all failed; the last: {crashes[-1].why}"
         elif len(trials) >= self.policy.num_trials:
             self.ended = f"{len(trials)} trials were made"
-        elif division is not None and division.is_over(self.clock() - self.began):
+        elif division is not None and division.is_over(self.spent_s):
             self.ended = division.ended_words
         return not self.ended
 
@@ -354,6 +372,9 @@ class Search:
 
     def _terms(self, trial: Trial) -> tuple[str, str]:
         """Whether a step is still the same work."""
+        loss = None if self.given is None else check_loss([self.given], [trial])
+        if loss is not None and loss.is_fault:
+            return FAILED, loss.because.replace("the candidate's", "its")
         now, before = trial.setup.samples, self.given_setup.samples
         if now is None or before is None or FREE_BATCH in self.policy.free or abs(now - before) <= SAMPLES_APART * before:
             return MEASURED, ""

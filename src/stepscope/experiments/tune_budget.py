@@ -26,6 +26,10 @@ LEAST_RUN_S = 1.0
 """No training starts and times steps in less: with so little left, no run is begun."""
 
 
+END_S, END_SHARE = 2.0, 0.05
+"""Of a command's seconds, so many, and no larger share, end its last run and print what came of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
     """The budget, and what of it is kept for the check and the proof."""
@@ -83,9 +87,14 @@ def divided(total_s: float, run_s: float, *, is_proven: bool) -> Division:
     return Division(total_s=total_s, run_s=run_s, num_rounds=max(fitting, default=one) if is_proven else 0, is_proven=is_proven)
 
 
+def for_runs(seconds: float) -> float:
+    """What of a command's budget its runs may have."""
+    return seconds - min(END_S, END_SHARE * seconds)
+
+
 @dataclass(slots=True)
 class Budget:
-    """Seconds for the check and the proof together, from the moment it is made. A run that is under way may finish."""
+    """Seconds from the moment it is made. A run that is under way when they are over is ended."""
 
     seconds: float | None
     clock: Callable[[], float]

@@ -112,7 +112,7 @@ def _slim(settled: Settled) -> Settled:
     """Without what nobody reads of another process's runs."""
     if settled.verified is None:
         return settled
-    runs = tuple(replace(run, trial=replace(run.trial, numerics=(), tail="")) for run in settled.verified.runs)
+    runs = tuple(replace(run, trial=replace(run.trial, losses=(), numerics=(), tail="")) for run in settled.verified.runs)
     return replace(settled, verified=replace(settled.verified, runs=runs))
 
 

@@ -25,6 +25,7 @@ from stepscope.errors import UsageError
 from stepscope.experiments.bootstrap import pace
 from stepscope.experiments.equal_terms import causes
 from stepscope.experiments.knob_space import ARGUMENT, ENVIRONMENT, Knob, Settings
+from stepscope.experiments.loss_check import check_loss
 from stepscope.experiments.tune import WAIT_S, Search, last_words, words_of
 from stepscope.experiments.tune_batch import ACCUMULATION, BATCH, FREE_BATCH, FREE_NUMERICS, batch_words, changes_batch
 from stepscope.experiments.tune_budget import CHECK_RUNS, LONGER, Budget
@@ -110,7 +111,7 @@ def concluded(search: Search, command: tuple[str, ...], numerics: Numerics | Non
         check=proof.check,
         verified=proof.verified,
         ended=search.ended,
-        wall_s=search.clock() - search.began,
+        wall_s=search.spent_s,
         spent=_spent(search),
         setup=search.given_setup,
         notes=(*notes, *([] if kept is None else [kept])),
@@ -127,7 +128,7 @@ def _spent(search: Search) -> Spent | None:
         num_rounds=division.num_rounds,
         run_s=division.run_s,
         search_s=search.searched_s,
-        proof_s=search.clock() - search.began - search.searched_s,
+        proof_s=search.spent_s - search.searched_s,
     )
 
 
@@ -333,6 +334,10 @@ class _Checker:
 
         if not trial.is_good:
             return _Look(passed_over=f"while what it computes was written down, it {_how(trial)}")
+        loss = check_loss([self.search.given or pair[0], *pair], [trial])
+        if loss.is_fault:
+            # Whoever lets the numbers differ wants other ones, not none.
+            return _Look(passed_over=loss.because.replace("the candidate's", "its"))
         check = check_numerics(pair[0].numerics, pair[1].numerics, trial.numerics)
         if check.verdict == UNKNOWN:
             return _Look(check=check, notes=(f"what {words_of(settings)} computes could not be compared: {check.because}",))
@@ -366,7 +371,10 @@ class _Checker:
 
     def _made(self, change: Change, words: str) -> Trial:
         self.budget.ask(f"it was known what {words} computes")
-        return self.numerics(change)
+        trial = self.numerics(change)
+        if trial.is_timed_out and not trial.is_good and self.budget.is_spent:
+            raise SpentError(f"the budget ended while it was looked at what {words} computes. {LONGER}")
+        return trial
 
     def rehearsed(self, settings: Settings) -> tuple[Measured, ...]:
         """A run of each side, where the setting was run as a whole."""

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field, replace
 from stepscope.core.experiment import (
     BASELINE,
     CANDIDATE,
+    DIVERGES,
+    LOSS_NOT_FINITE,
+    LOSS_UNSEEN,
     NO_GAIN,
     PROVEN,
     REFUSED,
@@ -21,6 +24,7 @@ from stepscope.core.experiment import (
     WORSE,
     Difference,
     Interval,
+    LossCheck,
     Measured,
     Prediction,
     Side,
@@ -32,6 +36,7 @@ from stepscope.core.trials import Trial
 from stepscope.errors import StepscopeError
 from stepscope.experiments.bootstrap import pace, pace_variance, smallest_shown
 from stepscope.experiments.equal_terms import causes, differences, loose_terms, partly_taken, refusal_words, untaken
+from stepscope.experiments.loss_check import check_loss
 from stepscope.experiments.schedule import (
     RUNS_A_ROUND,
     VerifyPolicy,
@@ -134,6 +139,10 @@ class SpentError(Exception):
     """There is no time for another run; says what of the budget is gone, and for what there is none."""
 
 
+class _DivergesError(Exception):
+    """The candidate does not train any more: how fast it is, is of no interest."""
+
+
 class _StopError(Exception):
     """The experiment cannot go on."""
 
@@ -170,17 +179,11 @@ class _Experiment:
         refusals: tuple[str, ...] = ()
         tail = ""
         try:
-            for run in self.runs:
-                self._judge(run.side, run.trial)
-            self._rehearse()
-            while self.verdict is None:
-                self._round()
+            self._go_through()
         except _StopError as stopped:
             self.verdict, refusals, tail = REFUSED, stopped.refusals, stopped.tail
-        except SpentError as spent:
-            if not so_far(self.runs):
-                raise
-            self._end_spent(str(spent))
+        except _DivergesError as diverges:
+            self.verdict, self.doubt = DIVERGES, str(diverges)
         except KeyboardInterrupt:
             if not so_far(self.runs):
                 raise
@@ -194,26 +197,46 @@ class _Experiment:
             self._end_early(f"it could not go on: {problem}")
         assert self.verdict is not None
         found = self._differences()
+        is_void = self.verdict in (REFUSED, DIVERGES)
         return Verified(
             verdict=self.verdict,
             because="; ".join(refusals) if refusals else self._because(),
-            speedup=None if refusals else self.interval,
+            speedup=None if is_void else self.interval,
             runs=tuple(self.runs),
             baseline=self._summary(BASELINE),
             candidate=self._summary(CANDIDATE),
             num_rounds=self.num_rounds,
             num_looks=self.num_looks,
-            smallest=None if self.interval is None or refusals else smallest_shown(self.interval),
+            smallest=None if self.interval is None or is_void else smallest_shown(self.interval),
+            loss=self._loss(),
             per_sample=self.policy.per_sample,
             is_by_mean=self.is_by_mean,
             is_interrupted=self.is_interrupted,
-            so_far=so_far(self.runs) if self.interval is None and not refusals else {},
+            so_far=so_far(self.runs) if self.interval is None and self.verdict == UNSETTLED else {},
             wall_s=self.clock() - self.started,
             differences=found,
             refusals=refusals,
             tail=tail,
             notes=self._refused_notes() if refusals else self._notes(found),
         )
+
+    def _go_through(self) -> None:
+        """Until there is a verdict, or the time is over."""
+        try:
+            for run in self.runs:
+                self._judge(run.side, run.trial)
+            self._rehearse()
+            while self.verdict is None:
+                self._round()
+        except SpentError as spent:
+            if not self.runs:
+                raise
+            self._end_spent(str(spent))
+
+    def _loss(self) -> LossCheck | None:
+        """Of all runs, those that do not count too; None before both sides were run."""
+        sides = {side: [run.trial for run in self.runs if run.side == side] for side in (BASELINE, CANDIDATE)}
+        return check_loss(sides[BASELINE], sides[CANDIDATE]) if all(sides.values()) else None
 
     def _end_early(self, why: str) -> None:
         """What was measured is told: it cannot be measured again."""
@@ -249,6 +272,9 @@ class _Experiment:
         errors = share_of_errors(self.policy, self.num_rounds, is_last=is_last)
         if errors is None:
             return
+        loss = self._loss()
+        if loss is not None and loss.is_fault:
+            raise _DivergesError(loss.because)
         self.num_looks += 1
         self.looked_at = self.num_rounds
         self.interval = paired_interval(self._pairs(self._time), errors, self.policy.level, self._least_variance())
@@ -326,10 +352,14 @@ class _Experiment:
 
     def _judge(self, side: Side, trial: Trial) -> None:
         """Whether the run is fit to be evidence."""
-        if not trial.is_good and trial.is_timed_out and trial.step_ns and self._is_all_spent() and self.interval is None:
-            raise SpentError(f"the budget ended in the midst of a run of the {side}")
+        if not trial.is_good and trial.is_timed_out and self._is_all_spent():
+            raise SpentError(f"the budget ended in the midst of a run of the {side}{_unseen(trial)}")
         if not trial.is_good:
             raise _StopError([_failed(side, trial)], trial.tail)
+        loss = self._loss()
+        if loss is not None and loss.verdict == LOSS_NOT_FINITE:
+            # No further run makes it finite; whether it grows is seen with the evidence, by more runs than one.
+            raise _DivergesError(loss.because)
         lacking = untaken(trial)
         if lacking:
             raise _StopError(lacking)
@@ -426,6 +456,9 @@ class _Experiment:
             more = "the job ends by itself, and a longer one makes" if is_short else "more (--steps) make"
             notes.append(f"a run timed as few as {few}: {more} each run surer")
         notes += self._means_note()
+        loss = self._loss()
+        if loss is not None and loss.verdict == LOSS_UNSEEN:
+            notes.append(loss.because)
         return (*notes, *dict.fromkeys(note for run in self.runs for note in run.trial.notes))
 
     def _refused_notes(self) -> tuple[str, ...]:
@@ -448,12 +481,15 @@ def _percent(share: float) -> str:
     return f"{share * 100:.1f}\u00a0%"
 
 
+def _unseen(trial: Trial) -> str:
+    return "" if trial.step_ns or trial.setup.world_size else ", and no step of a PyTorch optimizer was seen"
+
+
 def _failed(side: Side, trial: Trial) -> str:
     if trial.is_out_of_memory:
         how = "ran out of memory"
     elif trial.is_timed_out:
-        unseen = "" if trial.step_ns or trial.setup.world_size else ", and no step of a PyTorch optimizer was seen"
-        how = f"did not end in time ({trial.wall_s:.0f} s){unseen}"
+        how = f"did not end in time ({trial.wall_s:.0f} s){_unseen(trial)}"
     elif trial.exit_code:
         num = len(trial.step_ns)
         after = f" after {num} timed step{'s' if num > 1 else ''}" if num else ""

@@ -52,9 +52,11 @@ def head_words(mended: Mended) -> str:
     when = "proven when it was tried" if is_one else "each proven against what was kept before it"
     each = f"{len(kept)} of {found} mended, {when}"
     if mended.whole is None and is_one:
-        return f"{each}; that was to be measured afresh against the command as it was given, and was interrupted."
+        ended = "was interrupted" if mended.is_interrupted else "the budget had no room for that"
+        return f"{each}; that was to be measured afresh against the command as it was given, and {ended}."
     if mended.whole is None:
-        return f"{each}; that all of them together are faster was not proven: it was interrupted."
+        ended = "it was interrupted" if mended.is_interrupted else "the budget had no room for it"
+        return f"{each}; that all of them together are faster was not proven: {ended}."
     if mended.whole.speedup is None or not mended.is_faster:
         again = "measured afresh against the command as it was given, it is" if is_one else "together they are"
         more = " Give longer runs (--steps), or more of them (--max-rounds)." if mended.whole.verdict == UNSETTLED else ""

@@ -12,10 +12,12 @@ from stepscope.core.experiment import (
     Difference,
     Gap,
     Interval,
+    LossCheck,
     Measured,
     NumericsCheck,
     Prediction,
     Side,
+    SideLoss,
     SideSummary,
     SoFar,
     Verified,
@@ -49,6 +51,7 @@ def verified_contract(verified: Verified) -> dict[str, Any]:
         "differences": [_difference(one) for one in verified.differences],
         "refusals": list(verified.refusals),
         "tail": verified.tail,
+        "loss": None if verified.loss is None else _loss(verified.loss),
         "numerics": None if verified.check is None else _check(verified.check),
         "prediction": None if verified.prediction is None else _prediction(verified.prediction),
         "runs": [_run(run) for run in verified.runs],
@@ -99,6 +102,25 @@ def _run(run: Measured) -> dict[str, Any]:
 
 def _difference(one: Difference) -> dict[str, Any]:
     return {"what": one.what, "baseline": one.baseline, "candidate": one.candidate, "allowed": one.is_allowed}
+
+
+def _loss(check: LossCheck) -> dict[str, Any]:
+    return {
+        "verdict": check.verdict,
+        "because": check.because,
+        "baseline": _side_loss(check.baseline),
+        "candidate": _side_loss(check.candidate),
+    }
+
+
+def _side_loss(side: SideLoss) -> dict[str, Any]:
+    return {
+        "runs": side.num_runs,
+        "first": _number(side.first),
+        "last": _number(side.last),
+        "runs_not_finite": side.num_not_finite,
+        "not_finite_step": side.not_finite_step,
+    }
 
 
 def _check(check: NumericsCheck) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from stepscope.core.experiment import BASELINE, CANDIDATE, Verified
 from stepscope.core.trials import Change
 from stepscope.report.markdown import escape
 from stepscope.report.units import NBSP, percent, short_time
-from stepscope.report.verify_view import change_words, prediction_words, summary_words
+from stepscope.report.verify_view import change_words, loss_words, prediction_words, summary_words
 
 MAX_NOTES = 12
 
@@ -16,6 +16,8 @@ def verified_markdown(verified: Verified) -> str:
     blocks = [f"## stepscope verify: {escape(summary_words(verified))}"]
     if verified.speedup is not None:
         blocks.append(_table(verified))
+    if (loss := loss_words(verified)) is not None:
+        blocks.append(f"**Loss:** {escape(loss)}")
     if verified.check is not None:
         blocks.append(f"**What was computed:** {escape(f'{verified.check.verdict}: {verified.check.because}')}")
     if verified.prediction is not None:

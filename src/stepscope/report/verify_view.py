@@ -10,6 +10,9 @@ from rich.console import Console
 from stepscope.core.experiment import (
     BASELINE,
     CANDIDATE,
+    DIVERGES,
+    LOSS_BASELINE,
+    LOSS_UNSEEN,
     NO_GAIN,
     PROVEN,
     REFUSED,
@@ -28,8 +31,15 @@ from stepscope.report.sheet import Column, Sheet
 from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import NBSP, percent, plural, short_time
 
-VERDICT_WORDS = {PROVEN: "Gain proven", NO_GAIN: "No gain", WORSE: "Worse", UNSETTLED: "Not settled", REFUSED: "Refused"}
-STYLES = {PROVEN: "bold green", WORSE: "bold red", REFUSED: "bold red"}
+VERDICT_WORDS = {
+    PROVEN: "Gain proven",
+    NO_GAIN: "No gain",
+    WORSE: "Worse",
+    UNSETTLED: "Not settled",
+    DIVERGES: "Diverges",
+    REFUSED: "Refused",
+}
+STYLES = {PROVEN: "bold green", WORSE: "bold red", DIVERGES: "bold red", REFUSED: "bold red"}
 MAX_TAIL_LINES = 12
 MOST_SHOWN = 3.0
 """A smallest gain beyond this says that nothing could have been shown."""
@@ -65,7 +75,21 @@ def summary_words(verified: Verified) -> str:
     told = "" if None in times else f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
     words = f"{head}: {interval_words(verified.speedup)}{told}."
     other = " But the two do not compute the same." if verified.is_gain and computes_else(verified) else ""
-    return f"{words}{other} {_after(verified)}"
+    return f"{words}{other}{_loss_doubt(verified)} {_after(verified)}"
+
+
+def _loss_doubt(verified: Verified) -> str:
+    """Where nothing trains, a gain is one of a job that does not: the verdict itself says so."""
+    loss = verified.loss
+    return f" But {loss.because}." if verified.is_gain and loss is not None and loss.verdict == LOSS_BASELINE else ""
+
+
+def loss_words(verified: Verified) -> str | None:
+    """How the loss went; None where it was not seen, or the verdict says it."""
+    loss = verified.loss
+    if loss is None or loss.verdict == LOSS_UNSEEN or verified.verdict == DIVERGES:
+        return None
+    return loss.because
 
 
 def computes_else(verified: Verified) -> bool:
@@ -111,9 +135,9 @@ def prediction_words(prediction: Prediction, speedup: Interval | None) -> str:
 
 
 def change_words(change: Change) -> str:
-    """`num_workers=2, OMP_NUM_THREADS=1`."""
+    """`num_workers=2, persistent_workers=True, OMP_NUM_THREADS=1`."""
     return ", ".join(
-        [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in change.knobs.items()]
+        [f"{name}={value}" for name, value in change.knobs.items()]
         + [f"{name}={value}" for name, value in change.environment.items()]
         + list(change.arguments)
     )
@@ -136,6 +160,9 @@ def _draw(sheet: Sheet, verified: Verified) -> None:
     sheet.prose(sheet.clean(summary_words(verified)), style=style)
     _draw_tail(sheet, verified)
     _draw_sides(sheet, verified)
+    if (loss := loss_words(verified)) is not None:
+        sheet.heading("Loss", "of every run, over its first and its last steps")
+        sheet.prose(sheet.clean(f"{_capital(loss)}."), indent=2)
     _draw_check(sheet, verified)
     if verified.prediction is not None:
         sheet.heading("Predicted", "and what it gave")

@@ -59,17 +59,24 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return Remark(
             code=CODE,
             text=f"every {every}. step waits {wait_ms:.1f} ms for the loader, the others do not: its workers deliver in bursts; "
-            f"try prefetch_factor=4 or 8 ({wait_ms / every:.1f} ms a step at most; the median step does not show it)",
+            f"try prefetch_factor={2 * _depth(case)} or {4 * _depth(case)} ({wait_ms / every:.1f} ms a step at most; the median "
+            "step does not show it)",
         )
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"Batches come in bursts: every {every}. step waits {wait_ms:.1f} ms for the loader.",
-        action="DataLoader(prefetch_factor=4), then 8 (2 unless set)",
+        action=f"DataLoader(prefetch_factor={2 * _depth(case)}), then {4 * _depth(case)} ({_depth(case)} now)",
         evidence=(f"{len(bursts)} of {len(fetches)} fetches waited, each {every} steps after the last",),
         change=_smoothed,
         cautious=lambda graph: graph,
     )
+
+
+def _depth(case: Case) -> int:
+    """Batches that each worker keeps ready; PyTorch's own number where the job's is not known."""
+    loader = None if case.known is None else case.known.loader
+    return max(2, 2 if loader is None or loader.prefetch_factor is None else loader.prefetch_factor)
 
 
 def _smoothed(graph: Graph) -> Graph:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.loader import WORKERS, is_starved, next_calls, waiting_fetches
+from stepscope.core.run import Known
 from stepscope.rules.case import Case
 from stepscope.rules.loading import FETCH_NS, input_per_step, loaded_every, with_input
 from stepscope.rules.proposal import Abstention, Proposal
@@ -35,6 +36,10 @@ BOUND = "data"
 class Policy:
     more_workers: int = 4
     """Times the workers there are, as the mend tries: from the usual 2 to 4 up to the cores of a rank's share of a machine."""
+    prefetch_factor: int = 4
+    """Batches that each worker keeps ready, at least: twice PyTorch's own."""
+    waiting_cores: float = 0.5
+    """Of a core, below which the busiest worker waits more than it computes."""
     cautious_left: float = 0.5
     """Of the wait that stays when storage or busy cores hold the workers up."""
 
@@ -57,8 +62,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} ms a step for its batch.",
-        action=f"DataLoader(num_workers={_times(case.pitch_ns, waited_ms * 1e6)} times as many, at most the cores per rank,"
-        " prefetch_factor=4); if the cores are busy already (top), cheaper transforms or faster storage",
+        action=_action(case.known, _times(case.pitch_ns, waited_ms * 1e6)),
         evidence=(
             f"{int(waiting.sum())} of {len(fetches)} fetches waited, {float(np.mean(fetches)) / 1e6:.1f} ms on average",
             _told(case),
@@ -67,6 +71,29 @@ def propose(case: Case) -> Proposal | Abstention | None:
         cautious=lambda graph: with_input(graph, POLICY.cautious_left, FETCH_NS),
         hopeful=lambda graph: with_input(graph, 0.0, FETCH_NS),
     )
+
+
+def _action(known: Known | None, times: int) -> str:
+    """More workers and more batches of each kept ready, as far as both are more than the job has."""
+    loader = None if known is None else known.loader
+    depth = max(POLICY.prefetch_factor, 2 * ((None if loader is None else loader.prefetch_factor) or 0))
+    busy = "if the cores are busy already (top), cheaper transforms or faster storage"
+    if known is None or loader is None or not loader.num_workers:
+        return f"{times} times as many workers, at most the cores per rank, and DataLoader(prefetch_factor={depth}); {busy}"
+    workers, more = loader.num_workers, _more_workers(known, loader.num_workers, times)
+    if more > workers:
+        return f"DataLoader(num_workers={more}, prefetch_factor={depth}); {busy}"
+    cores = f"the {known.own_cores:g} cores of the rank"
+    return f"cheaper transforms or faster storage: {workers} workers fill {cores}. DataLoader(prefetch_factor={depth}) may help"
+
+
+def _more_workers(known: Known, workers: int, times: int) -> int:
+    """So many times the workers, within the rank's cores; workers that wait for storage may outnumber these."""
+    wanted = workers * times
+    is_waiting = known.busiest_worker_cores is not None and known.busiest_worker_cores < POLICY.waiting_cores
+    if known.own_cores is None or is_waiting:
+        return wanted
+    return min(wanted, math.floor(known.own_cores))
 
 
 def _told(case: Case) -> str:

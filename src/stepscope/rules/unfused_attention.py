@@ -107,7 +107,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         bound=BOUND,
         summary=f"{per_step_ms(graph, mask):.1f} ms a step of attention written out as separate kernels.",
         action='attn_implementation="sdpa" where the model has that knob, else F.scaled_dot_product_attention(q, k, v,'
-        " is_causal=True in place of a causal mask); flex_attention for masks of other kinds",
+        " is_causal=True), with is_causal in place of a causal mask; flex_attention for masks of other kinds",
         evidence=(
             f"{count} attentions a step, {len(first.tasks)} kernels for one forward pass",
             f"{sizes[0]} heads x batch of {sizes[1]} queries x {sizes[2]} keys, head size {sizes[3]}, {sizes[4]}",
