@@ -10,7 +10,6 @@ With --scaling each PATH is a run of one training job at another width, and the 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
+from stepscope.json_text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -277,7 +277,7 @@ def _json(diagnosis: Diagnosis, gate: Gate | None) -> str:
 
     if gate is None:
         return to_json(diagnosis)
-    return json.dumps(contract(diagnosis) | {"gate": gate_contract(gate)}, indent=2)
+    return json_text(contract(diagnosis) | {"gate": gate_contract(gate)}, indent=2)
 
 
 @contextmanager

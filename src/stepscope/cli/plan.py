@@ -152,9 +152,8 @@ def put(text: str, out: Path | None) -> None:
 
 def _run_rows(arguments: argparse.Namespace) -> int:
     """A line for each row, in the file's order. What was measured is taken out before anything looks at a row."""
-    import json
-
     from stepscope.errors import UsageError
+    from stepscope.json_text import json_text
     from stepscope.planner.rows import predict, read_rows
 
     if arguments.format != "json":
@@ -165,7 +164,7 @@ def _run_rows(arguments: argparse.Namespace) -> int:
     is_told = sys.stderr.isatty()
     for number, row in enumerate(read_rows(arguments.rows), 1):
         row.pop("measured", None)
-        lines.append(json.dumps(predict(row)))
+        lines.append(json_text(predict(row)))
         if arguments.out is None:
             sys.stdout.write(lines.pop() + "\n")
         if is_told and number % 50 == 0:

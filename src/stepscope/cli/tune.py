@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.errors import UsageError
 from stepscope.experiments.signals import ENDS_US, ended_as_by_hand
+from stepscope.json_text import json_text
 
 if TYPE_CHECKING:
     from stepscope.core.trials import Change, Setup, Trial
@@ -179,12 +180,11 @@ def _check_command(command: Sequence[str]) -> None:
 
 def _policy(arguments: argparse.Namespace, command: Sequence[str], space: Space) -> TunePolicy:
     import hashlib
-    import json
 
     from stepscope.experiments.tune import TunePolicy
 
     told = [list(command), [[knob.name, knob.words, knob.way.template] for knob in space.knobs], sorted(arguments.free)]
-    digest = hashlib.sha256(json.dumps([*told, arguments.effective_batch]).encode("utf-8", "replace")).hexdigest()[:16]
+    digest = hashlib.sha256(json_text([*told, arguments.effective_batch]).encode("utf-8", "replace")).hexdigest()[:16]
     return TunePolicy(
         num_trials=arguments.trials,
         budget_s=arguments.budget,

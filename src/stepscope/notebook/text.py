@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
+from stepscope.json_text import json_text
 from stepscope.notebook.arrow import ArrowTable
 from stepscope.report.names import clean, shorten
 
@@ -83,7 +83,7 @@ def _cell(value: object) -> str:
 
 def to_json(rows: ArrowTable) -> str:
     """`{"columns": [...], "rows": [[...], ...]}`; what was not measured is null."""
-    return json.dumps({"columns": rows.column_names, "rows": [[_plain(v) for v in row] for row in _rows(rows)]}, indent=1) + "\n"
+    return json_text({"columns": rows.column_names, "rows": [[_plain(v) for v in row] for row in _rows(rows)]}, indent=1) + "\n"
 
 
 def write_csv(rows: ArrowTable, file: TextIO) -> None:
