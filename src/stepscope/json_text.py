@@ -25,9 +25,11 @@ def json_text(
     """The value as JSON; what is not finite in it is null."""
     encoder = _encoder(indent, separators, ensure_ascii)
     try:
-        return encoder.encode(value)
+        text = encoder.encode(value)
     except ValueError:
-        return encoder.encode(finite(value))
+        text = encoder.encode(finite(value))
+    # DEL is the one control character that JSON lets stand as it is.
+    return text.replace("\x7f", "\\u007f") if "\x7f" in text else text
 
 
 def finite(value: object) -> object:

@@ -116,7 +116,7 @@ def launch(
         try:
             write_json(run / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": code})
         except OSError as problem:
-            sys.stderr.write(f"stepscope: {run / RUN_FILE} could not be written: {problem.strerror}\n")
+            sys.stderr.write(f"stepscope: {str(run / RUN_FILE)!r} could not be written: {problem.strerror}\n")
     return code
 
 

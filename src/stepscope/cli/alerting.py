@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import queue
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.cli.printing import say
 from stepscope.json_text import json_text
 from stepscope.runfolder import ALERTS_FILE
 
@@ -133,7 +133,3 @@ class Webhook:
             self._has_failed = True
             # The address itself may hold a token.
             say(f"the webhook at {urlsplit(self._url).hostname} cannot be told: {why}. Alerts are in {self._run}/{ALERTS_FILE}")
-
-
-def say(words: str) -> None:
-    print(f"stepscope: {words}", file=sys.stderr, flush=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli import watching
 from stepscope.cli.diagnose import add_hardware
+from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     command = command_of(arguments.command)
     if shutil.which(command[0]) is None:
-        _say(f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
+        say(f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
         return NOT_FOUND
     if arguments.hardware is not None:
         # Said before the job starts, not after it.
@@ -92,7 +92,7 @@ def record(
     try:
         told = prepare(folder, command, options, __version__)
     except OSError as problem:
-        _say(f"nothing can be recorded in {folder} ({problem.strerror}); the job runs without. Give --out a folder with room")
+        say(f"nothing can be recorded in {folder} ({problem.strerror}); the job runs without. Give --out a folder with room")
         return launch(None, command, {})
 
     beside = None if watch is None else watch()
@@ -130,18 +130,18 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
         diagnosis = diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=None, hardware=hardware)
         show(diagnosis, Console(stderr=True))
         (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
-        _say(f"the run is kept in {folder}")
+        say(f"the run is kept in {folder}")
         page = page_for(diagnosis, [str(folder)], use_cache=False, roofs=calibrated_roofs(diagnosis, hardware))
         write(render_page(page), folder / REPORT_FILE)
-        _say(f"the report is {folder / REPORT_FILE}")
+        say(f"the report is {folder / REPORT_FILE}")
     except StepscopeError as problem:
-        _say(str(problem))
+        say(str(problem))
     except KeyboardInterrupt:
-        _say(f"interrupted; the run is kept in {folder}: stepscope diagnose {folder}")
+        say(f"interrupted; the run is kept in {folder}: stepscope diagnose {folder}")
     except OSError as problem:
-        _say(f"the diagnosis could not be kept in {folder}: {problem.strerror}")
+        say(f"the diagnosis could not be kept in {folder}: {problem.strerror}")
     except Exception as problem:  # noqa: BLE001 - the job has ended as it did, and its exit code is what the caller waits for
-        _say(f"the diagnosis failed, which is a fault of stepscope: {type(problem).__name__}: {problem}")
+        say(f"the diagnosis failed, which is a fault of stepscope: {type(problem).__name__}: {problem}")
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -162,10 +162,6 @@ def dated(parent: Path) -> Path:
     while folder.exists():
         folder, number = parent / f"{name}-{number}", number + 1
     return folder
-
-
-def _say(words: str) -> None:
-    print(f"stepscope: {words}", file=sys.stderr)
 
 
 def _count(text: str) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import prometheus
-from stepscope.cli.alerting import Sinks, say, webhook_url
+from stepscope.cli.alerting import Sinks, webhook_url
+from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
