@@ -141,7 +141,7 @@ def trace_rows(trace: Path, scratch: Path, hta_python: Path | None) -> list[Row]
     linked = lend(trace, cached)
 
     def diagnose(path: Path, *options: str) -> Measurement:
-        # Wherever a cache may be kept, beside the trace or in the user's folder, it lies in ours.
+        # The user's cache folder is ours.
         return measure(stepscope("diagnose", str(path), "--format", "json", *options), env={"XDG_CACHE_HOME": str(cached)})
 
     def diagnose_cold() -> Measurement:

@@ -53,6 +53,14 @@ def check_golden(request: pytest.FixtureRequest) -> Golden:
     return check
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The tests leave the user's caches alone, and are not helped by them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 _measured: OrderedDict[tuple[Any, ...], jobs.Job] = OrderedDict()
 
 

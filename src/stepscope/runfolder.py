@@ -32,6 +32,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from stepscope.json_text import json_text
+
 SCHEMA = "stepscope.run/1"
 RUN_FILE = "run.json"
 RANK_FILE = "rank.json"
@@ -82,6 +84,7 @@ STATES = ("timed", "first", "profiled", "after")
 or wrote its file in this step."""
 PACE_COLUMNS = ("first_step", "num_steps", "from_ns", "to_ns", "min_ns", "max_ns", "wait_ns")
 NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
+"""A loss or norm that is not finite is told as text: nan, inf or -inf."""
 
 
 MOST_STOCK_STEPS = 400
@@ -121,7 +124,7 @@ def _told(run: Path, name: str) -> dict[str, Any]:
 def write_json(path: Path, value: object) -> None:
     """Whole or not at all: a reader never meets half a file."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    part.write_text(json_text(value, indent=1) + "\n", encoding="utf-8")
     part.replace(path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from stepscope.capture.equal import add_digest
 from stepscope.capture.guard import Guard
 from stepscope.capture.losses import remember_unscaled
 from stepscope.capture.numerics import Numerics, digest, total_norm
+from stepscope.experiments.trial_record import _numerics
 from stepscope.runfolder import NUMERICS_FILE
 
 
@@ -111,6 +113,35 @@ def test_a_scaled_loss_is_told_unscaled(numerics: Numerics, tmp_path: Path) -> N
     row = json.loads((tmp_path / NUMERICS_FILE).read_text(encoding="utf-8"))
     assert row[1] == 2.0
     assert row[2] == pytest.approx(2**0.5)
+
+
+def test_a_loss_that_is_no_number_is_told_and_is_still_json(numerics: Numerics, tmp_path: Path) -> None:
+    """Training that diverged is what the check of numerics is there to find: null would be "no loss was seen"."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    numerics.began(tmp_path)
+    for step, scale in enumerate((math.nan, math.inf, -math.inf)):
+        weight.data.fill_(1.0)
+        torch.autograd.backward(scale * weight.sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        numerics.stepped(step)
+    numerics.ended()
+    text = (tmp_path / NUMERICS_FILE).read_text(encoding="utf-8")
+    written = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert [row[1] for row in written] == ["nan", "inf", "-inf"]
+    read = _numerics(tmp_path / NUMERICS_FILE)
+    assert [str(row.loss) for row in read] == ["nan", "inf", "-inf"]
+
+
+def test_rows_of_numerics_that_are_none_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / NUMERICS_FILE
+    lines = ['["x", 1.0, 1.0, null, null]', '[1, {}, "much", 7, true]', "[2, NaN, 1e999, null, -1]", "[3,", "7", "[" * 9999]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    first, second = _numerics(path)
+    assert (first.loss, first.grad_norm, first.parameters) == (None, None, None)
+    assert math.isnan(second.loss or 0.0)
+    assert second.grad_norm == math.inf
 
 
 def test_compiled_code_is_told_to_draw_as_uncompiled_code_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,13 +73,37 @@ def test_csv_and_parquet_hold_the_same(tmp_path: Path, capsys: pytest.CaptureFix
 def test_hostile_names_survive_files_and_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, sql = hostile_trace(tmp_path), "select name from kernels order by start_ns"
     text = asked(capsys, path, sql, "--to", "csv")
-    assert [row[0] for row in csv.reader(io.StringIO(text, newline=""))] == ["name", *HOSTILE]
+    guarded = ["'=1+1" if name == "=1+1" else name for name in HOSTILE]
+    assert [row[0] for row in csv.reader(io.StringIO(text, newline=""))] == ["name", *guarded]
     assert [row[0] for row in json.loads(asked(capsys, path, sql, "--format", "json"))["rows"]] == HOSTILE
     asked(capsys, path, sql, "-o", str(tmp_path / "b.parquet"))
     assert parquet.read_table(tmp_path / "b.parquet").column("name").to_pylist() == HOSTILE
     shown = asked(capsys, path, sql)
     assert "\x1b" not in shown
     assert len(shown.splitlines()) == len(HOSTILE) + 3, "a name is one line, whatever it holds"
+
+
+FORMULAS = ["=cmd()", "+1", "-1", "@sum", "\t=1", "\r=1", "\uff1d1", "a=1", " =1", "'=1", "", "-"]
+
+
+def test_csv_holds_no_formula(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ", ".join("'" + text.replace("'", "''") + "'" for text in FORMULAS)
+    sql = "select unnest([" + texts + ']) as "=head", -1.5 as number'
+    head, *rows = csv.reader(io.StringIO(asked(capsys, str(DEMO), sql, "--to", "csv"), newline=""))
+    assert head == ["'=head", "number"]
+    for text, (word, number) in zip(FORMULAS, rows, strict=True):
+        is_formula = text[:1] in ("=", "+", "-", "@", "\t", "\r", "\uff1d") and text != ""
+        assert word == ("'" + text if is_formula else text)
+        assert number == "-1.5"  # a number is none
+
+
+def test_csv_on_a_terminal_is_harmless(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = asked(capsys, hostile_trace(tmp_path), "select name from kernels order by start_ns", "--to", "csv")
+    assert "?[31mred" in shown
+    assert "\x1b" not in shown
 
 
 @pytest.mark.parametrize(

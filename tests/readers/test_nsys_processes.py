@@ -89,10 +89,10 @@ def test_each_part_has_its_own_events_devices_and_cache(tmp_path: Path, monkeypa
             assert {thread.pid for thread in trace.threads} == {str(rank), str(PID + 10 * rank)}
             assert [device.index for device in trace.meta.devices] == [rank]
             assert (trace.meta.path, trace.meta.rank) == (source.label, None)
-    assert len({path for source in found.sources for path in list(cache._places(source))}) == 4
+    assert len({cache._place(source) for source in found.sources}) == 2
     assert all(cache.load(source) is not None for source in found.sources)
     assert cache.load(replace(found.sources[0], part=None)) is None
-    assert len(list(tmp_path.glob("report.sqlite.*.stepscope-cache"))) == 2
+    assert not list(tmp_path.glob("*.stepscope-cache"))
 
 
 def test_a_helper_with_little_work_is_no_rank(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from stepscope.errors import FormatError, InputError
 from stepscope.readers import sniff
-from stepscope.readers.cache import SUFFIX
+from stepscope.readers.cache import FOLDER_VARIABLE
 from stepscope.readers.sniff import read_trace
 from tests.builders import same, source, tar_bytes, trace_text, write
 
@@ -69,7 +69,8 @@ def test_nothing_is_an_input_error(tmp_path: Path) -> None:
 
 def test_only_a_large_trace_is_cached_and_only_when_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.json", trace_text())
-    kept = tmp_path / ("a.json" + SUFFIX)
+    kept = tmp_path / "kept"
+    monkeypatch.setenv(FOLDER_VARIABLE, str(kept))
     read_trace(source(path))
     assert not kept.exists()
     monkeypatch.setattr(sniff, "MIN_CACHED_BYTES", 100)

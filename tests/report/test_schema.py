@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def faults(value: Any) -> list[str]:
 
 
 def diagnosed(*paths: Path, step_ms: float | None = None) -> dict[str, Any]:
-    found = diagnose_paths([str(path) for path in paths], step_ms=step_ms, use_cache=False, jobs=1)
+    found = diagnose_paths([str(path) for path in paths], step_ms=step_ms, use_cache=False, jobs=1, every=True)
+    found.self_check()
     value: dict[str, Any] = json.loads(to_json(found))
     return value
 
@@ -60,7 +62,9 @@ def test_the_demo_keeps_the_schema(demo: dict[str, Any]) -> None:
 # Names of a stranger's making break the pattern of codes, which are our own; a half character is no JSON.
 @pytest.mark.parametrize("name", sorted(set(SCENARIOS) - {"evil_names"}))
 def test_every_scenario_keeps_the_schema(name: str) -> None:
-    assert faults(json.loads(to_json(SCENARIOS[name]()))) == []
+    made = SCENARIOS[name]()
+    made.self_check()
+    assert faults(json.loads(to_json(made))) == []
 
 
 @needs_shared
@@ -86,6 +90,57 @@ def test_a_run_without_traces_keeps_the_schema(tmp_path: Path) -> None:
     assert found["run"]["ranks"][0]["steps"]["num"] > 0
     assert found["step"]["source"] == "measured"
     assert faults(found) == []
+
+
+WIDE = {"cpu_user_cores": 1e308, "cpu_sys_cores": 1e308, "children_cores": 1e308}
+NOT_MEASURED = {
+    "Infinity": {"cpu_user_cores": math.inf},
+    "-Infinity": {"cpu_user_cores": -math.inf},
+    "NaN": {"cpu_user_cores": math.nan, "busiest_child_cores": math.nan},
+    "a sum beyond doubles": WIDE,
+    "a device busier than it can be": {
+        "cpu_user_cores": math.nan,
+        "devices": [{"gpu_util_percent": 1e300, "gpu_power_w": math.inf}],
+    },
+}
+
+
+@pytest.mark.parametrize("told", NOT_MEASURED.values(), ids=NOT_MEASURED)
+def test_what_is_not_finite_was_not_measured(told: dict[str, Any], tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    rank = write_rank(run, 0)
+    add_steps(rank, [row(step) for step in range(1, 60)])
+    lines = [json.dumps({"at_ns": at, "step": at, **told}) for at in range(5)]
+    (rank / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    found = diagnosed(run)
+    assert found["run"]["ranks"][0]["cores_used"] is None
+    assert faults(found) == []
+
+
+def test_a_number_that_is_not_finite_is_null_and_noted() -> None:
+    made = SCENARIOS["data_bound"]()
+    step = replace(made.step, ms=math.inf, profiled_ms=math.nan)
+    told = json.loads(to_json(replace(made, step=step)), parse_constant=pytest.fail)
+    assert told["step"]["ms"] is told["step"]["profiled_ms"] is None
+    assert told["notes"][-1].endswith("step.ms, step.profiled_ms")
+    assert faults(told) == []
+
+
+def test_a_wait_longer_than_its_step_is_no_part_of_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    add_steps(write_rank(run, 0), [row(step, wait_ns=10**9 if step % 9 == 0 else 1000) for step in range(1, 100)])
+    found = diagnosed(run)
+    assert faults(found) == []
+    assert found["verdict"]["shares"]["data"] < 0.01
+
+
+def test_waits_that_do_not_fit_into_the_steps_are_told_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    add_steps(write_rank(run, 0), [row(step, wait_ns=10**9) for step in range(1, 100)])
+    found = diagnosed(run)
+    assert faults(found) == []
+    assert found["verdict"]["shares"] == {}
+    assert "do not fit into the steps" in found["verdict"]["summary"]
 
 
 def test_an_empty_trace_keeps_the_schema(tmp_path: Path) -> None:
@@ -151,7 +206,9 @@ MUTATIONS = {
     "fractions of a nanosecond": (_set(1.5, "ranks", 0, "device_ns", "busy"), "$.ranks[0].device_ns.busy"),
     "no mfu, not even null": (_drop("ranks", 0, "mfu"), "$.ranks[0]"),
     "a code with a space": (_set("serial loader", "findings", 0, "code"), "$.findings[0].code"),
-    "a gain of nothing": (_set(0, "findings", 0, "predicted_speedup"), "$.findings[0].predicted_speedup"),
+    "a share below nothing": (_set(-0.1, "verdict", "shares", "data"), "$.verdict.shares.data"),
+    "a mend that slows": (_set(0.99, "findings", 0, "predicted_speedup"), "$.findings[0].predicted_speedup"),
+    "a mend that may slow": (_set(0.99, "findings", 0, "predicted_low"), "$.findings[0].predicted_low"),
     "a gain not known": (_set(None, "findings", 0, "predicted_low"), "$.findings[0].predicted_low"),
     "evidence as one text": (_set("much", "findings", 0, "evidence"), "$.findings[0].evidence"),
     "a place without its share": (_set([{"line": None, "module": "A"}], "findings", 0, "places"), "$.findings[0].places[0]"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stepscope.core.diagnosis import Finding, Place
 from stepscope.rules import checkpoint_stall, device_sync, serial_loader
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Proposal, finding_of
+from stepscope.rules.proposal import Proposal, finding_of, predicted
 from stepscope.rules.rulebook import judge
 from tests.rules.recorded import SERIAL
 from tests.rules.recorder import Recorder
@@ -112,3 +114,15 @@ def test_saving_is_told_how_seldom_to_save() -> None:
     finding = found(case, checkpoint_stall.propose(case))
     assert "every 600 steps" in finding.action
     assert finding.action.endswith("Most of it at train.py:77 in save_checkpoint")
+
+
+speedups = st.floats(0.0, 1e9)
+
+
+@given(speedups, st.lists(speedups, max_size=4), st.floats(0.0, 1e18))
+def test_no_finding_promises_a_slower_step(likely: float, others: list[float], pitch_ns: float) -> None:
+    words = Proposal(code="x", bound="host", summary="", action="", evidence=(), change=lambda graph: graph)
+    finding = predicted(words, (0,), pitch_ns, likely, others)
+    finding.self_check()
+    assert finding.predicted_speedup == max(1.0, likely)
+    assert finding.predicted_high == max(1.0, likely, *others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -85,8 +86,8 @@ def _loader(told: Mapping[str, Any]) -> LoaderKnobs | None:
 def _cores(machine: Mapping[str, Any]) -> float | None:
     """What the process may use: its affinity or its container's quota, whichever is less."""
     told = [_number(machine.get(name)) for name in ("cpu_affinity", "cpu_quota")]
-    least = [value for value in told if value is not None]
-    return min(least) if least else _number(machine.get("cpu_count"))
+    least = [value for value in told if value is not None and math.isfinite(value)]
+    return min(least) if least else _median([_number(machine.get("cpu_count"))])
 
 
 def _device(samples: Sequence[Mapping[str, Any]]) -> DeviceSample | None:
@@ -102,7 +103,7 @@ def _device(samples: Sequence[Mapping[str, Any]]) -> DeviceSample | None:
 
     busy = middle("gpu_util_percent")
     return DeviceSample(
-        busy_share=None if busy is None else busy / 100,
+        busy_share=None if busy is None or not 0 <= busy <= 100 else busy / 100,
         sm_clock_mhz=middle("sm_clock_mhz"),
         max_sm_clock_mhz=middle("max_sm_clock_mhz"),
         power_w=middle("gpu_power_w"),
@@ -127,8 +128,13 @@ def _sum(one: Mapping[str, Any], *names: str) -> float | None:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return statistics.median(told) if told else None
+    """Of what was measured: a number that is not finite, or a sum of such, was not."""
+    told = [value for value in values if value is not None and math.isfinite(value)]
+    return _measured(statistics.median(told)) if told else None
+
+
+def _measured(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _dict(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -148,7 +154,7 @@ def _first(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _plain(told: Mapping[str, Any]) -> dict[str, float | bool | str | None] | None:
     kept = {k: v for k, v in told.items() if v is None or isinstance(v, bool | int | float | str)}
-    return kept or None
+    return {k: _measured(v) if isinstance(v, float) else v for k, v in kept.items()} or None
 
 
 def _number(value: Any) -> float | None:

@@ -40,6 +40,7 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
     whole = len(measured) == len(usual) or len(measured) >= max(LEAST, min(len(usual) // 2, ENOUGH_MARKED))
     lengths = measured if whole else [_value(row, "dur_ns") for row in usual]
     mean, error = _trimmed(lengths)
+    middle = _middle_rows(usual, "device_ns" if whole else "dur_ns")
     return UnprofiledSteps(
         num=len(usual),
         num_left_out=len(timed) - len(usual_rows(timed)),
@@ -49,9 +50,9 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
         median_ns=round(statistics.median(lengths)),
         slowest_ns=max(lengths),
         on_device=whole,
-        wait_ns=_mean(usual, "wait_ns"),
-        backward_ns=_mean(usual, "backward_ns"),
-        optimizer_ns=_mean(usual, "optimizer_ns"),
+        wait_ns=_mean_part(middle, "wait_ns"),
+        backward_ns=_mean_part(middle, "backward_ns"),
+        optimizer_ns=_mean_part(middle, "optimizer_ns"),
         num_batches=statistics.fmean(_value(row, "num_batches") for row in usual),
         num_backwards=statistics.fmean(_value(row, "num_backwards") for row in usual),
         host_ns=_host_ns(rows, statistics.median(lengths)) if whole else None,
@@ -101,8 +102,18 @@ def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:
     return statistics.fmean(kept), spread / ((1 - 2 * TRIMMED) * math.sqrt(len(ordered)))
 
 
-def _mean(rows: Sequence[Row], name: str) -> int:
-    return round(statistics.fmean(_value(row, name) for row in rows))
+def _middle_rows(rows: Sequence[Row], name: str) -> list[Row]:
+    """The rows whose lengths the mean is of: a part of the step is a part of the same steps, or it may come out longer."""
+    ordered = sorted((row for row in rows if row[name] is not None), key=lambda row: _value(row, name))
+    cut = int(TRIMMED * len(ordered))
+    return ordered[cut : len(ordered) - cut]
+
+
+def _mean_part(rows: Sequence[Row], name: str) -> int | None:
+    """Of what the host spent on it in a step. A row in which that is longer than the step itself is damaged, or it was spent in
+    a thread beside; where most are so, it is no part of the step and None."""
+    inside = [_value(row, name) for row in rows if _value(row, name) <= _value(row, "dur_ns")]
+    return round(statistics.fmean(inside)) if inside and 2 * len(inside) >= len(rows) else None
 
 
 def _value(row: Row, name: str) -> int:

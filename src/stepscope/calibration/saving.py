@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from stepscope.core.calibrated import Calibrated
 from stepscope.errors import UsageError
+from stepscope.json_text import json_text
 
 
 def save(found: Calibrated, path: Path) -> None:
@@ -34,12 +34,12 @@ def save(found: Calibrated, path: Path) -> None:
 
 def _text(value: object, depth: int) -> str:
     if depth < 2 and isinstance(value, dict) and value:
-        inner = (f"{' ' * (depth + 1)}{json.dumps(key)}: {_text(part, depth + 1)}" for key, part in value.items())
+        inner = (f"{' ' * (depth + 1)}{json_text(key)}: {_text(part, depth + 1)}" for key, part in value.items())
         return "{\n" + ",\n".join(inner) + "\n" + " " * depth + "}"
     if depth < 2 and isinstance(value, list | tuple) and value:
         inner = (f"{' ' * (depth + 1)}{_text(part, depth + 2)}" for part in value)
         return "[\n" + ",\n".join(inner) + "\n" + " " * depth + "]"
-    return json.dumps(value, allow_nan=False)
+    return json_text(value)
 
 
 def _umask() -> int:

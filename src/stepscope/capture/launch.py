@@ -114,7 +114,7 @@ def launch(
         try:
             write_json(run / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": code})
         except OSError as problem:
-            say(f"{run / RUN_FILE} could not be written: {problem.strerror}")
+            say(f"{str(run / RUN_FILE)!r} could not be written: {problem.strerror}")
     return code
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import json
 import math
 import sys
 import weakref
@@ -23,6 +22,7 @@ from stepscope.capture.patches import compiling_asker, replace
 from stepscope.capture.peek import attempt
 from stepscope.capture.rank_notes import rank_numbers
 from stepscope.capture.window import backward_asker
+from stepscope.json_text import json_text
 from stepscope.runfolder import NUMERICS_FILE
 
 EVERY = 10
@@ -106,12 +106,12 @@ class Numerics:
             is_last = is_digest and step == last
             row = (
                 step,
-                _mean([float(loss) for loss in losses]),
-                math.sqrt(sum(float(norm) ** 2 for norm in norms)) if norms else None,
+                _told(_mean([float(loss) for loss in losses])),
+                _told(_norm([float(norm) for norm in norms])),
                 attempt(digest, self._torch, params) if is_last and params else None,
-                attempt(lambda: float(total_norm(self._torch, params))) if is_last and params else None,
+                _told(attempt(lambda: float(total_norm(self._torch, params)))) if is_last and params else None,
             )
-            lines.append(json.dumps(row))
+            lines.append(json_text(row))
         self._waiting = []
         with (self._folder / NUMERICS_FILE).open("a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
@@ -175,3 +175,12 @@ def _local(tensor: Any) -> Any:
 
 def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+def _norm(values: list[float]) -> float | None:
+    return math.hypot(*values) if values else None
+
+
+def _told(value: float | None) -> float | str | None:
+    """A loss that is no number was computed all the same: JSON has no word for it, so it is told as text."""
+    return value if value is None or math.isfinite(value) else str(value)

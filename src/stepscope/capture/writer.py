@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.rank_notes import live_notes, process_notes
 from stepscope.capture.samples import Sampler
+from stepscope.json_text import json_text
 from stepscope.runfolder import (
     CONTROL_FILE,
     EVENTS_FILE,
@@ -61,8 +62,8 @@ class Writer:
     def start(self) -> None:
         self._notes = process_notes()
         write_json(self.folder / RANK_FILE, self._notes)
-        self._append(STEPS_FILE, json.dumps({"columns": STEP_COLUMNS}))
-        self._append(PACE_FILE, json.dumps({"columns": PACE_COLUMNS}))
+        self._append(STEPS_FILE, json_text({"columns": STEP_COLUMNS}))
+        self._append(PACE_FILE, json_text({"columns": PACE_COLUMNS}))
         self._thread.start()
 
     def event(self, kind: str, at_ns: int, **told: Any) -> None:
@@ -76,7 +77,7 @@ class Writer:
         with self._lock:
             self._drain(every=False)
             for row in self._recent:
-                self._append(STEPS_FILE, json.dumps(row))
+                self._append(STEPS_FILE, json_text(row))
             self._recent.clear()
 
     def look(self) -> None:
@@ -118,7 +119,7 @@ class Writer:
         self._num_samples += 1
         if self._sampler is not None and (self._num_samples <= THIN_AFTER or self._num_samples % 10 == 0):
             sample = self._sampler.take()
-            self._append(SAMPLES_FILE, json.dumps({"at_ns": time.perf_counter_ns(), "step": self._session.step, **sample}))
+            self._append(SAMPLES_FILE, json_text({"at_ns": time.perf_counter_ns(), "step": self._session.step, **sample}))
 
     def _obey(self) -> None:
         """What RUN/control.json asks for since we last looked."""
@@ -146,7 +147,7 @@ class Writer:
         self._num_rows += keep
         if keep:
             self._append(STEPS_FILE, row_lines(rows[:keep]))
-        told = [json.dumps(self._events.popleft()) for _ in range(len(self._events))]
+        told = [json_text(self._events.popleft()) for _ in range(len(self._events))]
         if told and self._num_events <= MOST_EVENTS:
             self._append(EVENTS_FILE, "\n".join(told))
 
@@ -165,7 +166,7 @@ class Writer:
 
     def _end_stretch(self) -> None:
         if self._stretch is not None:
-            self._append(PACE_FILE, json.dumps(self._stretch))
+            self._append(PACE_FILE, json_text(self._stretch))
             self._stretch = None
 
     def _append(self, name: str, lines: str) -> None:
@@ -175,4 +176,4 @@ class Writer:
 
 def row_lines(rows: list[Row]) -> str:
     """A line for each row. All are encoded at once, which takes a fifth of the time; rows are numbers, so brackets are theirs."""
-    return json.dumps(rows, separators=(",", ":"))[1:-1].replace("],[", "]\n[")
+    return json_text(rows, separators=(",", ":"))[1:-1].replace("],[", "]\n[")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.stderr import say
+from stepscope.cli.printing import say
+from stepscope.json_text import json_text
 from stepscope.runfolder import ALERTS_FILE
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Sinks:
         self._num_kept += 1
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(plain(alert)) + "\n")
+                file.write(json_text(plain(alert)) + "\n")
         except OSError as problem:
             self._num_kept = MOST_KEPT
             say(f"alerts cannot be kept in {self._path}: {problem.strerror}")

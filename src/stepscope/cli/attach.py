@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from stepscope.cli.printing import print_report
+
 if TYPE_CHECKING:
     from stepscope.core.stacks import Comparison, Frame, Stood
     from stepscope.readers.proc import Process
@@ -108,7 +110,6 @@ def look(chosen: Sequence[Process], dumped: Callable[[int], tuple[Frame, ...]], 
 
 
 def _print(comparison: Comparison) -> None:
-    from stepscope.cli.printing import print_report
     from stepscope.report.stacks_view import render_stacks, show_stacks
 
     print_report(lambda console: show_stacks(comparison, console), lambda: render_stacks(comparison))

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.printing import note, put
+
 if TYPE_CHECKING:
     from stepscope.calibration.device import Device
     from stepscope.calibration.extent import Extent
@@ -155,7 +157,7 @@ def _from_nccl_tests(arguments: argparse.Namespace) -> Calibrated:
     links = replace(links, collectives=points, collective_fits=fit_collectives(points), notes=notes)
     if not arguments.out.exists():
         return links
-    print(f"{arguments.out} keeps what it holds of the device; its collectives are the tests' now.", file=sys.stderr)
+    note(f"{arguments.out} keeps what it holds of the device; its collectives are the tests' now.")
     return joined(read_hardware(arguments.out), links)
 
 
@@ -168,20 +170,17 @@ def _finish(found: Calibrated, arguments: argparse.Namespace) -> int:
     save(found, arguments.out)
     if QUIET in os.environ:
         return 0
-    text = summary(found)
-    encoding = (sys.stdout.encoding or "ascii").lower()
-    print(text if "utf" in encoding else text.encode("ascii", "replace").decode())
-    print(f"Written to {arguments.out}")
+    put(f"{summary(found)}\nWritten to {arguments.out}\n")
     if arguments.plot is not None:
         from stepscope.calibration.picture import draw
 
         draw(found, arguments.plot)
-        print(f"Drawn in {arguments.plot}")
+        put(f"Drawn in {arguments.plot}\n")
     return 0
 
 
 def _told(what: str) -> None:
-    print(f"measuring {what} ...", file=sys.stderr, flush=True)
+    note(f"measuring {what} ...")
 
 
 def _hush(what: str) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli.diagnose import add_hardware, diagnose_paths, measure_paths, num_processes, step_time
+from stepscope.cli.printing import note, print_report, put, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.report.gate import gate_lines
 
     for line in gate_lines(gate):
-        print(f"stepscope: {line}", file=sys.stderr)
+        say(line)
     return gating.FAILED if not gate.is_passed else 0 if is_compared else NOT_COMPARED
 
 
@@ -94,7 +95,7 @@ def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
 
     lacking = [(letter(place), one) for place, one in enumerate(comparisons, start=1) if one.speedup.value is None]
     for name, one in lacking:
-        print(f"stepscope: nothing to compare between the steps of A and {name}: {one.speedup.why}", file=sys.stderr)
+        say(f"nothing to compare between the steps of A and {name}: {one.speedup.why}")
     return not lacking
 
 
@@ -225,20 +226,18 @@ def _with_speedup(told: Quantities, comparison: Comparison) -> Quantities:
 def _give(comparisons: Sequence[Comparison], arguments: argparse.Namespace, gate: Gate | None) -> None:
     """The report, to the file or to standard output."""
     if arguments.format == "text" and arguments.out is None:
-        from stepscope.cli.printing import print_report
         from stepscope.report.comparison_view import render_comparisons, show_comparisons
 
         print_report(lambda console: show_comparisons(comparisons, console), lambda: render_comparisons(comparisons))
         return
     text = _text(comparisons, arguments.format, gate)
     if arguments.out is None:
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(text.encode(encoding, "xmlcharrefreplace").decode(encoding))
+        put(text, errors="xmlcharrefreplace")
         return
     from stepscope.cli.report import write
 
     write(text, arguments.out)
-    print(arguments.out, file=sys.stderr)
+    note(arguments.out)
 
 
 def _text(comparisons: Sequence[Comparison], style: str, gate: Gate | None) -> str:

@@ -10,7 +10,6 @@ With --scaling each PATH is a run of one training job at another width, and the 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
+from stepscope.cli.printing import print_report, put, say
+from stepscope.json_text import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,7 +117,7 @@ def _tell_gate(gate: Gate) -> int:
 
     sys.stdout.flush()
     for line in gate_lines(gate):
-        print(f"stepscope: {line}", file=sys.stderr)
+        say(line)
     return 0 if gate.is_passed else gating.FAILED
 
 
@@ -257,15 +258,13 @@ def _logs_alone(logs: Sequence[Source]) -> str:
 def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) -> None:
     """The report on standard output; JSON and Markdown have the gate's answer in them."""
     if style == "json":
-        sys.stdout.write(_json(diagnosis, gate) + "\n")
+        put(_json(diagnosis, gate) + "\n")
         return
     if style == "markdown":
         from stepscope.report.markdown import to_markdown
 
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(to_markdown(diagnosis, gate).encode(encoding, "xmlcharrefreplace").decode(encoding))
+        put(to_markdown(diagnosis, gate), errors="xmlcharrefreplace")
         return
-    from stepscope.cli.printing import print_report
     from stepscope.report.terminal import render, show
 
     print_report(lambda console: show(diagnosis, console), lambda: render(diagnosis, color=False))
@@ -277,7 +276,7 @@ def _json(diagnosis: Diagnosis, gate: Gate | None) -> str:
 
     if gate is None:
         return to_json(diagnosis)
-    return json.dumps(contract(diagnosis) | {"gate": gate_contract(gate)}, indent=2)
+    return json_text(contract(diagnosis) | {"gate": gate_contract(gate)}, indent=2)
 
 
 @contextmanager

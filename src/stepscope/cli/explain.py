@@ -6,7 +6,8 @@ CODE is a finding's code, such as serial-loader; --list names them all.
 from __future__ import annotations
 
 import argparse
-import sys
+
+from stepscope.cli.printing import put
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list or arguments.code is None:
         if arguments.code is not None:
             raise UsageError("give a code or --list, not both")
-        sys.stdout.write("\n".join(f"{code:26} {line}" for code, line in first_lines()) + "\n")
+        put("\n".join(f"{code:26} {line}" for code, line in first_lines()) + "\n")
         return 0
-    sys.stdout.write(explain(arguments.code) + "\n")
+    put(explain(arguments.code) + "\n")
     return 0

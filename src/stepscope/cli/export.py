@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from stepscope.cli.diagnose import diagnose_paths, num_processes, step_time
+from stepscope.cli.printing import put
 
 if TYPE_CHECKING:
     from stepscope.analyses.survey import Survey
@@ -63,10 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         job = _read(found, diagnosis, use_cache=use_cache)
         with _open(target, job.aligned.origin_wall_ns) as writer:
             words = _draw(job, diagnosis, writer)
-    print(f"{target}: {words[0]}, {target.stat().st_size / 1e6:.1f} MB")
+    put(f"{target}: {words[0]}, {target.stat().st_size / 1e6:.1f} MB\n")
     for note in words[1:]:
-        print(f"note: {note}")
-    print("open it at https://ui.perfetto.dev (it stays on your machine)")
+        put(f"note: {note}\n")
+    put("open it at https://ui.perfetto.dev (it stays on your machine)\n")
     return 0
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 import time
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware
+from stepscope.cli.printing import print_report, put, say
 from stepscope.cli.verify import RUNS, UNPROVEN_CODE, add_measuring, exit_code
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.experiments.signals import ended_as_by_hand
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         plan = mended(masked_words(command), propose(found.findings, _local_ranks(found), policy), found.step.ms)
         _print(plan, arguments.format)
         return 0 if any(one.knobs and one.outcome == "not tried" for one in plan.attempts) else 1
-    _say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
+    say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
     with ended_as_by_hand():
         result = _Loop(arguments, command, found, policy, budget).mended()
     _print(result, arguments.format)
@@ -134,7 +134,7 @@ class _Loop:
         from stepscope.report.fix_json import mended_json
 
         attempts, kept, whole, left, is_interrupted = mend(
-            self._look, self._prove, num_ranks=_local_ranks(self._found), policy=self._policy, told=_say, room=self._room
+            self._look, self._prove, num_ranks=_local_ranks(self._found), policy=self._policy, told=say, room=self._room
         )
         if is_interrupted:
             self._notes.append("it was interrupted: what had been proven by then is told")
@@ -157,7 +157,7 @@ class _Loop:
             try:
                 (self._folder / RESULT_FILE).write_text(mended_json(result) + "\n", encoding="utf-8")
             except OSError as problem:
-                _say(f"{self._folder / RESULT_FILE} could not be written: {problem.strerror}")
+                say(f"{self._folder / RESULT_FILE} could not be written: {problem.strerror}")
         return result
 
     def _next(self, name: str) -> Path:
@@ -193,7 +193,7 @@ class _Loop:
 
         folder, left = self._next("look"), self._budget.left_s
         timeout = self._arguments.timeout
-        _say("recording what is left")
+        say("recording what is left")
         try:
             trial = run_trial(
                 self._command,
@@ -258,17 +258,12 @@ def _print(result: Mended, style: str) -> None:
     if style == "json":
         from stepscope.report.fix_json import mended_json
 
-        sys.stdout.write(mended_json(result) + "\n")
+        put(mended_json(result) + "\n")
     elif style == "markdown":
         from stepscope.report.fix_markdown import mended_markdown
 
-        sys.stdout.write(mended_markdown(result))
+        put(mended_markdown(result))
     else:
-        from stepscope.cli.printing import print_report
         from stepscope.report.fix_view import render_mended, show_mended
 
         print_report(lambda console: show_mended(result, console), lambda: render_mended(result))
-
-
-def _say(words: str) -> None:
-    print(f"stepscope: {words}", file=sys.stderr, flush=True)

@@ -6,8 +6,9 @@ FILE, where one is given, is looked at: what it is, what it would tell, or what 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+
+from stepscope.cli.printing import put
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.files:
         return _look(arguments.files)
     write = {"text": formats_text, "json": formats_json, "markdown": formats_markdown}[arguments.format]
-    sys.stdout.write(write() + "\n")
+    put(write() + "\n")
     return 0
 
 
@@ -42,5 +43,5 @@ def _look(files: list[Path]) -> int:
                 lines = source_words(found)
         except StepscopeError as problem:
             lines, code = [str(problem)], 1
-        sys.stdout.write("\n".join(lines) + "\n")
+        put("\n".join(lines) + "\n")
     return code

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.cli.printing import print_report
+
 if TYPE_CHECKING:
     from stepscope.analyses.health import Outcome
     from stepscope.cli.owned_job import OwnedJob
@@ -138,7 +140,6 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 
 def _print(answer: Health) -> None:
-    from stepscope.cli.printing import print_report
     from stepscope.report.health_view import render_health, show_health
 
     print_report(lambda console: show_health(answer, console), lambda: render_health(answer))

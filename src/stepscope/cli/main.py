@@ -27,6 +27,7 @@ from stepscope.cli import (
     verify,
     watch,
 )
+from stepscope.cli.printing import Parser, say
 from stepscope.errors import StepscopeError
 
 COMMANDS = (
@@ -59,27 +60,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except StepscopeError as problem:
-        print(f"stepscope: {problem}", file=sys.stderr)
+        say(problem)
         return problem.exit_code
     except MemoryError:
-        print("stepscope: out of memory; give fewer files at a time, or --jobs 1", file=sys.stderr)
+        say("out of memory; give fewer files at a time, or --jobs 1")
         return StepscopeError.exit_code
     except KeyboardInterrupt:
-        print("stepscope: interrupted", file=sys.stderr)
+        say("interrupted")
         return 130
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nothing to say. What is still buffered must not be tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as problem:
-        print(f"stepscope: cannot write the report: {problem.strerror or problem}", file=sys.stderr)
+        say(f"cannot write the report: {problem.strerror or problem}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return StepscopeError.exit_code
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line, whole."""
-    parser = argparse.ArgumentParser(prog="stepscope", description=__doc__)
+    parser = Parser(prog="stepscope", description=__doc__)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in COMMANDS:

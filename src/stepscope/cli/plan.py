@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli import printing
+
 if TYPE_CHECKING:
     from stepscope.report.plan_account import Plan
     from stepscope.report.plan_beside import PlanBeside
@@ -131,30 +133,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(plan: Plan, beside: PlanBeside | None, out: Path | None) -> None:
-    from stepscope.cli.printing import print_report
     from stepscope.report.plan_text import render_plan, show_plan
 
     if out is not None:
         put(render_plan(plan, beside), out)
         return
-    print_report(lambda console: show_plan(plan, console, beside), lambda: render_plan(plan, beside))
+    printing.print_report(lambda console: show_plan(plan, console, beside), lambda: render_plan(plan, beside))
 
 
 def put(text: str, out: Path | None) -> None:
     if out is None:
-        sys.stdout.write(text)
+        printing.put(text)
         return
     from stepscope.cli.report import write
 
     write(text, out)
-    print(out, file=sys.stderr)
+    printing.note(out)
 
 
 def _run_rows(arguments: argparse.Namespace) -> int:
     """A line for each row, in the file's order. What was measured is taken out before anything looks at a row."""
-    import json
-
     from stepscope.errors import UsageError
+    from stepscope.json_text import json_text
     from stepscope.planner.rows import predict, read_rows
 
     if arguments.format != "json":
@@ -165,13 +165,13 @@ def _run_rows(arguments: argparse.Namespace) -> int:
     is_told = sys.stderr.isatty()
     for number, row in enumerate(read_rows(arguments.rows), 1):
         row.pop("measured", None)
-        lines.append(json.dumps(predict(row)))
+        lines.append(json_text(predict(row)))
         if arguments.out is None:
-            sys.stdout.write(lines.pop() + "\n")
+            printing.put(lines.pop() + "\n")
         if is_told and number % 50 == 0:
-            print(f"\r{number} rows", end="", file=sys.stderr, flush=True)
+            printing.progress(f"{number} rows")
     if is_told:
-        print("\r\033[K", end="", file=sys.stderr)
+        printing.progress("")
     if arguments.out is not None:
         put("".join(f"{line}\n" for line in lines), arguments.out)
     return 0

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from stepscope.cli.printing import print_report
 from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ def run_from(arguments: argparse.Namespace) -> int:
         notes=(*made.notes, *notes, *job.notes),
     )
     from stepscope.cli.plan import put
-    from stepscope.cli.printing import print_report
 
     if arguments.format == "json":
         put(run_plan_json(plan) + "\n", arguments.out)

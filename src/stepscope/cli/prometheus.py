@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from stepscope.capture.stderr import say
+from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
     from stepscope.cli.metrics_server import Server

@@ -10,9 +10,12 @@ Without SQL a prompt opens on a terminal; elsewhere it is read from standard inp
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
+
+from stepscope.cli.printing import note, put
 
 if TYPE_CHECKING:
     from stepscope.notebook.run import Run
@@ -28,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace, folder of rank traces, run folder, or tar; then the SQL")
     parser.add_argument("--format", choices=("text", "json"), help="how to print it (default: text)")
     parser.add_argument(
-        "--to", choices=("csv", "parquet"), help="write the answer in this format (csv: to standard output without -o)"
+        "--to",
+        choices=("csv", "parquet"),
+        help="write the answer in this format (csv: to standard output without -o; a text that a spreadsheet would take for a"
+        " formula gets an apostrophe before it)",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="where to write it; its ending says the format where --to does not"
@@ -108,14 +114,26 @@ def _suffix(path: str) -> str:
 
 
 def _deliver(answer: Table, arguments: argparse.Namespace) -> None:
-    from stepscope.notebook.text import write_csv
-
     if arguments.output is None and arguments.to is None:
         _print(answer, arguments)
     elif arguments.output is None:
-        write_csv(answer.to_arrow(), sys.stdout)
+        _print_csv(answer)
     else:
         _write(answer, arguments.output, arguments.to or SUFFIXES[_suffix(arguments.output)])
+
+
+def _print_csv(answer: Table) -> None:
+    """On a terminal without what it would obey; into a pipe every text as it is, but for half characters."""
+    from stepscope.notebook.text import write_csv
+
+    if sys.stdout.isatty():
+        text = io.StringIO()
+        write_csv(answer.to_arrow(), text)
+        put(text.getvalue())
+        return
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    write_csv(answer.to_arrow(), sys.stdout)
 
 
 def _write(answer: Table, path: str, to: str) -> None:
@@ -125,13 +143,13 @@ def _write(answer: Table, path: str, to: str) -> None:
 
     try:
         if to == "csv":
-            with open(path, "w", encoding="utf-8", newline="") as file:
+            with open(path, "w", encoding="utf-8", errors="replace", newline="") as file:
                 write_csv(answer.to_arrow(), file)
         else:
             need("pyarrow.parquet", "sql", "parquet").write_table(answer.to_arrow(), path)
     except OSError as problem:
         raise UsageError(f"cannot write {path}: {problem.strerror or problem}") from problem
-    print(f"{path}: {len(answer)} rows", file=sys.stderr)
+    note(f"{path}: {len(answer)} rows")
 
 
 def _print(answer: Table, arguments: argparse.Namespace) -> None:
@@ -142,13 +160,11 @@ def _print(answer: Table, arguments: argparse.Namespace) -> None:
     rows = answer.to_arrow()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
     most = MOST_ROWS if arguments.rows is None else arguments.rows
-    text = to_json(rows) if arguments.format == "json" else to_text(rows, width, most)
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    put(to_json(rows) if arguments.format == "json" else to_text(rows, width, most))
 
 
 def _say_notes(opened: Run) -> None:
     from stepscope.report.names import clean
 
-    for note in opened.notes:
-        print(f"note: {clean(note)}", file=sys.stderr)
+    for words in opened.notes:
+        note(f"note: {clean(words)}")

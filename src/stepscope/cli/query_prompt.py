@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from stepscope.cli.printing import put, say
 
 if TYPE_CHECKING:
     from stepscope.notebook.run import Run
@@ -22,15 +23,15 @@ def converse(opened: Run, show: Callable[[Table], None], read: Callable[[str], s
     from stepscope.errors import StepscopeError
 
     _ease_typing()
-    print(GREETING)
+    put(f"{GREETING}\n")
     while (text := next_question(read)) is not None:
         try:
             if text:
                 show(ask(opened, text))
         except StepscopeError as problem:
-            print(f"stepscope: {problem}", file=sys.stderr)
+            say(problem)
         except KeyboardInterrupt:
-            print("stepscope: interrupted", file=sys.stderr)
+            say("interrupted")
     return 0
 
 
@@ -41,10 +42,10 @@ def next_question(read: Callable[[str], str]) -> str | None:
         try:
             line = read("stepscope> " if not lines else "      ...> ")
         except EOFError:
-            print()
+            put("\n")
             return None
         except KeyboardInterrupt:
-            print()
+            put("\n")
             lines = []
             continue
         word = line.strip()

@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.diagnose import add_hardware, diagnose_paths, hardware_file, num_processes, step_time
+from stepscope.cli.printing import note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         roofs = roofs or given_roofs(diagnosis) or calibrated_roofs(diagnosis, arguments.hardware)
         page = page_for(diagnosis, arguments.paths, use_cache=not arguments.no_cache, roofs=roofs)
     write(render_page(page), arguments.out)
-    print(f"{page['headline']}\n{arguments.out}", file=sys.stderr)
+    note(f"{page['headline']}\n{arguments.out}")
     return 0
 
 

@@ -15,9 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.stderr import drop, say
+from stepscope.capture.stderr import drop
 from stepscope.cli import watching
 from stepscope.cli.diagnose import add_hardware
+from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from stepscope.cli.printing import print_report, put
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,9 +56,8 @@ def print_scaling(scaling: Scaling, style: str) -> None:
     if style == "json":
         from stepscope.report.scaling_json import scaling_json
 
-        sys.stdout.write(scaling_json(scaling) + "\n")
+        put(scaling_json(scaling) + "\n")
         return
-    from stepscope.cli.printing import print_report
     from stepscope.report.scaling_view import render_scaling, show_scaling
 
     print_report(lambda console: show_scaling(scaling, console), lambda: render_scaling(scaling))

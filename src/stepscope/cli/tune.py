@@ -13,14 +13,15 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.printing import print_report, put, say
 from stepscope.errors import UsageError
 from stepscope.experiments.signals import ENDS_US, ended_as_by_hand
+from stepscope.json_text import json_text
 
 if TYPE_CHECKING:
     from stepscope.core.trials import Change, Setup, Trial
@@ -136,7 +137,7 @@ def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     policy = _policy(arguments, command, space)
     runner = Runner(command, folder, arguments)
     with ended_as_by_hand():
-        search = Search(space, runner.measure, policy, _say, notes=left_out, began=began)
+        search = Search(space, runner.measure, policy, say, notes=left_out, began=began)
         runner.left_s = search.left_s
         return _search(arguments, search, runner, codes)
 
@@ -152,7 +153,7 @@ def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
         raise UsageError("nothing to search: " + "; ".join(unable_words(found)))
     notes = [f"{name} was left out of the search, for it cannot take effect: {why}" for name, why in found.items()]
     for note in notes:
-        _say(note)
+        say(note)
     return Space(knobs=kept), notes
 
 
@@ -184,12 +185,11 @@ def _check_command(command: Sequence[str]) -> None:
 
 def _policy(arguments: argparse.Namespace, command: Sequence[str], space: Space) -> TunePolicy:
     import hashlib
-    import json
 
     from stepscope.experiments.tune import TunePolicy
 
     told = [list(command), [[knob.name, knob.words, knob.way.template] for knob in space.knobs], sorted(arguments.free)]
-    digest = hashlib.sha256(json.dumps([*told, arguments.effective_batch]).encode("utf-8", "replace")).hexdigest()[:16]
+    digest = hashlib.sha256(json_text([*told, arguments.effective_batch]).encode("utf-8", "replace")).hexdigest()[:16]
     return TunePolicy(
         num_trials=arguments.trials,
         budget_s=arguments.budget,
@@ -257,7 +257,7 @@ class _Memory:
             return []
         known = from_cache(self._cache, self._key(given.setup))
         for note in known.notes:
-            _say(note)
+            say(note)
             search.notes.append(note)
         return list(known.starts)
 
@@ -270,9 +270,9 @@ class _Memory:
             return
         try:
             if keep(self._cache, self._key(tuning.setup), tuning):
-                _say(f"the winner is kept in {self._cache}")
+                say(f"the winner is kept in {self._cache}")
         except StepscopeError as problem:
-            _say(str(problem))
+            say(str(problem))
 
     def _key(self, setup: Setup) -> CacheKey:
         import shlex
@@ -311,29 +311,22 @@ def _keep(tuning: Tuning, folder: Path) -> None:
     try:
         (folder / RESULT_FILE).write_text(tuning_json(tuning) + "\n", encoding="utf-8")
     except OSError as problem:
-        _say(f"{folder / RESULT_FILE} could not be written: {problem.strerror}")
+        say(f"{folder / RESULT_FILE} could not be written: {problem.strerror}")
 
 
 def _print(tuning: Tuning, style: str) -> None:
     if style == "json":
         from stepscope.report.tune_json import tuning_json
 
-        sys.stdout.write(tuning_json(tuning) + "\n")
+        put(tuning_json(tuning) + "\n")
     elif style == "markdown":
         from stepscope.report.tune_markdown import tuning_markdown
 
-        sys.stdout.write(tuning_markdown(tuning))
+        put(tuning_markdown(tuning))
     else:
-        from stepscope.cli.printing import print_report
         from stepscope.report.tune_view import render_tuning, show_tuning
 
         print_report(lambda console: show_tuning(tuning, console), lambda: render_tuning(tuning))
-
-
-def _say(words: str) -> None:
-    from stepscope.report.names import clean
-
-    print(f"stepscope: {clean(words)}", file=sys.stderr, flush=True)
 
 
 def cache_parser() -> argparse.ArgumentParser:
@@ -367,14 +360,16 @@ def _run_cache(words: Sequence[str]) -> int:
         _list(cache, arguments.format)
     elif arguments.word == "export":
         there = cache.export_to(arguments.path)
-        print(
-            f"{arguments.path}: {there.added} settings added, {there.replaced} replaced, {there.kept} as they were there already"
+        put(
+            f"{arguments.path}: {there.added} settings added, {there.replaced} replaced,"
+            f" {there.kept} as they were there already\n"
         )
     elif arguments.word == "import":
         cache.refuse_strange()
         found = cache.import_from(arguments.path)
-        print(
-            f"{found.added} settings added, {found.replaced} replaced, {found.kept} kept as they were, {found.refused} lines left"
+        put(
+            f"{found.added} settings added, {found.replaced} replaced, {found.kept} kept as they were,"
+            f" {found.refused} lines left\n"
         )
     else:
         _forget(cache, arguments)
@@ -382,7 +377,6 @@ def _run_cache(words: Sequence[str]) -> int:
 
 
 def _list(cache: TuningCache, style: str) -> None:
-    from stepscope.cli.printing import print_report
     from stepscope.report.tune_cache_view import Row, cache_json, render_cache, show_cache
 
     rows = [
@@ -402,7 +396,7 @@ def _list(cache: TuningCache, style: str) -> None:
     ]
     unread = cache.num_unread()
     if style == "json":
-        sys.stdout.write(cache_json(rows, unread) + "\n")
+        put(cache_json(rows, unread) + "\n")
     else:
         print_report(lambda console: show_cache(rows, unread, console), lambda: render_cache(rows, unread))
 
@@ -416,7 +410,7 @@ def _forget(cache: TuningCache, arguments: argparse.Namespace) -> None:
         for entry in entries
         if arguments.all or arguments.text in " ".join([*entry.key.place, *(f"{n} {v}" for n, v in entry.key.versions.items())])
     ]
-    print(f"{cache.forget(chosen)} of {len(entries)} settings forgotten")
+    put(f"{cache.forget(chosen)} of {len(entries)} settings forgotten\n")
 
 
 def _count(text: str) -> int:

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.printing import note, print_report, put
+
 if TYPE_CHECKING:
     from stepscope.core.hardware import Roofs
     from stepscope.core.kernel_tuning import Case, KernelTuning
@@ -76,7 +78,7 @@ def run_kernel(arguments: argparse.Namespace) -> int:
     _print(found, arguments.format)
     if path:
         num = keep(found, path)
-        print(f"{num} winners are kept in {path}", file=sys.stderr)
+        note(f"{num} winners are kept in {path}")
     return 0 if any(one.winner is not None for one in found.cases) else NO_WINNER
 
 
@@ -229,14 +231,13 @@ def _print(found: KernelTuning, style: str) -> None:
     if style == "json":
         from stepscope.report.kernel_tune_json import kernel_tuning_json
 
-        sys.stdout.write(kernel_tuning_json(found) + "\n")
+        put(kernel_tuning_json(found) + "\n")
         return
     if style == "markdown":
         from stepscope.report.kernel_tune_markdown import kernel_tuning_markdown
 
-        sys.stdout.write(kernel_tuning_markdown(found))
+        put(kernel_tuning_markdown(found))
         return
-    from stepscope.cli.printing import print_report
     from stepscope.report.kernel_tune_view import render_kernel_tuning, show_kernel_tuning
 
     print_report(lambda console: show_kernel_tuning(found, console), lambda: render_kernel_tuning(found))
@@ -244,7 +245,7 @@ def _print(found: KernelTuning, style: str) -> None:
 
 def _told(what: str) -> None:
     if sys.stderr.isatty():
-        print(f"{what} ...", file=sys.stderr, flush=True)
+        note(f"{what} ...")
 
 
 def _seconds(text: str) -> float:

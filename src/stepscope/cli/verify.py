@@ -14,13 +14,13 @@ import argparse
 import difflib
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.printing import print_report, put, say
 from stepscope.errors import UsageError
 from stepscope.experiments.signals import ended_as_by_hand
 
@@ -122,10 +122,8 @@ def run(arguments: argparse.Namespace) -> int:
     steps = max(arguments.warm_up, FIRST_STEPS) + arguments.steps
     if not refused_beforehand(asked):
         for words in applied_words(asked.codes):
-            print(f"stepscope: {words}", file=sys.stderr)
-        print(
-            f"stepscope: each run ends after {steps} steps; one that makes none goes on to its end (--timeout)", file=sys.stderr
-        )
+            say(words)
+        say(f"each run ends after {steps} steps; one that makes none goes on to its end (--timeout)")
     with ended_as_by_hand():
         verified = prove(arguments, asked, folder, prediction, budget)
     verified = replace(verified, notes=(*verified.notes, *applied_words(asked.codes)))
@@ -413,7 +411,7 @@ class Progress:
         told = "no step was timed" if not steps else "1 step" if len(steps) == 1 else f"{len(steps)} steps"
         pace = "" if run.pace_ns is None else f", {short_time(run.pace_ns)} each"
         seen = "" if interval is None or not interval.is_bounded else f" (so far {interval.low:.2f} to {interval.high:.2f})"
-        print(f"stepscope: {when}: {run.side}, {told}{pace}{seen}".replace(NBSP, " "), file=sys.stderr, flush=True)
+        say(f"{when}: {run.side}, {told}{pace}{seen}".replace(NBSP, " "))
 
 
 def _keep(verified: Verified, folder: Path) -> None:
@@ -423,20 +421,19 @@ def _keep(verified: Verified, folder: Path) -> None:
     try:
         (folder / RESULT_FILE).write_text(verified_json(verified) + "\n", encoding="utf-8")
     except OSError as problem:
-        print(f"stepscope: {folder / RESULT_FILE} could not be written: {problem.strerror}", file=sys.stderr)
+        say(f"{folder / RESULT_FILE} could not be written: {problem.strerror}")
 
 
 def _print(verified: Verified, style: str) -> None:
     if style == "json":
         from stepscope.report.verify_json import verified_json
 
-        sys.stdout.write(verified_json(verified) + "\n")
+        put(verified_json(verified) + "\n")
     elif style == "markdown":
         from stepscope.report.verify_markdown import verified_markdown
 
-        sys.stdout.write(verified_markdown(verified))
+        put(verified_markdown(verified))
     else:
-        from stepscope.cli.printing import print_report
         from stepscope.report.verify_view import render_verified, show_verified
 
         print_report(lambda console: show_verified(verified, console), lambda: render_verified(verified))

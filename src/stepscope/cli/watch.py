@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import prometheus
+from stepscope.cli.printing import put
 
 if TYPE_CHECKING:
     from stepscope.analyses.alerts import JobAlarms
@@ -73,8 +74,7 @@ def _print_once(view: LiveView) -> None:
     if console.is_terminal:
         console.print(frame(view, console))
         return
-    text = render_live(view)
-    sys.stdout.write(text if "utf" in console.encoding.lower() else text.encode("ascii", "replace").decode())
+    put(render_live(view))
 
 
 def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | None) -> None:

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.capture.stderr import say
 from stepscope.cli import prometheus
 from stepscope.cli.alerting import Sinks, webhook_url
+from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable

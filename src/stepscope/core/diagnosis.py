@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -75,6 +76,12 @@ class Finding:
     places: tuple[Place, ...] = ()
     """Where most of it comes from, the dearest first; empty when no stacks were recorded."""
 
+    def self_check(self) -> None:
+        """Assert that no finding promises a slower step, and that the range holds the prediction."""
+        assert 1.0 <= self.predicted_low <= self.predicted_speedup <= self.predicted_high < math.inf, self.code
+        assert 0.0 <= self.predicted_step_ms < math.inf, self.code
+        assert all(0.0 <= place.share <= 1.0 for place in self.places), self.code
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
@@ -91,6 +98,15 @@ class Diagnosis:
     unknown_events: int
     advice: tuple[Advice, ...] = ()
     """What recordings beside the traces show and no finding does; the weightiest first."""
+
+    def self_check(self) -> None:
+        """Assert what a report may rely on: shares lie in 0..1, no mend slows the step, and the times add up."""
+        assert self.verdict.bound in BOUNDS
+        assert all(0.0 <= share <= 1.0 for share in self.verdict.shares.values()), self.verdict.shares
+        for finding in self.findings:
+            finding.self_check()
+        assert all(a <= b for a, b in zip((1.0, *self.ladder), (*self.ladder, math.inf), strict=True)), self.ladder
+        self.facts.self_check()
 
     @property
     def together(self) -> float | None:

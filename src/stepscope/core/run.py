@@ -26,7 +26,7 @@ class UnprofiledSteps:
     on_device: bool
     """Whether the device's own clock told them: the host's may run ahead."""
     wait_ns: int | None
-    """In next() of a DataLoader, a step."""
+    """In next() of a DataLoader, a step; of the same steps as `step_ns`. None: more than the steps themselves took."""
     backward_ns: int | None
     optimizer_ns: int | None
     num_batches: float | None

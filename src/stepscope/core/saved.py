@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import msgspec
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.errors import FormatError, InputError
+from stepscope.json_text import json_text
 
 FORMAT = "stepscope.saved-diagnosis/1"
 
@@ -21,7 +21,7 @@ class _File(msgspec.Struct):
 def save(diagnosis: Diagnosis, path: Path) -> None:
     """Write everything that was measured and said. Half characters, which a path may hold and JSON may not, become '?'."""
     plain = msgspec.to_builtins(_File(format=FORMAT, diagnosis=diagnosis))
-    path.write_bytes(json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace"))
+    path.write_bytes(json_text(plain, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def load(path: Path) -> Diagnosis:

@@ -174,11 +174,29 @@ def _numerics(path: Path) -> tuple[NumericRow, ...]:
     for line in lines:
         try:
             step, loss, grad_norm, parameters, parameter_norm = json.loads(line)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             # A line that a killed process left unfinished.
             continue
-        rows.append(NumericRow(step=step, loss=loss, grad_norm=grad_norm, parameters=parameters, parameter_norm=parameter_norm))
+        if not isinstance(step, int):
+            continue
+        rows.append(
+            NumericRow(
+                step=step,
+                loss=_computed(loss),
+                grad_norm=_computed(grad_norm),
+                parameters=parameters if isinstance(parameters, str) else None,
+                parameter_norm=_computed(parameter_norm),
+            )
+        )
     return tuple(rows)
+
+
+def _computed(value: object) -> float | None:
+    """A number that a step computed; one that is not finite is told as text (`nan`, `inf`), for JSON has no word for it."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _memory(ended: Ended, tail: str, *, is_cut: bool) -> tuple[bool, str | None]:

@@ -11,7 +11,6 @@ that was checked is believed, then the newer. Files come from strangers: lines t
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -26,6 +25,7 @@ from msgspec import Meta
 from stepscope.core.trials import Value
 from stepscope.errors import InputError
 from stepscope.experiments import storage
+from stepscope.json_text import json_text
 
 FORMAT = 1
 MAX_CHARS = 4096
@@ -49,7 +49,7 @@ class CacheKey:
     @property
     def digest(self) -> str:
         """A short name that is the same for equal keys."""
-        text = json.dumps([*self.place, sorted(self.versions.items())], ensure_ascii=True)
+        text = json_text([*self.place, sorted(self.versions.items())])
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     @property
@@ -259,7 +259,7 @@ def _encode(entry: CacheEntry) -> bytes:
         "at": entry.at, "checked": entry.checked,
     }  # fmt: skip
     # Half characters, which a path may hold and JSON may not, are written as escapes and refused when read.
-    return json.dumps(told, ensure_ascii=True).encode()
+    return json_text(told).encode()
 
 
 def _decode(line: bytes) -> CacheEntry | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
+from stepscope.json_text import json_text
 from stepscope.notebook.arrow import ArrowTable
 from stepscope.report.names import clean, shorten
 
@@ -21,6 +21,8 @@ MOST_CELLS = 100
 LEAST_CELLS = 12
 """A name shorter than this tells nothing."""
 GAP = "  "
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What makes a spreadsheet take a text for a formula; the last four are the first four at full width."""
 _QUOTED = re.compile(r'[,"\r\n]')
 
 
@@ -83,11 +85,12 @@ def _cell(value: object) -> str:
 
 def to_json(rows: ArrowTable) -> str:
     """`{"columns": [...], "rows": [[...], ...]}`; what was not measured is null."""
-    return json.dumps({"columns": rows.column_names, "rows": [[_plain(v) for v in row] for row in _rows(rows)]}, indent=1) + "\n"
+    return json_text({"columns": rows.column_names, "rows": [[_plain(v) for v in row] for row in _rows(rows)]}, indent=1) + "\n"
 
 
 def write_csv(rows: ArrowTable, file: TextIO) -> None:
-    """With a line of names; what was not measured is empty, an empty name `""`. Names are written as they are."""
+    """With a line of names; what was not measured is empty, an empty name `""`. A text that a spreadsheet would run as a formula
+    has an apostrophe before it; JSON and parquet have every text as it is."""
     file.write(",".join(map(_field, rows.column_names)) + "\n")
     # A line with nothing on it would be no row.
     file.writelines((",".join(map(_field, row)) or '""') + "\n" for row in _rows(rows))
@@ -98,6 +101,8 @@ def _field(value: object) -> str:
     if value is None:
         return ""
     text = str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, str) and text.startswith(FORMULA_STARTS):
+        text = "'" + text
     return '"' + text.replace('"', '""') + '"' if not text or _QUOTED.search(text) else text
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.errors import InputError, StepscopeError
+from stepscope.json_text import json_text
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.cluster_words import parse_cluster
@@ -83,7 +84,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
     """The framework's habits, and whether it is one with attention in a single kernel."""
     name = str(row.get("framework") or "").casefold()
-    options = json.dumps(row.get("options") or "").casefold()
+    options = json_text(row.get("options") or "").casefold()
     where = str(row.get("where"))
     if not name:
         is_new = any(

@@ -1,11 +1,12 @@
-"""A Trace kept as compressed columns beside the file it was read from, so that the next reading takes a fraction of a second.
+"""A Trace kept as compressed columns in the user's cache folder, so that the next reading takes a fraction of a second.
 
-    magic, format version, schema, the source's size and mtime, length of the table part     a fixed head
-    the table part: names, threads, details, meta, and what each column is                  JSON, zstd
-    the columns, one after the other                                                        zstd each
+    magic, format version, schema, the source's size, what it was when it was read, lengths     a fixed head
+    the table part: names, threads, details, meta, and what each column is                      JSON, zstd
+    the columns, one after the other                                                            zstd each
 
-A column is kept as its first differences where that is smaller in range, in the narrowest integers that hold it. The file is not
-trusted: everything it says is checked before memory is taken for it, and whatever does not fit makes it as good as absent.
+A column is kept as its first differences where that is smaller in range, in the narrowest integers that hold it. Nothing is kept
+beside the trace: a folder that somebody passes on holds no cache that we would take for ours. A cache that is not this user's own
+file is as good as absent; so is one that does not fit: everything it says is checked before memory is taken for it.
 Writing it may fail; that is nobody's problem.
 """
 
@@ -14,9 +15,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
+import stat
 import struct
 import tempfile
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,65 +38,117 @@ from stepscope.readers.stream import EXPANSION_FREE_BYTES, MAX_EXPANSION
 
 SUFFIX = ".stepscope-cache"
 FOLDER_VARIABLE = "STEPSCOPE_CACHE_DIR"
+PART_PREFIX = ".part-"
+PART = re.compile(re.escape(PART_PREFIX) + r"\w+" + re.escape(SUFFIX))
+NAME = re.compile(r"[0-9a-f]{32}" + re.escape(SUFFIX))
 MAGIC = b"STEPSCOPE-CACHE\x00"
-FORMAT = 1
+FORMAT = 2
 """Of the file's layout."""
 SCHEMA = 3
 """Of what stands in it: to be raised with every change to Trace or to what the reader puts in it."""
-HEAD = struct.Struct("<16sIIQqQQ")
+HEAD = struct.Struct("<16sIIQ32sQQ")
 SMALLEST_EVENT_BYTES = 16
 LEVEL = 1
 DTYPES = {"i1": np.int8, "i2": np.int16, "i4": np.int32, "i8": np.int64}
+END_BYTES = 64 << 10
+SAMPLE_BYTES = 4 << 10
+NUM_SAMPLES = 30
+"""Between a file's beginning and its end, evenly spread. A quarter of a megabyte is looked at, whatever the file's size."""
+MOST_BYTES = 4 << 30
+"""Of all caches together; those not used for longest go first."""
+ABANDONED_S = 24 * 3600
+"""From when what a killed process left half written is removed."""
 
 
 def load(source: Source) -> Trace | None:
-    """The source's Trace from its cache; None when there is none, or it is stale, or damaged."""
-    for path in _places(source):
-        with contextlib.suppress(OSError, ValueError, struct.error, msgspec.MsgspecError, zstandard.ZstdError, RecursionError):
-            trace = _load(path, source)
-            if trace is not None:
-                return trace
+    """The source's Trace from its cache; None when there is none, or it is stale, damaged, or not ours."""
+    path = _place(source)
+    if path is None:
+        return None
+    with contextlib.suppress(OSError, ValueError, struct.error, msgspec.MsgspecError, zstandard.ZstdError, RecursionError):
+        trace = _load(path, source)
+        if trace is not None:
+            with contextlib.suppress(OSError):
+                os.utime(path)
+        return trace
     return None
 
 
-def store(source: Source, trace: Trace) -> None:
-    """Keep the Trace for next time, beside the file or else in the cache folder; when neither can be written, not at all."""
+def identity(source: Source) -> tuple[int, bytes] | None:
+    """What the source is now, for `store`; None where nothing tells when it changes."""
+    with contextlib.suppress(OSError, ValueError):
+        return _identity(source)
+    return None
+
+
+def store(source: Source, trace: Trace, was: tuple[int, bytes] | None = None) -> None:
+    """Keep the Trace for next time; where the cache folder cannot be written, not at all. `was`: what the source was before it
+    was read; one that has changed since is not kept, for nobody knows which of the two the Trace is of."""
+    path = _place(source)
+    if path is None:
+        return
     try:
-        identity = _identity(source)
+        size, digest = _identity(source)
+        if was is not None and was != (size, digest):
+            return
         parts = _parts(trace)
         table = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(msgspec.json.encode(parts[0]))
     except (OSError, ValueError, TypeError, msgspec.MsgspecError, RecursionError):
         return
-    head = HEAD.pack(MAGIC, FORMAT, SCHEMA, *identity, len(table), sum(map(len, parts[1])))
-    for path in _places(source):
-        with contextlib.suppress(OSError):
-            _write(path, [head, table, *parts[1]])
-            return
+    head = HEAD.pack(MAGIC, FORMAT, SCHEMA, size, digest, len(table), sum(map(len, parts[1])))
+    with contextlib.suppress(OSError):
+        _write(path, [head, table, *parts[1]])
+        _trim(path.parent)
 
 
-def _places(source: Source) -> Iterator[Path]:
-    """Where the cache may lie, the first choice first."""
-    if source.archive is None and isinstance(source.path, Path):
-        part = "" if source.part is None else f".{source.part}"
-        yield source.path.with_name(source.path.name + part + SUFFIX)
+def cache_folder() -> Path | None:
+    """The user's own; None where there is no home to keep it in."""
     folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        return Path(folder)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    stem = source.stem
+    return Path(home, "stepscope") if os.path.isabs(home) else None
+
+
+def _place(source: Source) -> Path | None:
+    """Where the source's cache lies: a name made of where the source lies."""
+    folder, stem = cache_folder(), source.stem
+    if folder is None:
+        return None
     where = stem.url if isinstance(stem, RemotePath) else os.path.realpath(stem)
-    place = f"{where}\x00{source.offset}\x00{source.length}" + ("" if source.part is None else f"\x00{source.part}")
-    name = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    yield Path(folder or os.path.join(home, "stepscope"), name + SUFFIX)
+    place = "\x00".join(map(str, (where, source.offset, source.length, source.part, source.format)))
+    return folder / (hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:32] + SUFFIX)
 
 
-def _identity(source: Source) -> tuple[int, int]:
-    """Size and time of what was read; ValueError where nothing tells when it changes."""
+def _identity(source: Source) -> tuple[int, bytes]:
+    """The size of what is read and a digest that tells it from all else; ValueError where nothing tells when it changes."""
     stem = source.stem
     if isinstance(stem, RemotePath):
         if stem.version is None:
             raise ValueError("the store tells no version")
-        return stem.size, stem.version
-    states = [stem.stat(), *(path.stat() for path in _companions(source))]
-    return sum(state.st_size for state in states), max(state.st_mtime_ns for state in states)
+        return stem.size, hashlib.sha256(f"{stem.size} {stem.version}".encode()).digest()
+    digest = hashlib.sha256()
+    total = 0
+    for path in (stem, *_companions(source)):
+        with path.open("rb") as file:
+            state = os.fstat(file.fileno())
+            total += state.st_size
+            # A tool that sets a file's time back to what it was cannot set back when it did so.
+            told = (path.name, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+            digest.update(repr(told).encode("utf-8", "surrogateescape"))
+            for start, length in _samples(state.st_size):
+                file.seek(start)
+                digest.update(file.read(length))
+    return total, digest.digest()
+
+
+def _samples(size: int) -> list[tuple[int, int]]:
+    """Which stretches of a file of this size are looked at: its beginning, its end and some between; a small one whole."""
+    if size <= 2 * END_BYTES + NUM_SAMPLES * SAMPLE_BYTES:
+        return [(0, size)]
+    room = size - 2 * END_BYTES - SAMPLE_BYTES
+    between = [(END_BYTES + room * at // (NUM_SAMPLES - 1), SAMPLE_BYTES) for at in range(NUM_SAMPLES)]
+    return [(0, END_BYTES), *between, (size - END_BYTES, END_BYTES)]
 
 
 def _companions(source: Source) -> list[Path]:
@@ -104,10 +159,37 @@ def _companions(source: Source) -> list[Path]:
     return [] if found is None else list(found(source.path))
 
 
+def _trim(folder: Path) -> None:
+    """Keep the folder bounded. Only files that we name so are ours to remove: the folder may hold others."""
+    now = time.time()
+    kept: list[tuple[float, int, str]] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.is_file(follow_symlinks=False):
+                continue
+            state = entry.stat(follow_symlinks=False)
+            if NAME.fullmatch(entry.name):
+                kept.append((state.st_mtime, state.st_size, entry.path))
+            elif PART.fullmatch(entry.name) and now - state.st_mtime > ABANDONED_S:
+                _remove(entry.path)
+    total = sum(size for _, size, _ in kept)
+    for _, size, path in sorted(kept):
+        if total <= MOST_BYTES:
+            return
+        _remove(path)
+        total -= size
+
+
+def _remove(path: str) -> None:
+    # Another process may have removed it first.
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
 def _write(path: Path, parts: list[bytes]) -> None:
     """The whole file or nothing: another process may read it, or write it too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".", suffix=SUFFIX, dir=path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, name = tempfile.mkstemp(prefix=PART_PREFIX, suffix=SUFFIX, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines(parts)
@@ -151,14 +233,17 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _load(path: Path, source: Source) -> Trace | None:
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        head = file.read(HEAD.size)
-        magic, version, schema, size, mtime_ns, table_bytes, column_bytes = HEAD.unpack(head)
-        if (magic, version, schema) != (MAGIC, FORMAT, SCHEMA) or (size, mtime_ns) != _identity(source):
+    # Neither a link nor a pipe is a cache of ours, and a pipe would be waited for.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        state = os.fstat(file.fileno())
+        if not _is_own(state):
             return None
-        if os.fstat(file.fileno()).st_size != HEAD.size + table_bytes + column_bytes:
+        head = file.read(HEAD.size)
+        magic, version, schema, size, digest, table_bytes, column_bytes = HEAD.unpack(head)
+        if (magic, version, schema) != (MAGIC, FORMAT, SCHEMA) or (size, digest) != _identity(source):
+            return None
+        if state.st_size != HEAD.size + table_bytes + column_bytes:
             return None
         data = memoryview(file.read())
     most_text = size * MAX_EXPANSION + EXPANSION_FREE_BYTES
@@ -169,6 +254,13 @@ def _load(path: Path, source: Source) -> Trace | None:
         return None
     trace = trace_of(tables, arrays)
     return _relabelled(trace, source) if trace is not None and is_sound(trace) else None
+
+
+def _is_own(state: os.stat_result) -> bool:
+    """Whether this user wrote the file and nobody else can have: a folder named by STEPSCOPE_CACHE_DIR may be shared."""
+    if not stat.S_ISREG(state.st_mode):
+        return False
+    return not hasattr(os, "geteuid") or (state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _arrays(tables: Tables, data: memoryview, most_rows: int) -> dict[str, NDArray[Any]] | None:

@@ -22,6 +22,8 @@ MAX_EVENT_BYTES = 16 << 20
 MAX_OUTSIDE_BYTES = 8 << 20
 """Kept of the text outside the events: real files have kilobytes."""
 END_BYTES = 256 << 10
+MAX_ARRAYS = 1000
+"""Lists of events in one file: real ones have one, a file joined of several a few. What follows is text outside of events."""
 OVERLAP_BYTES = 8192
 
 ARRAY = re.compile(rb'"traceEvents"\s{0,1024}:\s{0,1024}\[')
@@ -96,7 +98,7 @@ class Feed:
     def _around_events(self, last: bool) -> list[Columns] | None:
         matches = ARRAY.finditer(self._buffer)
         match = next((m for m in matches if self._buffer[m.start() - 1 : m.start()] != b"\\"), None)
-        if match:
+        if match and self.arrays < MAX_ARRAYS:
             self.outside.add(self._buffer[: match.start()])
             self.outside.add(EMPTY_ARRAY)
             self._enter_events(match.end())

@@ -15,7 +15,7 @@ from stepscope.core.trace import Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.assemble import assemble
 from stepscope.readers.columns import Columns
-from stepscope.readers.feed import MAX_EVENT_BYTES, Feed, NotJsonError
+from stepscope.readers.feed import MAX_ARRAYS, MAX_EVENT_BYTES, Feed, NotJsonError
 from stepscope.readers.header import rank_notes, read_fields, trace_meta
 from stepscope.readers.scan import Scanner
 from stepscope.readers.source import Source
@@ -90,7 +90,8 @@ def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:
     told = [
         (stream.problem is not None, f"the file was read only in part: {stream.problem}"),
         (feed.truncated, "the file ends before its end (a killed job?); the complete events were kept"),
-        (feed.arrays > 1, f"the file has {feed.arrays} lists of events; all were read"),
+        (1 < feed.arrays < MAX_ARRAYS, f"the file has {feed.arrays} lists of events; all were read"),
+        (feed.arrays >= MAX_ARRAYS, f"of the file's lists of events the first {MAX_ARRAYS} were read"),
         (feed.oversized, f"{feed.oversized} event(s) larger than {MAX_EVENT_BYTES >> 20} MiB were left out"),
         (feed.outside.dropped, f"{feed.outside.dropped >> 10} KiB of fields beside the events were left out"),
         (not tally.raw_events and not feed.oversized, "the file has no events"),

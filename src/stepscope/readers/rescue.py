@@ -28,7 +28,11 @@ TEXT_FIELDS = ("cat", "name")
 PLACE_FIELDS = ("pid", "tid")
 NUMBERS = {f.encode_name for shape in (Args, InstantArgs) for f in msgspec.structs.fields(shape) if f.type == Number}
 """Arguments that the typed decoder takes as a whole number, as text or as null, and as nothing else."""
-NO_SCALAR = re.compile(r"[,\]]")
+STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+SCALARS = re.compile(r'[^\[\]{"]+')
+"""Entries that are no events, numbers and rubbish alike, and what stands between them."""
+PAGE_BYTES = 4 << 10
+"""Of the text that is looked at together: what an error costs grows with the text before and after it."""
 
 
 def _whole(text: str) -> int | str:
@@ -53,31 +57,69 @@ class Rescued:
 
 def rescue(piece: bytes, scanner: Scanner, *, final: bool = False) -> Rescued:
     """Walk the piece's events one by one and keep all that can be understood. `final`: no text follows the piece."""
-    # Latin-1 maps bytes to characters one to one: positions in the text are positions in the bytes, and no byte is wrong.
-    text = piece.decode("latin-1")
     events: list[bytes] = []
-    at, ended, lost = 0, False, 0
-    while True:
-        at = _skip(text, at)
-        if at >= len(text):
+    at, size, ended = 0, PAGE_BYTES, False
+    while at < len(piece) and not ended:
+        stop = min(at + size, len(piece))
+        is_last = stop == len(piece)
+        consumed, ended = _walk(piece[at:stop], scanner, events, final=final and is_last)
+        at += consumed
+        if is_last:
             break
-        if text[at] == "]":
-            ended, at = True, at + 1
-            break
-        end, event = _one_event(text, at, final)
-        if end is None:
-            break
-        written, at = piece[at:end], end
-        encoded = written if _is_clean(written) else _mended(written, event, scanner)
-        if encoded is None:
-            lost += 1
-        else:
-            events.append(encoded)
-    scanner.tally.raw_events += lost
+        # An event longer than the page gets one of twice the size.
+        size = PAGE_BYTES if consumed else 2 * size
     was_text, scanner.times_as_text = scanner.times_as_text, True
     columns = scanner.scan(b",".join(events))
     scanner.times_as_text = was_text
     return Rescued(columns=columns, consumed=at, ended=ended)
+
+
+def _walk(page: bytes, scanner: Scanner, events: list[bytes], *, final: bool) -> tuple[int, bool]:
+    """Take the page's events, up to one that is not whole: how many bytes that was, and whether the array ends there."""
+    # Latin-1 maps bytes to characters one to one: positions in the text are positions in the bytes, and no byte is wrong.
+    text = page.decode("latin-1")
+    at = 0
+    while True:
+        at = _skip(text, at)
+        if at >= len(text):
+            return at, False
+        if text[at] == "]":
+            return at + 1, True
+        string = STRING.match(text, at)
+        if string is not None:
+            _count_malformed(1, scanner)
+            at = string.end()
+            continue
+        scalars = SCALARS.match(text, at)
+        if scalars is not None:
+            # One at the end of the text may go on in the next.
+            upto = scalars.end() if final or scalars.end() < len(text) else text.rfind(",", at) + 1
+            if upto <= at:
+                return at, False
+            _count_scalars(text[at:upto], scanner)
+            at = upto
+            continue
+        end, event = _one_event(text, page, at, final)
+        if end is None:
+            return at, False
+        written, at = page[at:end], end
+        if event is not None and not (isinstance(event, dict) and "ph" in event):
+            _count_malformed(1, scanner)
+            continue
+        encoded = written if _is_clean(written) else _mended(written, event, scanner)
+        if encoded is None:
+            scanner.tally.raw_events += 1
+        else:
+            events.append(encoded)
+
+
+def _count_scalars(text: str, scanner: Scanner) -> None:
+    _count_malformed(sum(bool(entry.strip(" \t\r\n\x00")) for entry in text.split(",")), scanner)
+
+
+def _count_malformed(num: int, scanner: Scanner) -> None:
+    scanner.tally.raw_events += num
+    scanner.tally.malformed += num
 
 
 def _skip(text: str, at: int) -> int:
@@ -85,32 +127,22 @@ def _skip(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _one_event(text: str, at: int, final: bool) -> tuple[int | None, Any]:
-    """The end of the event at `at` and the event; (None, None) when it is cut off, (end, None) when it is beyond repair."""
+def _one_event(text: str, page: bytes, at: int, final: bool) -> tuple[int | None, Any]:
+    """The end of the event at `at`, which begins with a bracket or a quote, and the event; (None, None) when it is cut off,
+    (end, None) when it is beyond repair."""
     try:
         event, end = _decoder.raw_decode(text, at)
     except json.JSONDecodeError as problem:
         broken_at = max(at, problem.pos)
     except RecursionError:
-        return Skimmer().end(text.encode("latin-1"), at), None
+        return Skimmer().end(page, at), None
     else:
-        # A number at the end of the text may go on in the next.
-        return (None, None) if end == len(text) and not final and text[at] not in '{["' else (end, event)
+        return end, event
     # Not before the damage: up to there, what looks like the next event is an object inside this one.
     following = NEXT_EVENT.search(text, broken_at) or (LAST_EVENT.search(text, broken_at) if final else None)
     if following is not None:
         return following.start() + 1, _repaired(text[at : following.start() + 1])
-    if text[at] not in '{["':
-        return _after_rubbish(text, at, final), None
     return None, None
-
-
-def _after_rubbish(text: str, at: int, final: bool) -> int | None:
-    """Where the next entry may begin after something that is no value at all."""
-    found = NO_SCALAR.search(text, at)
-    if found is not None:
-        return found.start()
-    return len(text) if final else None
 
 
 def _repaired(text: str) -> Any:

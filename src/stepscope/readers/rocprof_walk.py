@@ -26,7 +26,9 @@ MAX_MALFORMED = 10_000
 PLAIN = re.compile(rb"[^\s,\]}\[{\"]{0,256}")
 KEY = re.compile(rb'[\s,]{0,4096}"((?:[^"\\]|\\.){0,4096})"\s{0,1024}:\s{0,1024}(?=\S)')
 CUT = re.compile(rb'\}\s{0,1024},\s{0,1024}(?=\{\s{0,1024}")')
-SPACE = b" \t\r\n,"
+SPACE = re.compile(rb"[ \t\r\n,]+")
+MAX_VALUES = 50_000
+"""Values outside of the wanted lists: real files have a few dozen for each process."""
 CUT_WINDOW = 1 << 16
 
 Path = tuple[str, ...]
@@ -50,9 +52,14 @@ class Walk:
     """Takes a piece: b"[...]" of a list, or a whole value. False when it does not decode."""
     truncated: bool = False
     num_oversized: int = 0
+    num_values: int = 0
     num_malformed: dict[Path, int] = field(default_factory=dict)
     _text: bytes = b""
     _at: int = 0
+    _dropped: int = 0
+    """Bytes before `_text`."""
+    _uncut: int = 0
+    """Up to which byte of the whole it is known that no cut helps."""
     _is_over: bool = False
 
     def run(self) -> None:
@@ -83,6 +90,9 @@ class Walk:
 
     def _value(self, path: Path, depth: int) -> None:
         opens = self._past_space()
+        self.num_values += 1
+        if self.num_values > MAX_VALUES:
+            raise WalkError(f"it has more than {MAX_VALUES} values that are no records")
         if path in self.lists and opens == b"[":
             self._at += 1
             self._list(path)
@@ -111,10 +121,13 @@ class Walk:
                 return
             while len(self._text) - self._at < PIECE_BYTES and self._more():
                 pass
-            end = self._last_cut()
+            end = self._last_cut() if self._dropped + self._at >= self._uncut else None
             if end is not None and self.try_decode(path, b"[" + self._text[self._at : end] + b"]"):
                 self._at = end
-            elif not self._one_by_one(path):
+                continue
+            # What was searched, or did not decode, is taken one by one to its end and not searched again.
+            self._uncut = max(self._uncut, self._dropped + (len(self._text) if end is None else end))
+            if not self._one_by_one(path):
                 return
 
     def _one_by_one(self, path: Path) -> bool:
@@ -204,8 +217,8 @@ class Walk:
 
     def _skip_space(self) -> None:
         while True:
-            while self._text[self._at : self._at + 1] and self._text[self._at] in SPACE:
-                self._at += 1
+            spaces = SPACE.match(self._text, self._at)
+            self._at = self._at if spaces is None else spaces.end()
             if self._at < len(self._text) or not self._more():
                 return
 
@@ -215,13 +228,18 @@ class Walk:
     def _drop(self) -> None:
         """Give up the text behind the cursor, once there is enough of it."""
         if self._at > PIECE_BYTES:
-            self._text, self._at = self._text[self._at :], 0
+            self._forget(b"")
 
     def _more(self) -> bool:
         block = b"" if self._is_over else next(self.blocks, b"")
         self._is_over = not block
-        self._text, self._at = self._text[self._at :] + block, 0
+        self._forget(block)
         return not self._is_over
+
+    def _forget(self, block: bytes) -> None:
+        """The text behind the cursor goes, the block is put to the rest."""
+        self._dropped += self._at
+        self._text, self._at = self._text[self._at :] + block, 0
 
 
 def decoded(decode: Decode, text: bytes) -> object | None:

@@ -38,7 +38,7 @@ BY_MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"\x04\x22\x4d\x18", "lz4-compressed", "Decompress it first (lz4 -d), or compress with gzip or zstd."),
     (b"\x7fELF", "a program", WANTED),
     (b"\x89PNG", "a picture", WANTED),
-    (b"STEPSCOPE-CACHE\x00", "a cache of ours", "Name the trace it stands beside."),
+    (b"STEPSCOPE-CACHE\x00", "a cache of ours", "Name the trace it was made of."),
 )
 JSON_FIELDS = (
     (re.compile(rb'"rocprofiler-sdk-tool"\s*:'), "the JSON of rocprofv3"),
@@ -60,17 +60,19 @@ BY_NAME = (
 
 def read_trace(source: Source, *, use_cache: bool = True, progress: Progress | None = None) -> Trace:
     """The Trace of a source, from its cache where there is a good one. FormatError says what it is, when it is no trace."""
+    was = None
     if use_cache:
         trace = cache.load(source)
         if trace is not None:
             return trace
+        was = cache.identity(source)
     if source.format is not None:
         trace = FORMATS[source.format].reader().read(source, progress)
     else:
         refuse_others(source)
         trace = read_kineto(source, progress)
     if use_cache and trace.meta.size_bytes >= MIN_CACHED_BYTES:
-        cache.store(source, trace)
+        cache.store(source, trace, was)
     return trace
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from stepscope.core.comparison import Account, Changed, ComparedRun, Comparison, Row, Speedup, Work
+from stepscope.json_text import json_text
 
 SCHEMA = "stepscope.comparison/1"
 
 
 def comparisons_json(comparisons: Sequence[Comparison], gate: Mapping[str, Any] | None = None) -> str:
     """The contract as indented text."""
-    return json.dumps(contract(comparisons) | ({} if gate is None else {"gate": dict(gate)}), indent=2)
+    return json_text(contract(comparisons) | ({} if gate is None else {"gate": dict(gate)}), indent=2)
 
 
 def contract(comparisons: Sequence[Comparison]) -> dict[str, Any]:

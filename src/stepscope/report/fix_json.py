@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from stepscope.core.mended import Attempt, Mended
+from stepscope.json_text import json_text
 from stepscope.report.verify_json import verified_contract
 
 SCHEMA = "stepscope.fix/1"
@@ -13,7 +13,7 @@ SCHEMA = "stepscope.fix/1"
 
 def mended_json(mended: Mended) -> str:
     """The contract as indented text."""
-    return json.dumps(mended_contract(mended), indent=2, allow_nan=False)
+    return json_text(mended_contract(mended), indent=2)
 
 
 def mended_contract(mended: Mended) -> dict[str, Any]:

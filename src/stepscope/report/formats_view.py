@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+from stepscope.json_text import json_text
 from stepscope.readers.formats import BY_NAME, FORMATS, JUDGED
 from stepscope.readers.inputs import Found
 from stepscope.report.names import clean
@@ -40,7 +39,7 @@ def formats_json() -> str:
         {"name": each.name, "words": each.words, "kind": each.kind, "record": each.record, "judges": list(each.judges)}
         for each in FORMATS
     ]
-    return json.dumps({"schema": "stepscope.formats/1", "judged": list(JUDGED), "formats": rows}, indent=2)
+    return json_text({"schema": "stepscope.formats/1", "judged": list(JUDGED), "formats": rows}, indent=2)
 
 
 def source_words(found: Found) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -10,19 +9,32 @@ from typing import Any
 from stepscope.core.beside import Beside
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
+from stepscope.json_text import finite, json_text, not_finite
 from stepscope.report.beside_view import advice_contract, recording_contract
 from stepscope.report.nccl_view import nccl_contract
 
 SCHEMA = "stepscope.diagnosis/1"
+MOST_NAMED = 6
+"""Numbers that are not finite, named in the note."""
 
 
 def to_json(diagnosis: Diagnosis) -> str:
     """The contract as indented text."""
-    return json.dumps(contract(diagnosis), indent=2)
+    return json_text(contract(diagnosis), indent=2)
 
 
 def contract(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The contract as plain values. What was not measured is null, never 0."""
+    """The contract as plain values. What was not measured is null, never 0; a number that is not finite was not measured."""
+    told = _contract(diagnosis)
+    lost = sorted(set(not_finite(told)))
+    if not lost:
+        return told
+    named = ", ".join(lost[:MOST_NAMED]) + (f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else "")
+    note = f"not measured, for what was recorded gives no finite number: {named}"
+    return {key: finite(value) for key, value in told.items()} | {"notes": [*told["notes"], note]}
+
+
+def _contract(diagnosis: Diagnosis) -> dict[str, Any]:
     nccl, comms, beside = diagnosis.facts.nccl, diagnosis.facts.comms, diagnosis.facts.beside
     return (
         {

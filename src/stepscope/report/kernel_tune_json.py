@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 from stepscope.core.kernel_tuning import Case, CaseResult, Deviation, Floor, Gain, KernelTuning, Timed, Trying
+from stepscope.json_text import json_text
 
 SCHEMA = "stepscope.kernel_tuning/1"
 
 
 def kernel_tuning_json(found: KernelTuning) -> str:
     """The contract as indented text."""
-    return json.dumps(kernel_tuning_contract(found), indent=2, allow_nan=False)
+    return json_text(kernel_tuning_contract(found), indent=2)
 
 
 def kernel_tuning_contract(found: KernelTuning) -> dict[str, Any]:

@@ -86,7 +86,9 @@ class Timeline:
             self._writer.counter(number, process, series.name, series.unit, COUNTERS + order)
             # A file's time begins with its first event; what was counted before holds from there.
             time = np.maximum(series.time_ns + rank.shift_ns, 0)
-            self._writer.points(process, number, time, series.value)
+            # What is not finite was not measured; JSON has no word for it, and a counter no height.
+            told = np.isfinite(series.value)
+            self._writer.points(process, number, time[told], series.value[told])
         self._add_events(process, rank)
 
     def _number(self) -> int:

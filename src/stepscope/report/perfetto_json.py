@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import BinaryIO
 
 import numpy as np
 
 from stepscope.core.trace import Float64, Int64
+from stepscope.json_text import json_text
 from stepscope.report.perfetto_shapes import Arg, Slices, Value, plain
 
 AT_ONCE = 1 << 14
@@ -37,12 +37,12 @@ class JsonWriter:
         self.thread(number, process, name, order)
 
     def counter(self, number: int, process: int, name: str, unit: str, order: int) -> None:  # noqa: ARG002 - this form has no order
-        self._counters[number] = json.dumps(plain(name)), json.dumps(unit or "value")
+        self._counters[number] = json_text(plain(name)), json_text(unit or "value")
 
     def slices(self, process: int, slices: Slices) -> None:
-        names = [json.dumps(plain(name)) for name in slices.names]
-        categories = [json.dumps(name) for name in slices.categories]
-        args = [(json.dumps(arg.name), arg, _texts(arg)) for arg in slices.args]
+        names = [json_text(plain(name)) for name in slices.names]
+        categories = [json_text(name) for name in slices.categories]
+        args = [(json_text(arg.name), arg, _texts(arg)) for arg in slices.args]
         opening = slices.order[slices.order >= 0]
         for at in range(0, len(opening), AT_ONCE):
             self._write(self._lines(process, slices, opening[at : at + AT_ONCE], names, categories, args))
@@ -97,16 +97,14 @@ class JsonWriter:
     ) -> None:
         told = {plain(key): _plain(value) for key, value in args.items()}
         where = f'"pid": {process}, "tid": {track}, "ts": {_us(start_ns)}, "dur": {_us(end_ns - start_ns)}'
-        self._write(
-            [f'{{"ph": "X", "cat": "stepscope", "name": {json.dumps(plain(name))}, {where}, "args": {json.dumps(told)}}}']
-        )
+        self._write([f'{{"ph": "X", "cat": "stepscope", "name": {json_text(plain(name))}, {where}, "args": {json_text(told)}}}'])
 
     def finish(self) -> None:
         self._file.write(b"\n]}\n")
 
     def _about(self, what: str, process: int, thread: int, **args: str | int) -> None:
         event = {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
-        self._write([json.dumps(event)])
+        self._write([json_text(event)])
 
     def _write(self, lines: Iterable[str]) -> None:
         block = ",\n".join(lines)
@@ -121,7 +119,7 @@ def _us(time_ns: int) -> str:
 
 
 def _texts(arg: Arg) -> list[str] | None:
-    return None if arg.texts is None else [json.dumps(plain(text)) for text in arg.texts]
+    return None if arg.texts is None else [json_text(plain(text)) for text in arg.texts]
 
 
 def _plain(value: Value | list[str]) -> Value | list[str]:

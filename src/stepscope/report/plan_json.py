@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
+from stepscope.json_text import json_text
 from stepscope.planner.job import Job
 from stepscope.report.plan_account import Account, Plan, Variant
 from stepscope.report.plan_beside import PlanBeside, beside_contract
@@ -16,7 +16,7 @@ SCHEMA = "stepscope.plan/1"
 def plan_json(plan: Plan, beside: PlanBeside | None = None) -> str:
     """The contract as indented text; `beside` is there where it was asked for."""
     told = plan_contract(plan) if beside is None else plan_contract(plan) | {"beside": beside_contract(beside)}
-    return json.dumps(told, indent=2, allow_nan=False)
+    return json_text(told, indent=2)
 
 
 def plan_contract(plan: Plan) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from stepscope.json_text import json_text
 from stepscope.planner.from_run import COMMS, Extrapolation, WidthStep
 from stepscope.report.plan_words import seconds
 from stepscope.report.sheet import Column, Sheet
@@ -131,4 +131,4 @@ def run_plan_json(plan: RunPlan) -> str:
         "methods": list(made.methods),
         "notes": list(plan.notes),
     }
-    return json.dumps(told, indent=2, allow_nan=False)
+    return json_text(told, indent=2)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from stepscope.core.scaling import Gain, Scaling, WidthRun
+from stepscope.json_text import json_text
 
 SCHEMA = "stepscope.scaling/1"
 
 
 def scaling_json(scaling: Scaling) -> str:
     """The contract as indented text."""
-    return json.dumps(scaling_contract(scaling), indent=2)
+    return json_text(scaling_contract(scaling), indent=2)
 
 
 def scaling_contract(scaling: Scaling) -> dict[str, Any]:

@@ -18,7 +18,6 @@ Times are nanoseconds from where the picture begins. The texts are strangers': c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -28,6 +27,7 @@ import numpy as np
 from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Slices, Timeline, What
 from stepscope.core.trace import NONE, Int64
+from stepscope.json_text import json_text
 from stepscope.report.names import clean, kernel_name, op_name, shorten
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 
@@ -104,7 +104,7 @@ def _strings(whats: Sequence[What]) -> tuple[list[str], list[int]]:
             rows = [("", *row[1:]) for row in rows]
         cut = (_cut(text, width) for row in rows for text in row)
         codes = [texts.setdefault(text, len(texts)) for text in cut]
-        if len(json.dumps(list(texts))) <= STRING_CHARS:
+        if len(json_text(list(texts))) <= STRING_CHARS:
             break
     return list(texts), codes
 

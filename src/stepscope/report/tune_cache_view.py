@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
 from stepscope.core.trials import Value
+from stepscope.json_text import json_text
 from stepscope.report.sheet import Sheet
 from stepscope.report.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.tune_words import setting_words
@@ -35,7 +35,7 @@ class Row:
 
 
 def cache_json(rows: Sequence[Row], unread: int) -> str:
-    return json.dumps({"schema": SCHEMA, "unread_lines": unread, "entries": [asdict(row) for row in rows]}, indent=2)
+    return json_text({"schema": SCHEMA, "unread_lines": unread, "entries": [asdict(row) for row in rows]}, indent=2)
 
 
 def render_cache(rows: Sequence[Row], unread: int, *, width: int = PLAIN_WIDTH) -> str:

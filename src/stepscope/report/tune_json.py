@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 from stepscope.core.tuning import Spent, Tried, Tuning, Winner
+from stepscope.json_text import json_text
 
 SCHEMA = "stepscope.tuning/1"
 
 
 def tuning_json(tuning: Tuning) -> str:
     """The contract as indented text."""
-    return json.dumps(tuning_contract(tuning), indent=2, allow_nan=False)
+    return json_text(tuning_contract(tuning), indent=2)
 
 
 def tuning_contract(tuning: Tuning) -> dict[str, Any]:

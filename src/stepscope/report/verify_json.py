@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -23,13 +22,14 @@ from stepscope.core.experiment import (
     Verified,
 )
 from stepscope.core.trials import Change
+from stepscope.json_text import json_text
 
 SCHEMA = "stepscope.verification/1"
 
 
 def verified_json(verified: Verified) -> str:
     """The contract as indented text."""
-    return json.dumps(verified_contract(verified), indent=2, allow_nan=False)
+    return json_text(verified_contract(verified), indent=2)
 
 
 def verified_contract(verified: Verified) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from stepscope.rules import (
 )
 from stepscope.rules.case import Case
 from stepscope.rules.crew import Crew, TeamChange, TeamProposal, with_rank
-from stepscope.rules.proposal import Proposal, finding_of
+from stepscope.rules.proposal import Proposal, finding_of, predicted
 from stepscope.rules.rulebook import LEAST_SPEEDUP, RULES, Judgement, judge
 
 TEAM_RULES: tuple[ModuleType, ...] = (
@@ -200,19 +200,7 @@ def _on_all(changes: dict[int, Change]) -> TeamChange:
 def _finding(crew: Crew, proposal: TeamProposal) -> Finding:
     likely = crew.speedup(proposal.change(crew.team))
     others = [crew.speedup(change(crew.team)) for change in (proposal.cautious, proposal.hopeful) if change is not None]
-    return Finding(
-        code=proposal.code,
-        bound=proposal.bound,
-        summary=proposal.summary,
-        action=proposal.action,
-        evidence=proposal.evidence,
-        ranks=proposal.ranks,
-        predicted_speedup=likely,
-        predicted_low=min([likely, *others]),
-        predicted_high=max([likely, *others]),
-        predicted_step_ms=crew.pitch_ns / likely / 1e6,
-        changes_numerics=proposal.changes_numerics,
-    )
+    return predicted(proposal, proposal.ranks, crew.pitch_ns, likely, others)
 
 
 def _ladder(crew: Crew, proposals: Sequence[TeamProposal]) -> tuple[float, ...]:

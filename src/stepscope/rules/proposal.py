@@ -7,7 +7,9 @@ Change, and the replay says what the step becomes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -62,6 +64,23 @@ class Remark:
     text: str
 
 
+class Fault(Protocol):
+    """What a proposal says of its fault, whether it is a rank's or the job's."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def bound(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def action(self) -> str: ...
+    @property
+    def evidence(self) -> tuple[str, ...]: ...
+    @property
+    def changes_numerics(self) -> bool: ...
+
+
 def finding_of(case: Case, proposal: Proposal) -> Finding:
     """The proposal with what the replay says it gives."""
     assert case.graph is not None
@@ -72,21 +91,34 @@ def finding_of(case: Case, proposal: Proposal) -> Finding:
         quick, slow = case.host_bounds
         others.append(case.speedup((proposal.hopeful or proposal.change)(quick)))
         others.append(case.speedup((proposal.cautious or proposal.change)(slow)))
-    gains = sorted([likely, *others])
+    finding = predicted(proposal, (case.facts.rank,), case.pitch_ns, likely, others)
     places = places_in(case, proposal)
-    return Finding(
-        code=proposal.code,
-        bound=proposal.bound,
-        summary=proposal.summary,
-        action=f"{proposal.action}. {_most_at(places[0])}" if places else proposal.action,
+    if not places:
+        return finding
+    return replace(
+        finding,
+        action=f"{proposal.action}. {_most_at(places[0])}",
         evidence=(*proposal.evidence, *(f"{place.share:.0%} of it at {place.words}" for place in places)),
-        ranks=(case.facts.rank,),
-        predicted_speedup=likely,
-        predicted_low=gains[0],
-        predicted_high=gains[-1],
-        predicted_step_ms=case.pitch_ns / likely / 1e6,
-        changes_numerics=proposal.changes_numerics,
         places=places,
+    )
+
+
+def predicted(words: Fault, ranks: tuple[int, ...], pitch_ns: float, likely: float, others: Sequence[float]) -> Finding:
+    """The one place where a finding is made, for a rank and for a job: the replay's speedups of the mend and of the same mend
+    giving less and more. A mend that the replay finds to lengthen the step gives nothing: nobody need apply it."""
+    gains = [max(1.0, speedup) for speedup in (likely, *others)]
+    return Finding(
+        code=words.code,
+        bound=words.bound,
+        summary=words.summary,
+        action=words.action,
+        evidence=words.evidence,
+        ranks=ranks,
+        predicted_speedup=gains[0],
+        predicted_low=min(gains),
+        predicted_high=max(gains),
+        predicted_step_ms=pitch_ns / gains[0] / 1e6,
+        changes_numerics=words.changes_numerics,
     )
 
 

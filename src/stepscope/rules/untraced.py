@@ -6,7 +6,7 @@ from stepscope.core.beside import Beside
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
 from stepscope.core.nccl import NcclLog
-from stepscope.core.run import Known, RunFacts
+from stepscope.core.run import Known, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
 from stepscope.rules import slow_link
 from stepscope.rules.besidebook import advise
@@ -41,12 +41,23 @@ def _verdict(run: RunFacts, rank: Known | None) -> Verdict:
         num = max(one.num_steps for one in run.ranks) + 1
         words = f"the job ended before a step could be timed or recorded ({num} optimizer steps were seen)"
         return Verdict(bound="unknown", summary=f"Nothing to judge: {words}.", shares={})
-    share = (rank.steps.wait_ns or 0) / rank.steps.step_ns
+    share = _wait_share(rank.steps)
+    if share is None:
+        words = "no step was recorded by the profiler, and the times in the loader do not fit into the steps"
+        return Verdict(bound="unknown", summary=f"Not known: {words}.", shares={})
     shares = {"data": share}
     if share >= LEAST_SHARE and not rank.has_device:
         return Verdict(bound="data", summary=f"Input-bound: {share:.0%} of the step is waiting for input.", shares=shares)
     words = f"Not known: no step was recorded by the profiler; {share:.0%} of a step goes by in the loader"
     return Verdict(bound="unknown", summary=f"{words}.", shares=shares)
+
+
+def _wait_share(steps: UnprofiledSteps) -> float | None:
+    """Of a step, spent in the loader; None where the two cannot belong together. The host's clock tells the wait and the
+    device's may tell the step: they agree as well as the mean step is known."""
+    if steps.wait_ns is None or not 0 <= steps.wait_ns <= max(steps.step_ns, steps.high_ns):
+        return None
+    return min(1.0, steps.wait_ns / steps.step_ns) if steps.step_ns > 0 else None
 
 
 def _step(run: RunFacts, rank: Known | None) -> StepTime:

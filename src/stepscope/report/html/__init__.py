@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
+
+from stepscope.json_text import json_text
 
 SCRIPTS = ("vendor/echarts.js", "timeline_data.js", "timeline_panels.js", "timeline.js", "charts.js", "page.js")
 STYLES = ("page.css", "timeline.css", "beside.css")
@@ -66,7 +67,7 @@ def render(
 
 def data_block(data: Any) -> str:
     """JSON that cannot end the element it stands in, whatever is in it."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    text = json_text(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")
 
 
