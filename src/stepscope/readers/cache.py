@@ -32,6 +32,7 @@ from stepscope.readers.formats import BY_NAME
 from stepscope.readers.remote import RemotePath
 from stepscope.readers.source import Source
 from stepscope.readers.stream import EXPANSION_FREE_BYTES, MAX_EXPANSION
+from stepscope.untrusted import open_regular
 
 SUFFIX = ".stepscope-cache"
 FOLDER_VARIABLE = "STEPSCOPE_CACHE_DIR"
@@ -153,7 +154,7 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:
 def _load(path: Path, source: Source) -> Trace | None:
     if not path.is_file():
         return None
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(HEAD.size)
         magic, version, schema, size, mtime_ns, table_bytes, column_bytes = HEAD.unpack(head)
         if (magic, version, schema) != (MAGIC, FORMAT, SCHEMA) or (size, mtime_ns) != _identity(source):

@@ -15,7 +15,7 @@ import zstandard
 from zlib_ng import zlib_ng
 
 from stepscope.errors import InputError
-from stepscope.readers.remote import AnyPath
+from stepscope.readers.remote import AnyPath, open_bytes
 
 BLOCK_BYTES = 1 << 20
 PACKED_BYTES = 128 << 10
@@ -52,7 +52,7 @@ class Stream:
     def blocks(self) -> Generator[bytes, None, None]:
         """The text. Decompression runs ahead in a thread: it does not hold the interpreter lock."""
         try:
-            file = self.path.open("rb")
+            file = open_bytes(self.path)
         except OSError as problem:
             raise InputError(f"cannot open {self.path}: {problem.strerror or problem}") from problem
         with file:
