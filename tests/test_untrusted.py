@@ -10,8 +10,11 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.core.json_decode import convert_json, decode_json
 from stepscope.core.toml_text import parse_toml
+from stepscope.readers import stream
 from stepscope.readers.run_folder import read_run
 from stepscope.readers.run_values import sound_object, sound_row
+from stepscope.readers.sniff import read_trace
+from stepscope.readers.source import Source
 from stepscope.untrusted import (
     MAX_DEPTH,
     finite,
@@ -131,7 +134,7 @@ def test_json_becomes_values_that_can_be_used(text: bytes, value: object) -> Non
     assert parse_json(text) == value
 
 
-@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * 101 + b"]" * 101, b"", b"\xff", b"{", b"nul"])
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"", b"\xff", b"{", b"nul"])
 def test_what_is_no_json_is_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_json(text)
@@ -142,8 +145,34 @@ def test_what_is_no_json_is_a_value_error(text: bytes) -> None:
     assert list(parse_json_lines(text + b"\n7\n")) == [7]
 
 
-def test_json_that_is_as_deep_as_allowed_is_read() -> None:
-    assert parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH) is not None
+def test_what_lies_too_deep_is_left_out_or_refused() -> None:
+    def depth(value: object) -> int:
+        return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
+
+    text = '{"a": 1, "b": ' + "[" * 500 + "]" * 500 + "}"
+    assert depth(parse_json(text)["b"]) == MAX_DEPTH - 1
+    assert parse_json(text)["a"] == 1
+    with pytest.raises(ValueError, match="too deep"):
+        parse_json(text, is_strict=True)
+
+
+def test_a_hole_in_a_file_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_ZERO_BYTES", 4 << 20)
+    path = tmp_path / "t.json"
+    path.write_bytes(b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "name": "a", "pid": 1, "tid": 1}')
+    os.truncate(path, 1 << 40)
+    trace = read_trace(Source(path=path, label="t.json"), use_cache=False)
+    assert len(trace) == 1
+    assert any("zero bytes" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("name", ["run.json", "rank-0/rank.json"])
+def test_a_run_with_an_endless_file_is_refused_by_name(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = _run(tmp_path / "run")
+    os.truncate(run / name, 1 << 40)
+    for command in (["diagnose"], ["watch", "--once"]):
+        assert main([*command, str(run)]) == 2
+        assert f"{run / name} is larger than 64 MiB" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["[NaN]", "[1e999]", "[9223372036854775808]"])

@@ -21,6 +21,7 @@ MAX_JSON_BYTES = 64 << 20
 """Of one of our own files; the writers keep them far smaller."""
 MAX_DEPTH = 100
 """Of JSON values inside one another. Our own files have 8; what is drawn and compared later may walk them recursively."""
+TOO_DEEP = "its values lie too deep in one another"
 LARGEST_INT = 2**62
 """The sum of two still fits 64 bits; times in nanoseconds reach to the year 2116."""
 LARGEST_FLOAT = 1e30
@@ -60,13 +61,17 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+def _too_large(path: Path | str, most_bytes: int) -> OSError:
+    most = f"{most_bytes >> 20} MiB" if most_bytes >= 1 << 20 else f"{most_bytes} bytes"
+    return OSError(errno.EFBIG, f"it is larger than {most}, the most that is read of such a file", str(path))
+
+
 def read_regular(path: Path | str, most_bytes: int) -> bytes:
     """A whole file; OSError where it is larger than that, or no regular one."""
     with open_regular(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
-        most = f"{most_bytes >> 20} MiB" if most_bytes >= 1 << 20 else f"{most_bytes} bytes"
-        raise OSError(errno.EFBIG, f"it is larger than {most}, the most that is read of such a file", str(path))
+        raise _too_large(path, most_bytes)
     return data
 
 
@@ -91,15 +96,15 @@ def parse_json(data: bytes | str, *, is_strict: bool = False) -> Any:
 
     Bytes that are no characters become U+FFFD, halves of characters '?'. NaN, the infinities and numbers that no 64 bits hold are
     None, or refused where the reader is strict: in a description of what to compute, None would silently mean the default.
-    Values deeper in one another than MAX_DEPTH are refused.
+    The same goes for values deeper in one another than MAX_DEPTH.
     """
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "replace")
     try:
         value = (_STRICT if is_strict else _LENIENT).decode(text.removeprefix("\ufeff"))
     except RecursionError:
-        raise ValueError("its values lie too deep in one another") from None
+        raise ValueError(TOO_DEEP) from None
     may_be_deep = text.count("[") + text.count("{") > MAX_DEPTH
-    return _checked(value, 0) if may_be_deep or "\\u" in text or isinstance(data, str) else value
+    return _checked(value, 0, is_strict=is_strict) if may_be_deep or "\\u" in text or isinstance(data, str) else value
 
 
 def parse_json_object(data: bytes | str) -> dict[str, Any]:
@@ -183,14 +188,18 @@ _STRICT = json.JSONDecoder(
 )
 
 
-def _checked(value: Any, depth: int) -> Any:
-    """The value with whole characters alone; ValueError where it is too deep."""
+def _checked(value: Any, depth: int, *, is_strict: bool) -> Any:
+    """The value with whole characters alone, and without what lies too deep."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if not isinstance(value, dict | list):
         return value
     if depth >= MAX_DEPTH:
-        raise ValueError("its values lie too deep in one another")
+        if is_strict:
+            raise ValueError(TOO_DEEP)
+        return None
     if isinstance(value, list):
-        return [_checked(part, depth + 1) for part in value]
-    return {_checked(name, 0): _checked(part, depth + 1) for name, part in value.items()}
+        return [_checked(part, depth + 1, is_strict=is_strict) for part in value]
+    return {
+        _checked(name, 0, is_strict=is_strict): _checked(part, depth + 1, is_strict=is_strict) for name, part in value.items()
+    }

@@ -6,10 +6,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stepscope.untrusted import parse_json
+from stepscope.untrusted import TOO_DEEP, parse_json
 
 T = TypeVar("T")
-TOO_DEEP = "its values lie too deep in one another"
 
 
 def decode_json(data: bytes | str, shape: type[T]) -> T:

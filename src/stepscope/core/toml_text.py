@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from stepscope.errors import UsageError
-from stepscope.untrusted import MAX_DEPTH
+from stepscope.untrusted import MAX_DEPTH, TOO_DEEP
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
         try:
             table: dict[str, Any] = parser.loads(data.decode("utf-8"))
         except RecursionError:
-            raise ValueError("its values lie too deep in one another") from None
+            raise ValueError(TOO_DEEP) from None
         _refuse_unusable(table, "", 0)
         return table
     raise UsageError("a .toml file needs Python 3.11 or newer, or the package tomli: pip install tomli")

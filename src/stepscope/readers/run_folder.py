@@ -102,7 +102,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def refuse_special_files(run: Path) -> None:
-    """InputError that names it, where a file of a run's folder is a pipe or a device: reading it would hang, or never end."""
+    """InputError that names it, where a file of a run's folder is a pipe, a device or far too large."""
     try:
         folders = [folder for folder in run.iterdir() if RANK_FOLDER.match(folder.name) and folder.is_dir()]
         files = [run / RUN_FILE, *(folder / name for folder in folders for name in RANK_FILES)]
@@ -112,6 +112,8 @@ def refuse_special_files(run: Path) -> None:
     for file in files:
         if not is_regular(file) and file.exists():
             raise InputError(f"{file} is not a regular file (a pipe or a device?), so this is no run that stepscope recorded")
+        if file.name in (RUN_FILE, RANK_FILE) and file.exists() and file.stat().st_size > MAX_JSON_BYTES:
+            raise InputError(f"{file} is larger than {MAX_JSON_BYTES >> 20} MiB, so this is no run that stepscope recorded")
 
 
 def _unrecorded(ranks: list[RankRecord]) -> list[str]:
