@@ -20,19 +20,19 @@
     RUN/stdout.txt, RUN/stderr.txt      of a trial: what the job printed
     RUN/diagnosis.json, RUN/report.html what stepscope says of the run
 
-Times are integer nanoseconds: `_ns` of time.perf_counter_ns unless a name says `wall`. The standard library alone is imported
-here: this module is a part of what runs inside a training job.
+Times are integer nanoseconds: `_ns` of time.perf_counter_ns unless a name says `wall`. The standard library and `untrusted` alone
+are imported here: this module is a part of what runs inside a training job.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 from stepscope.json_text import json_text
+from stepscope.untrusted import read_json_object
 
 SCHEMA = "stepscope.run/1"
 RUN_FILE = "run.json"
@@ -113,11 +113,7 @@ def read_settings(run: Path) -> dict[str, Any]:
 
 
 def _told(run: Path, name: str) -> dict[str, Any]:
-    try:
-        told = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    held = told.get(name) if isinstance(told, dict) else None
+    held = read_json_object(run / RUN_FILE).get(name)
     return held if isinstance(held, dict) else {}
 
 
@@ -142,8 +138,4 @@ def claim_rank(run: Path, rank: int) -> Path:
 
 def is_run(path: Path) -> bool:
     """Whether it is a folder that `stepscope run` made."""
-    try:
-        told = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(told, dict) and told.get("schema") == SCHEMA
+    return read_json_object(path / RUN_FILE).get("schema") == SCHEMA

@@ -377,7 +377,7 @@ def test_a_budget_has_limits_conditions_and_a_baseline(
         ("[limits]\nstepms = 3", "is step_ms meant?"),
         ("[limits]\nstep_ms = true", "write a number"),
         ("[limits]\nstep_ms = [1]", "write a number"),
-        ("[limits]\nstep_ms = nan", "limits nothing"),
+        ("[limits]\nstep_ms = nan", "must be finite"),
         ("[limits]\nmfu = 0.4", "the most or the least?"),
         ("[limits]\ngpu_busy = '0.9'", "the most or the least?"),
         ("[limits]\nstep_ms = '< 3 or mfu > 1'", "goes under fail_if"),
@@ -407,7 +407,8 @@ def test_without_a_reader_of_toml_the_remedy_is_named(
     def absent(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr("stepscope.cli.gate.importlib.import_module", absent)
+    (tmp_path / "budget.toml").write_text("")
+    monkeypatch.setattr("stepscope.core.toml_text.importlib.import_module", absent)
     _, err = gated(capsys, "--budget", str(tmp_path / "budget.toml"), code=2)
     assert "pip install tomli" in err
 

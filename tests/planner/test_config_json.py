@@ -130,7 +130,7 @@ def test_windows_are_known_where_some_layers_have_them() -> None:
         (b"[" * 200_000, "not JSON"),
         (b"[1]", "an object with named fields"),
         (b'{"a": ' + b"9" * 10_000 + b"}", "not JSON"),
-        (b" " * (MAX_BYTES + 1), "more than 4 MB"),
+        (b" " * (MAX_BYTES + 1), "larger than 4 MiB"),
     ],
 )
 def test_a_file_that_is_no_config_is_refused(tmp_path: Path, data: bytes, message: str) -> None:

@@ -155,7 +155,7 @@ def test_numbers_that_cannot_be_are_refused(tmp_path: Path, place: tuple[Any, ..
 
 
 def test_a_file_too_large_or_absent(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="larger than a hardware file"):
+    with pytest.raises(InputError, match=r"larger than 16 MiB.*stepscope calibrate"):
         read_hardware(written(tmp_path, " " * (MAX_BYTES + 1)))
     with pytest.raises(InputError, match="No such file"):
         read_hardware(tmp_path / "none")

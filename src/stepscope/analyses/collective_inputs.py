@@ -6,13 +6,13 @@ says what it is, and the operator `c10d::alltoall_base_` around that how large.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass
 
 from stepscope.analyses.survey import Survey
 from stepscope.core.trace import NONE, OpInputs
+from stepscope.untrusted import parse_json
 from stepscope.workload.dtypes import DTYPES, ITEM_BYTES
 
 RANGE = re.compile(r"^(?:nccl|rccl|gloo):(\w+)")
@@ -70,8 +70,8 @@ def _tensors(found: Survey, event: int) -> tuple[list[int], str | None]:
     if not isinstance(inputs, OpInputs) or inputs.dims is None or inputs.types is None:
         return [], None
     try:
-        dims, types = json.loads(inputs.dims), json.loads(inputs.types)
-    except (ValueError, RecursionError):
+        dims, types = parse_json(inputs.dims), parse_json(inputs.types)
+    except ValueError:
         return [], None
     if not isinstance(dims, list) or not isinstance(types, list):
         return [], None

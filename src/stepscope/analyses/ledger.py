@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import lru_cache
 
@@ -19,6 +18,7 @@ from stepscope.analyses.steps import PROFILER_STEP
 from stepscope.analyses.survey import Survey
 from stepscope.core.comms import Collective, Ledger, ProcessGroup
 from stepscope.core.trace import NONE, CollectiveArgs, Int64, Kind, Trace
+from stepscope.untrusted import parse_json
 from stepscope.workload.dtypes import ITEM_BYTES, SCALAR_NAMES
 
 OPS = (
@@ -144,8 +144,8 @@ def _link(found: Survey) -> tuple[str, float, str] | None:
 def _unevenness(split: str) -> float:
     """The greatest over the mean of a recorded list of split sizes; NaN when there is none."""
     try:
-        sizes = json.loads(split)
-    except (ValueError, RecursionError):
+        sizes = parse_json(split)
+    except ValueError:
         return float("nan")
     if not isinstance(sizes, list) or not sizes or not all(isinstance(n, int) and n >= 0 for n in sizes) or not sum(sizes):
         return float("nan")
@@ -221,7 +221,7 @@ def _told(found: Survey, name: str, around: int, on_device: bool) -> Collective:
 def _ranks(text: str) -> tuple[int, ...]:
     """A recorded list of ranks; none when it was cut short, as long ones are."""
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         return ()
     return tuple(int(r) for r in found) if isinstance(found, list) and all(isinstance(r, int) for r in found) else ()

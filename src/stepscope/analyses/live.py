@@ -10,7 +10,8 @@ from typing import Any
 from stepscope.analyses.presence import presence
 from stepscope.analyses.sampled import device_bytes, device_total_bytes, gpu_util, rss_bytes, usual_ns
 from stepscope.core.live import RUNS, Alert, LiveView, RankGroup, RankLive
-from stepscope.readers.run_tail import RankTail, Row, RunTail
+from stepscope.readers.run_tail import RankTail, RunTail
+from stepscope.readers.run_values import Row
 
 NUM_NOW = 20
 """Steps that are `now`."""
@@ -105,7 +106,7 @@ def _last_step(tail: RankTail) -> int | None:
 
 def _batch_size(told: dict[str, Any]) -> int | None:
     """Of the loader that feeds the steps, or of the only one."""
-    loaders = [one for one in told.get("loaders") or [] if isinstance(one, dict)]
+    loaders: list[dict[str, Any]] = told.get("loaders") or []
     feeding = [one for one in loaders if one.get("is_feeding")] or (loaders if len(loaders) == 1 else [])
     return _whole(feeding[0].get("batch_size")) if feeding else None
 

@@ -11,6 +11,7 @@ from typing import Any
 from stepscope.analyses.unprofiled import unprofiled_steps
 from stepscope.core.run import DeviceSample, Known, LoaderKnobs, RunFacts
 from stepscope.readers.run_folder import RankRecord, RunRecord
+from stepscope.untrusted import finite
 
 IDLE_REASONS = ("gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost")
 """Reasons to run slower that nothing is wrong with."""
@@ -158,7 +159,7 @@ def _plain(told: Mapping[str, Any]) -> dict[str, float | bool | str | None] | No
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return finite(value)
 
 
 def _int(value: Any) -> int | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.runfolder import CONTROL_FILE, RANK_FOLDER, SAMPLES_FILE, write_json
+from stepscope.untrusted import open_regular, parse_json_object, whole
 
 TAIL_BYTES = 16_384
 AHEAD_S = 3.0
@@ -46,20 +46,13 @@ def _progress(rank: int, told: list[tuple[int, int]]) -> Progress:
 def _tail(path: Path) -> list[tuple[int, int]]:
     """(at_ns, step) of the last samples."""
     try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            lines = file.read().splitlines()[-12:]
+        with open_regular(path) as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).splitlines()[-12:]
     except OSError:
         return []
-    told = []
-    for line in lines:
-        try:
-            value = json.loads(line)
-            told.append((int(value["at_ns"]), int(value["step"])))
-        except (ValueError, KeyError, TypeError):
-            continue
-    return told
+    samples = [(whole(value.get("at_ns"), 0), whole(value.get("step"), 0)) for value in map(parse_json_object, lines)]
+    return [(at_ns, step) for at_ns, step in samples if at_ns is not None and step is not None]
 
 
 def ask_recording(run: Path) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -24,6 +23,7 @@ from stepscope.runfolder import (
     STEPS_FILE,
     write_json,
 )
+from stepscope.untrusted import read_json_object
 
 if TYPE_CHECKING:
     from stepscope.capture.session import Row, Session
@@ -131,10 +131,7 @@ class Writer:
         if changed == self._control_ns:
             return
         self._control_ns = changed
-        try:
-            wanted = json.loads(path.read_text(encoding="utf-8")).get("record_from")
-        except (OSError, ValueError, AttributeError):
-            return
+        wanted = read_json_object(path).get("record_from")
         if isinstance(wanted, int):
             self._session.ask(wanted)
 

@@ -174,12 +174,13 @@ def _refuse_step(step_ms: float | None, label: str) -> None:
 def _kept_bytes(text: str) -> bytes | None:
     """The bytes of a diagnosis that was kept, as JSON or whole; None when the path is something else."""
     from stepscope.readers.remote import as_path
+    from stepscope.untrusted import read_regular
 
     path = as_path(text)
     if isinstance(path, str) or not path.is_file():
         return None
     try:
-        data = path.read_bytes() if path.stat().st_size <= gating.MAX_JSON_BYTES else b""
+        data = read_regular(path, gating.MAX_JSON_BYTES)
     except OSError:
         return None
     return data if gating.IS_SAVED.search(data) or gating.IS_DIAGNOSIS.search(data) else None

@@ -8,13 +8,14 @@ kernels.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.diagnose import add_hardware, diagnose_paths, hardware_file, num_processes, step_time
 from stepscope.cli.printing import note
+from stepscope.errors import FormatError
+from stepscope.untrusted import is_regular, parse_json, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,13 +155,16 @@ def _waits(sources: Sequence[Source], facts: RankFacts, *, use_cache: bool) -> I
 def _kept_diagnosis(paths: Sequence[str]) -> dict[str, Any] | None:
     """The one file named, where it is a diagnosis as JSON and no trace."""
     path = Path(paths[0])
-    if len(paths) != 1 or path.suffix != ".json" or not path.is_file() or path.stat().st_size > MAX_DIAGNOSIS_BYTES:
+    if len(paths) != 1 or path.suffix != ".json" or not is_regular(path):
         return None
-    with path.open("rb") as file:
-        if not KEPT.search(file.read(4096)):
-            return None
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        data = read_regular(path, MAX_DIAGNOSIS_BYTES)
+    except OSError:
         return None
-    return told if isinstance(told, dict) else None
+    if not KEPT.search(data[:4096]):
+        return None
+    try:
+        diagnosis = parse_json(data, is_strict=True)
+    except ValueError as problem:
+        raise FormatError(f"{path} is a diagnosis that cannot be read: {problem}. Diagnose its traces again") from None
+    return diagnosis if isinstance(diagnosis, dict) else None

@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from stepscope.core.experiment import Prediction
+from stepscope.core.json_decode import convert_json
 from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.runfolder import DIAGNOSIS_FILE
+from stepscope.untrusted import read_regular
 
 MAX_BYTES = 256 << 20
 
@@ -55,14 +57,12 @@ def mended(knobs: Sequence[str], path: Path) -> tuple[str, ...]:
 
 def _read(file: Path) -> list[_Finding]:
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise InputError(f"--from {file} is larger than any diagnosis; give the JSON of stepscope diagnose --format json")
-        told = msgspec.json.decode(file.read_bytes(), type=_Diagnosis)
+        told = convert_json(read_regular(file, MAX_BYTES), _Diagnosis)
     except FileNotFoundError:
         raise InputError(f"--from: there is no {file}. Make one: stepscope diagnose ... --format json > FILE") from None
     except OSError as problem:
         raise InputError(f"--from: cannot read {file}: {problem.strerror or problem}") from None
-    except (msgspec.DecodeError, RecursionError) as problem:
+    except ValueError as problem:
         raise FormatError(f"--from {file} is not a diagnosis in JSON: {problem}") from None
     if not told.schema.startswith("stepscope.diagnosis/"):
         raise FormatError(f"--from {file} is not a diagnosis: its schema is {told.schema[:80]!r}")

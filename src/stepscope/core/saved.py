@@ -7,8 +7,10 @@ from pathlib import Path
 import msgspec
 
 from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.json_decode import convert_json
 from stepscope.errors import FormatError, InputError
 from stepscope.json_text import json_text
+from stepscope.untrusted import MAX_JSON_BYTES, read_regular
 
 FORMAT = "stepscope.saved-diagnosis/1"
 
@@ -27,13 +29,13 @@ def save(diagnosis: Diagnosis, path: Path) -> None:
 def load(path: Path) -> Diagnosis:
     """Read what `save` wrote; anything else is refused in words."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_JSON_BYTES)
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
     try:
-        file = msgspec.json.decode(data, type=_File)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        raise FormatError(f"{path} is not a saved diagnosis of this version: {problem}") from problem
+        file = convert_json(data, _File)
+    except ValueError as problem:
+        raise FormatError(f"{path} is not a saved diagnosis of this version: {problem}") from None
     if file.format != FORMAT:
         raise FormatError(f"{path} has the format {file.format!r}; this version reads {FORMAT!r}. Diagnose the traces again.")
     return file.diagnosis

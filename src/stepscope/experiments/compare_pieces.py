@@ -5,7 +5,6 @@ Without a device, the operators of the host are the work. Figures are means over
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from stepscope.analyses.step_parts import step_parts
 from stepscope.analyses.survey import Survey
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import NONE, Int64, Kind, OpInputs
+from stepscope.untrusted import parse_json
 
 PHASES = ("forward", "backward", "optimizer", "recompute")
 """In the order of core.comms' FORWARD, BACKWARD, OPTIMIZER; recompute is of backward: forward operators run again."""
@@ -274,8 +274,8 @@ class _Table:
 def shapes_words(dims: str) -> str | None:
     """`[[8, 3], [3, 4], []]` as `8x3, 3x4`; None when there is no shape in it."""
     try:
-        told = json.loads(dims)
-    except (ValueError, RecursionError):
+        told = parse_json(dims)
+    except ValueError:
         return None
     return ", ".join(_shape_words(told if isinstance(told, list) else [])) or None
 

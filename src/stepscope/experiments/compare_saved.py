@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ import msgspec
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import PARTS
+from stepscope.core.json_decode import convert_json
 from stepscope.core.run import RunFacts
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.errors import FormatError
@@ -98,8 +98,8 @@ def side_of_json(text: bytes | str, label: str) -> CompareSide:
 
 def _decoded(text: bytes | str, label: str) -> _Kept:
     try:
-        told = msgspec.convert(json.loads(text, parse_constant=lambda _: None), _Kept)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
+        told = convert_json(text, _Kept)
+    except ValueError as problem:
         raise FormatError(f"{label} is not a diagnosis of the schema {SCHEMA!r}: {problem}. Diagnose its traces again") from None
     if told.schema != SCHEMA:
         raise FormatError(f"{label} has the schema {told.schema!r}; this version reads {SCHEMA!r}. Diagnose its traces again")

@@ -15,6 +15,7 @@ from typing import Any
 
 from stepscope.errors import InputError
 from stepscope.readers.remote import URL, as_path, find_remote, shown
+from stepscope.untrusted import open_regular
 
 MAX_BYTES = 64 << 20
 """A file of records beyond this is no cache of ours: a record takes less than a kilobyte."""
@@ -43,7 +44,7 @@ def read_all(place: Where) -> bytes | None:
             return None
         if not place.is_file():
             raise InputError(f"{place} is not a file. Name a file, such as tuned.jsonl")
-        with place.open("rb") as file:
+        with open_regular(place) as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return None

@@ -14,8 +14,10 @@ from stepscope.capture.session import FIRST_STEPS
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.experiments.trial_losses import step_losses
 from stepscope.experiments.trial_process import Ended
-from stepscope.readers.run_folder import RankRecord, Row, RunRecord
+from stepscope.readers.run_folder import RankRecord, RunRecord
+from stepscope.readers.run_values import Row, sound_object
 from stepscope.runfolder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE, stock_steps
+from stepscope.untrusted import MAX_JSON_BYTES, read_json_object, read_regular, read_tail
 
 TAIL_CHARS = 4_000
 LEAST_MEASURED = 0.5
@@ -168,7 +170,7 @@ def _taken(run: RunRecord, change: Change) -> tuple[dict[str, int], list[str]]:
 def _numerics(path: Path) -> tuple[NumericRow, ...]:
     rows = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path, MAX_JSON_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return ()
     for line in lines:
@@ -213,21 +215,15 @@ def _memory(ended: Ended, tail: str, *, is_cut: bool) -> tuple[bool, str | None]
 def _tail(path: Path) -> str:
     """The last lines, without what would steer a terminal."""
     try:
-        with path.open("rb") as file:
-            # A job may have written more than there is memory for.
-            file.seek(max(path.stat().st_size - 4 * TAIL_CHARS, 0))
-            text = file.read(4 * TAIL_CHARS).decode("utf-8", "replace")[-TAIL_CHARS:]
+        # A job may have written more than there is memory for.
+        text = read_tail(path, 4 * TAIL_CHARS)[-TAIL_CHARS:]
     except OSError:
         return ""
     return "".join(char for char in text if char == "\n" or char.isprintable()).strip()
 
 
 def _object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return _dict(value)
+    return sound_object(read_json_object(path))[0]
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from stepscope.core.json_decode import convert_json
 from stepscope.core.trials import Setup, Value
 from stepscope.core.tuning import CACHE, DIAGNOSIS, Tuning
 from stepscope.errors import FormatError, InputError
@@ -16,6 +17,7 @@ from stepscope.experiments.numerics_check import IDENTICAL, ROUNDING
 from stepscope.experiments.tune import Start
 from stepscope.experiments.tune_batch import changes_batch
 from stepscope.experiments.tuning_cache import CacheEntry, CacheKey, TuningCache
+from stepscope.untrusted import read_regular
 
 MAX_BYTES = 256 << 20
 MAX_NEAR = 3
@@ -34,12 +36,10 @@ class _Diagnosis(msgspec.Struct):
 def codes_of(file: Path) -> tuple[str, ...]:
     """The findings of a diagnosis as JSON, the dearest first."""
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise InputError(f"--from {file} is larger than any diagnosis; give the JSON of stepscope diagnose --format json")
-        told = msgspec.json.decode(file.read_bytes(), type=_Diagnosis)
+        told = convert_json(read_regular(file, MAX_BYTES), _Diagnosis)
     except OSError as problem:
         raise InputError(f"--from: cannot read {file}: {problem.strerror or problem}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+    except ValueError as problem:
         raise FormatError(f"--from {file} is not a diagnosis in JSON: {problem}") from None
     if not told.schema.startswith("stepscope.diagnosis/"):
         raise FormatError(f"--from {file} is not a diagnosis: its schema is {told.schema[:80]!r}")

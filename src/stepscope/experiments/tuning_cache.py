@@ -22,6 +22,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from stepscope.core.json_decode import decode_json
 from stepscope.core.trials import Value
 from stepscope.errors import InputError
 from stepscope.experiments import storage
@@ -267,8 +268,8 @@ def _decode(line: bytes) -> CacheEntry | None:
     if len(line) > MAX_LINE:
         return None
     try:
-        read = msgspec.json.decode(line, type=_Line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        read = decode_json(line, _Line)
+    except ValueError:
         return None
     numbers = [read.ns, read.baseline_ns, *read.settings.values()]
     if any(isinstance(number, float) and not math.isfinite(number) for number in numbers) or _when(read.at) is None:

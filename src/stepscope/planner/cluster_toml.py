@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.core.hardware import DeviceSpec, Figure
+from stepscope.core.toml_text import parse_toml
 from stepscope.errors import InputError, UsageError
 from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, sized
 from stepscope.planner.cluster_words import MAX_DEVICES, FoundDevice, find_device, joined, links_of
+from stepscope.untrusted import read_regular
 
 MAX_BYTES = 2**20
+LEAST, MOST = 1e-6, 1e15
+"""Of any rate, size, price or time in the units of the file: beyond, products and quotients are no numbers any more."""
 _MAX_SHOWN = 60
 _PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 
@@ -59,8 +62,8 @@ class _Table:
         value = self.values.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e15:
-            raise InputError(f"{self.where}: {name} must be a number above 0, not {_shown(value)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST <= value < MOST:
+            raise InputError(f"{self.where}: {name} must be a number from {LEAST:g} to {MOST:g}, not {_shown(value)}")
         return float(value) * unit
 
     def word(self, name: str) -> str | None:
@@ -79,28 +82,14 @@ class _Table:
 def read_cluster(path: Path) -> Cluster:
     """The cluster that a file describes; docs/models-and-clusters.md has every field."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: more than {MAX_BYTES // 2**20} MB: not the description of a cluster")
-        values = _parse(path.read_text(encoding="utf-8"))
+        values = parse_toml(read_regular(path, MAX_BYTES))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as the description of a cluster: {error.strerror or error}") from None
+    except ValueError as error:
         raise InputError(f"{path}: not TOML: {ascii(str(error))[1:-1][:200]}") from None
     return cluster_from(values, str(path))
-
-
-def _parse(text: str) -> Mapping[str, object]:
-    """By the standard library, or on Python 3.10 by the package it came from."""
-    for name in ("tomllib", "tomli"):
-        try:
-            parser = importlib.import_module(name)
-        except ImportError:
-            continue
-        values: Mapping[str, object] = parser.loads(text)
-        return values
-    raise UsageError("a .toml file needs Python 3.11 or newer, or the package tomli: pip install tomli")
 
 
 def cluster_from(values: Mapping[str, object], where: str) -> Cluster:

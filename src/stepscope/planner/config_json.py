@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from stepscope.errors import InputError
 from stepscope.planner.config_families import FAMILIES, UNSUPPORTED, as_llama, with_further_layers
 from stepscope.planner.config_fields import Fields
 from stepscope.planner.model import Model
+from stepscope.untrusted import parse_json, read_regular
 
 # The largest configs on the hub (with long lists of quantised layers) have some 300 KB.
 MAX_BYTES = 4 * 2**20
@@ -21,15 +21,13 @@ def read_config(path: Path) -> Model:
     """The model that a config.json describes; a folder stands for the config.json in it."""
     path = path / "config.json" if path.is_dir() else path
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: more than {MAX_BYTES // 2**20} MB: not a model's config.json")
-        values = json.loads(path.read_bytes())
+        values = parse_json(read_regular(path, MAX_BYTES), is_strict=True)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; give a model's config.json or a folder that has one") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: not JSON; a model's config.json is needed") from None
+        raise InputError(f"{path}: cannot be read as a model's config.json: {error.strerror or error}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({str(error)[:100]}); a model's config.json is needed") from None
     if not isinstance(values, dict):
         raise InputError(f"{path}: a model's config.json is an object with named fields")
     return model_from_config(values, name=_name_of(path), where=str(path))

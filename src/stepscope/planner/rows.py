@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from stepscope.planner.framework import (
 from stepscope.planner.job import Job
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
 from stepscope.planner.model import Experts, Model
+from stepscope.untrusted import open_regular, parse_json
 
 MOST_BYTES = 1 << 20
 USUAL_VOCAB = 51200
@@ -64,15 +64,15 @@ class Row:
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file, one JSON object to a line."""
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+        with open_regular(path) as file:
+            for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):
                 if len(line) > MOST_BYTES:
                     raise InputError(f"{path}, line {number}: longer than a row can be")
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError):
+                    row = parse_json(line, is_strict=True)
+                except ValueError:
                     raise InputError(f"{path}, line {number}: not JSON; each line must be one row") from None
                 if not isinstance(row, dict):
                     raise InputError(f"{path}, line {number}: not an object; each line must be one row")

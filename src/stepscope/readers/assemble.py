@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +24,7 @@ from stepscope.core.trace import (
 from stepscope.readers.columns import Columns
 from stepscope.readers.exact import LONGEST_NUMBER
 from stepscope.readers.scan import SEPARATOR, Scanner
+from stepscope.untrusted import parse_json
 
 
 def assemble(chunks: list[Columns], scanner: Scanner, meta: TraceMeta, notes: Sequence[str]) -> Trace:
@@ -132,8 +132,8 @@ def _value(text: bytes) -> Any:
     if not text:
         return None
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from stepscope.core.json_decode import decode_with
 from stepscope.core.training_log import ExecutionGraph, RecordedOperator
 from stepscope.workload.inputs import MAX_RANK, MAX_SIZE, ParsedInputs, Shape, Shapes
 
@@ -92,8 +93,8 @@ class Draft:
 
     def add(self, text: bytes) -> None:
         try:
-            node = _NODE.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            node = decode_with(_NODE, text)
+        except ValueError:
             self.num_bad += 1
             return
         self.num_nodes += 1

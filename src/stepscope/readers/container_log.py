@@ -10,13 +10,13 @@ is passed on as it is, and counted.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.untrusted import parse_json_object
 
 MAX_ENTRY_BYTES = 1 << 20
 """docker's are below 100 KiB: 16 KiB of output, each letter escaped."""
@@ -107,10 +107,7 @@ def _of_cri(line: bytes) -> Entry | None:
 def _of_docker(line: bytes) -> Entry | None:
     if not line.startswith(b"{") or b'"log"' not in line or len(line) > MAX_ENTRY_BYTES:
         return None
-    try:
-        told = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    told = parse_json_object(line)
     text, stream = told.get("log"), told.get("stream")
     if not isinstance(text, str) or not (isinstance(stream, str) or isinstance(told.get("time"), str)):
         return None

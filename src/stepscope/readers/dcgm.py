@@ -23,6 +23,7 @@ from stepscope.readers.device_samples import DeviceDrafts, device_table, sample_
 from stepscope.readers.nvidia_smi import reasons_of
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
+from stepscope.untrusted import finite_text
 
 MIB = 1024.0**2
 FIELDS: dict[str, tuple[str, str, float]] = {
@@ -187,10 +188,7 @@ def _take_row(drafts: DeviceDrafts, columns: list[str], index: int, cells: list[
 
 
 def _number(text: str) -> float | None:
-    try:
-        value = float(text) if len(text) <= 40 else None
-    except ValueError:
-        return None
+    value = finite_text(text, high=BLANK)
     blank = value is None or value >= BLANK or BLANK_INT <= value <= BLANK_INT_END
     return None if blank else value
 

@@ -9,7 +9,6 @@ Reasons come with TorchDynamo's hints but without places: TORCH_LOGS=graph_break
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -22,6 +21,7 @@ from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.torch_logs_breaks import reason_in
 from stepscope.readers.torch_logs_words import MAX_CELL, MAX_ROWS, with_recording
+from stepscope.untrusted import parse_json
 
 MAX_BYTES = 32 << 20
 """Reasons are a kilobyte each, and a run has dozens."""
@@ -66,8 +66,8 @@ def _sections(source: Source) -> tuple[dict[str, dict[str, int]], int, str | Non
             if len(text) > MAX_BYTES:
                 raise FormatError(f"{source.label} is over {MAX_BYTES >> 20} MiB: counters are far smaller. Is it another file?")
     try:
-        told = json.loads(text.decode("utf-8-sig", "replace"))
-    except (ValueError, RecursionError) as problem:
+        told = parse_json(text)
+    except ValueError as problem:
         why = stream.problem or str(problem)[:200]
         raise FormatError(
             f"{source.label} is not whole JSON ({why}). Write it again: json.dump(torch._dynamo.utils.counters, file)"

@@ -6,13 +6,14 @@ The file may come from anyone. Its shape is checked by its types; its numbers mu
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from math import isfinite
 from pathlib import Path
 
 import msgspec
 
 from stepscope.core.calibrated import SCHEMA, Calibrated
+from stepscope.core.json_decode import convert_json, decode_json
 from stepscope.errors import FormatError, InputError
+from stepscope.untrusted import finite, read_regular
 
 MAX_BYTES = 16 << 20
 LONGEST_TEXT = 500
@@ -24,12 +25,10 @@ MAY_BE_ZERO = {"half_k", "floor_s", "alpha_s", "r2"}
 def read_hardware(path: Path) -> Calibrated:
     """The file's content; an error in words where it holds none."""
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
+        text = read_regular(path, MAX_BYTES)
     except OSError as problem:
-        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
-    if len(text) > MAX_BYTES:
-        raise FormatError(f"{path} is larger than a hardware file can be. `stepscope calibrate` writes one")
+        reason = problem.strerror or problem
+        raise InputError(f"cannot read {path}: {reason}. `stepscope calibrate` writes a hardware file") from None
     return parse_hardware(text, str(path))
 
 
@@ -39,8 +38,8 @@ def parse_hardware(text: bytes, where: str) -> Calibrated:
         what = "is not a hardware file" if told is None else f"is a hardware file of the kind {told[:40]!r}"
         raise FormatError(f"{where} {what}; this version reads {SCHEMA!r}. `stepscope calibrate` writes one")
     try:
-        found = msgspec.json.decode(text, type=Calibrated)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        found = convert_json(text, Calibrated)
+    except ValueError as problem:
         raise FormatError(f"{where} is not a whole hardware file: {problem}. Write it again: stepscope calibrate") from None
     fault = _fault(found, "$")
     if fault:
@@ -58,8 +57,8 @@ def _schema(text: bytes) -> str | None:
         schema: str
 
     try:
-        told = msgspec.json.decode(text, type=Head).schema
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        told = decode_json(text, Head).schema
+    except ValueError:
         return None
     return told if told.startswith("stepscope.hardware/") else None
 
@@ -78,7 +77,7 @@ def _fault(value: object, where: str) -> str | None:
                 return f"{place} is longer than {LONGEST_TEXT} characters"
         elif isinstance(part, int | float) and not isinstance(part, bool):
             least = 0 if name in MAY_BE_ZERO else 1e-18
-            if not isfinite(part) or part > LARGEST or (part < least and name != "r2"):
+            if finite(part, -LARGEST, LARGEST) is None or (part < least and name != "r2"):
                 return f"{place} is {part}"
         elif name == "regions" and not part:
             return f"{place} is empty"

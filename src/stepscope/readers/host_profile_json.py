@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stepscope.core.json_decode import decode_json
 from stepscope.errors import FormatError
 from stepscope.readers.host_profile_stacks import BUILT_IN, MAX_DEPTH, Call, StackCounts, StackTally, is_native, placed
 from stepscope.readers.source import Source
@@ -102,18 +103,17 @@ def read_json(source: Source) -> Profile:
     del parts
     try:
         return _read(text)
-    except (msgspec.DecodeError, RecursionError, OverflowError) as problem:
-        reason = "its values lie too deep in one another" if isinstance(problem, RecursionError) else str(problem)
-        raise FormatError(f"{source.label}: no host profile that can be read ({reason}). {NOTHING_READ}") from None
+    except (ValueError, OverflowError) as problem:
+        raise FormatError(f"{source.label}: no host profile that can be read ({problem}). {NOTHING_READ}") from None
 
 
 def _read(text: bytes) -> Profile:
     head = text[: 64 << 10]
     if b'"traceEvents"' in head:
-        return _from_viztracer(msgspec.json.decode(text, type=_Viztracer))
+        return _from_viztracer(decode_json(text, _Viztracer))
     if b"speedscope" in head:
-        return _from_speedscope(msgspec.json.decode(text, type=_Speedscope))
-    return _from_pyinstrument(msgspec.json.decode(text, type=_Pyinstrument))
+        return _from_speedscope(decode_json(text, _Speedscope))
+    return _from_pyinstrument(decode_json(text, _Pyinstrument))
 
 
 def _from_speedscope(file: _Speedscope) -> Profile:
@@ -251,8 +251,8 @@ def _placed(name: str) -> Call:
 
 def _thread_name(one: _Function) -> str:
     try:
-        told = msgspec.json.decode(one.args, type=dict[str, str])
-    except msgspec.DecodeError:
+        told = decode_json(bytes(one.args), dict[str, str])
+    except ValueError:
         return ""
     return told.get("name", "")
 

@@ -20,8 +20,8 @@ from stepscope.errors import InputError
 from stepscope.readers.formats import BY_NAME, FORMATS, HEAD_BYTES, LOGS, TRACE, Format, formats_of, head_of
 from stepscope.readers.log_kinds import MODULES, NCCL, kinds_in, may_go_on
 from stepscope.readers.nccl_log import is_nccl_log
-from stepscope.readers.remote import AnyPath, as_path, find_remote, shown, size_of
-from stepscope.readers.run_folder import RunRecord, read_run
+from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
+from stepscope.readers.run_folder import RunRecord, read_run, refuse_special_files
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
@@ -88,6 +88,8 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
 
 def _of_path(path: Path | str, notes: list[str], held: ExitStack, runs: list[RunRecord]) -> list[Source]:
     try:
+        if isinstance(path, Path) and path.is_dir():
+            refuse_special_files(path)
         if isinstance(path, Path) and is_run(path):
             runs.append(read_run(path))
             return _in_run(runs[-1], notes)
@@ -115,7 +117,7 @@ def _of_readable(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
 
 
 def _of_file(path: AnyPath, notes: list[str], held: ExitStack) -> list[Source]:
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         head = file.read(512)
     if is_header(head):
         return _in_archive(path, path, notes)
@@ -239,7 +241,7 @@ def _walk(folder: Path, notes: list[str]) -> Iterator[Path]:
 
 def _in_archive(tar: AnyPath, archive: AnyPath, notes: list[str]) -> list[Source]:
     sources = []
-    with tar.open("rb") as file:
+    with open_bytes(tar) as file:
         walk = Archive(file, size_of(tar))
         for member in walk.members():
             name = PurePosixPath(member.name).name

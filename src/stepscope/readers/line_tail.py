@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from stepscope.readers.run_values import sound_object
+from stepscope.untrusted import open_regular, parse_json_lines, read_json_object
 
 TAIL_BYTES = 65_536
 """Most that one look reads of one file: some 900 steps, or 100 samples."""
@@ -22,7 +23,7 @@ class Lines:
 
     def new(self) -> list[Any]:
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 end = file.seek(0, 2)
                 start = max(0, end - TAIL_BYTES)
                 is_cut = start > 0
@@ -34,38 +35,29 @@ class Lines:
             return []
         whole = data.rfind(b"\n") + 1
         self._at = start + whole
-        lines = data[:whole].splitlines()
         # A piece that begins inside a line begins with half of one.
-        return list(_values(lines[1:] if is_cut else lines))
+        begin = data.find(b"\n") + 1 if is_cut else 0
+        return list(parse_json_lines(data[begin:whole]))
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A small JSON file; empty where it is none."""
-    try:
-        with path.open("rb") as file:
-            value = json.loads(file.read(MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    """A small JSON file of a run, each value as run_values has it; empty where it is none."""
+    return sound_object(read_json_object(path, MOST_BYTES))[0]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The last objects of a file of lines."""
-    return [value for value in Lines(path).new() if isinstance(value, dict)]
+    return sound_objects(Lines(path).new())
+
+
+def sound_objects(values: list[Any]) -> list[dict[str, Any]]:
+    return [sound_object(value)[0] for value in values if isinstance(value, dict)]
 
 
 def head_lines(path: Path) -> list[Any]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(TAIL_BYTES)
     except OSError:
         return []
-    return list(_values(data[: data.rfind(b"\n") + 1].splitlines()))
-
-
-def _values(lines: Sequence[bytes]) -> Iterator[Any]:
-    for line in lines:
-        try:
-            yield json.loads(line)
-        except (ValueError, RecursionError):
-            continue
+    return list(parse_json_lines(data[: data.rfind(b"\n") + 1]))

@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from stepscope.core.memory_report import MemoryRecord, MemoryReport
 from stepscope.core.recording import Recording
 from stepscope.errors import FormatError
 from stepscope.readers.memory_words import NO_SIZE, recording, size_words, whole_text
 from stepscope.readers.source import Source
+from stepscope.untrusted import parse_json
 
 FORMAT = "memory-stats"
 MAX_BYTES = 16 << 20
@@ -42,8 +41,8 @@ def read(sources: Sequence[Source]) -> MemoryReport:
     for source in sources:
         text, problem = whole_text(source, MAX_BYTES, INSTEAD)
         try:
-            told = msgspec.json.decode(text)
-        except (msgspec.DecodeError, RecursionError) as wrong:
+            told = parse_json(text)
+        except ValueError as wrong:
             why = problem or str(wrong)
             raise FormatError(f"{source.label}: not JSON that can be read ({why}); {INSTEAD}") from None
         found = list(_devices(told))

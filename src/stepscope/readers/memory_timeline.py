@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from stepscope.core.json_decode import decode_with
 from stepscope.core.memory_report import (
     ACTIVATIONS,
     AUTOGRAD,
@@ -43,6 +44,8 @@ PICTURE = re.compile(rb"\s*<html>.{0,200}Memory Timeline", re.DOTALL)
 INSTEAD = "prof.export_memory_timeline('memory.raw.json.gz') writes what is read"
 Rows = list[tuple[int, int, int, int]]
 Table = tuple[list[int], list[list[int]]]
+_ROWS: msgspec.json.Decoder[Rows] = msgspec.json.Decoder(Rows)
+_TABLE: msgspec.json.Decoder[Table] = msgspec.json.Decoder(Table)
 
 
 def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
@@ -68,12 +71,12 @@ def _record(label: str, text: bytes, problem: str | None) -> tuple[MemoryRecord,
 
     try:
         if RAW.match(text):
-            times, sizes = _raw(msgspec.json.decode(text, type=Rows), label)
+            times, sizes = _raw(decode_with(_ROWS, text), label)
             unit = 1e6
         else:
-            times, sizes = _table(msgspec.json.decode(text, type=Table), label)
+            times, sizes = _table(decode_with(_TABLE, text), label)
             unit = 1e3
-    except (msgspec.DecodeError, RecursionError, OverflowError) as wrong:
+    except (ValueError, OverflowError) as wrong:
         raise FormatError(f"{label}: not a memory timeline that can be read ({problem or wrong}); {INSTEAD}") from None
     total = sizes.sum(axis=1)
     peak = int(total.argmax())

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from stepscope.core.calibrated import CollectivePoint, Timing
 from stepscope.errors import FormatError, InputError
+from stepscope.untrusted import finite_text, read_regular
 
 MAX_BYTES = 64 << 20
 USUAL_ITERS = 20
@@ -74,12 +75,9 @@ class _Section:
 
 def read_nccl_tests(path: Path) -> NcclTests:
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
+        text = read_regular(path, MAX_BYTES)
     except OSError as problem:
-        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
-    if len(text) > MAX_BYTES:
-        raise FormatError(f"{path} is larger than {MAX_BYTES >> 20} MB: give the tests' output alone")
+        raise InputError(f"cannot read {path}: {problem.strerror or problem}. Give the tests' output alone") from None
     return parse_nccl_tests(text.decode("utf-8", "replace"), path.name)
 
 
@@ -183,7 +181,7 @@ def _test_in(text: str) -> str | None:
 
 
 def _number(text: str) -> float | None:
-    return float(text) if len(text) < 40 and BANDWIDTH.fullmatch(text) else None
+    return finite_text(text, 0) if BANDWIDTH.fullmatch(text) else None
 
 
 def _time(text: str) -> float | None:

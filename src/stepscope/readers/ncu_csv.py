@@ -98,6 +98,8 @@ class Table:
     is_long: bool
     wanted: list[tuple[int, str]]
     """Of the raw page: places of the metrics that fields are made of."""
+    width: int
+    """Cells of a row; a name may stand in the header twice."""
     scales: list[float] | None = None
     launches: dict[tuple[str, str, str], Launch] = field(default_factory=dict)
     """Of the details page, by process, number and name."""
@@ -163,7 +165,7 @@ def _table(row: Sequence[str]) -> Table:
     columns = {name: place for place, name in enumerate(row[:MAX_COLUMNS])}
     is_long = "Metric Name" in columns and "Metric Value" in columns
     wanted = [] if is_long else [(place, name) for name, place in columns.items() if is_wanted(name)]
-    return Table(columns=columns, is_long=is_long, wanted=wanted[:MAX_METRICS])
+    return Table(columns=columns, is_long=is_long, wanted=wanted[:MAX_METRICS], width=min(len(row), MAX_COLUMNS))
 
 
 def _take(draft: Draft, table: Table, row: list[str]) -> None:
@@ -171,7 +173,7 @@ def _take(draft: Draft, table: Table, row: list[str]) -> None:
         table.scales = [scale_of(unit) for unit in row[:MAX_COLUMNS]]
     elif not row[0].isdecimal():
         return  # The program's own output.
-    elif len(row) < (len(table.columns) if not table.is_long else table.columns["Metric Value"] + 1):
+    elif len(row) < (table.width if not table.is_long else table.columns["Metric Value"] + 1):
         draft.counts["rows were cut short and left out"] += 1
     elif table.is_long:
         _take_metric(draft, table, row)

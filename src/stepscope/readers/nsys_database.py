@@ -21,6 +21,7 @@ from stepscope.core.trace import NONE, Int64
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.untrusted import open_regular
 
 MAGIC = b"SQLite format 3\x00"
 MAX_ROWS = 50_000_000
@@ -209,5 +210,5 @@ def _on_disk(source: Source) -> Iterator[Path]:
 
 
 def _is_plain(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(MAGIC)) == MAGIC

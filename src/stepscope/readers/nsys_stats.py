@@ -21,6 +21,7 @@ from stepscope.core.recording import Recording, Table
 from stepscope.errors import FormatError
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.untrusted import finite_text
 
 MAX_LINE_BYTES = 1 << 20
 MAX_ROWS = 100_000
@@ -227,11 +228,9 @@ def _row(head: Head, line: str) -> Row | None:
 
 def _number(head: Head, cells: Sequence[str], place: int) -> float | None:
     """A cell's number, a time as nanoseconds; None where there is none."""
-    text = cells[place].strip().replace(",", "")
-    if not re.fullmatch(r"\d{1,20}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,2})?", text):
-        return None
+    number = finite_text(cells[place].replace(",", ""), 0, 1e18)
     # Releases that write no unit mean nanoseconds.
-    return float(text) * NS.get(head.units[place].lower(), 1.0)
+    return None if number is None else number * NS.get(head.units[place].lower(), 1.0)
 
 
 def _totals(rows: Sequence[Row]) -> tuple[KernelTotal, ...]:

@@ -25,6 +25,7 @@ from stepscope.errors import FormatError
 from stepscope.readers.device_samples import DeviceDraft, DeviceDrafts, device_table, sample_lines
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
+from stepscope.untrusted import finite_text
 
 MIB, MB_PER_S = 1024.0**2, 1e6
 QUERY: dict[str, tuple[str, float]] = {
@@ -226,7 +227,8 @@ def _cells(line: str, table: _Table) -> list[str]:
 def _number(text: str) -> float | None:
     """`1980 MHz` as 1980; None for N/A, [Not Supported], - and whatever else is no number."""
     told = VALUE.fullmatch(text.strip())
-    return None if told is None else float(told[1]) * SCALES.get(told[2] or "", 1.0)
+    number = None if told is None else finite_text(told[1], -1e18, 1e18)
+    return None if told is None or number is None else number * SCALES.get(told[2] or "", 1.0)
 
 
 def mask_of(text: str) -> int | None:

@@ -23,6 +23,7 @@ from stepscope.core.system_report import HostCounters, SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
+from stepscope.untrusted import finite_text
 
 STAT_START = re.compile(
     rb"(?:^|\n)[ \t]{0,40}Performance counter stats for "
@@ -282,8 +283,4 @@ def _stat_lines(one: HostCounters) -> tuple[tuple[str, str], ...]:
 
 
 def _number(text: str) -> float | None:
-    text = text.replace(",", "")
-    try:
-        return float(text) if len(text) <= 30 and text[:1].isdigit() else None
-    except ValueError:
-        return None
+    return finite_text(text.replace(",", ""), 0)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from stepscope.errors import InputError
+from stepscope.untrusted import open_regular
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -65,6 +66,11 @@ class RemotePath:
 
 
 AnyPath = Path | RemotePath
+
+
+def open_bytes(path: AnyPath) -> BinaryIO:
+    """A file's bytes, wherever it lies; of this machine's, regular ones alone. OSError for what goes wrong."""
+    return open_regular(path) if isinstance(path, Path) else path.open()
 
 
 def shown(url: str) -> str:

@@ -26,6 +26,7 @@ from stepscope.readers.device_samples import DeviceDrafts, device_table, sample_
 from stepscope.readers.rocprof_table import Table, header_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.untrusted import finite, finite_text
 
 MIB = 1024.0**2
 FIELDS: dict[str, tuple[str, float]] = {
@@ -251,12 +252,11 @@ def _reasons(sample: Mapping[str, Any]) -> dict[str, float] | None:
 
 def _number(value: Any) -> float | None:
     """`(1980Mhz)`, `612 W`, 612: None for N/A and whatever else is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    if isinstance(value, str):
-        told = VALUE.fullmatch(value.strip()) if len(value) < 64 else None
-        return None if told is None else float(told[1]) * UNITS.get(told[2].lower(), 1.0)
-    return float(value) if abs(value) < 1e18 else None
+    if not isinstance(value, str):
+        return finite(value, -1e18, 1e18)
+    told = VALUE.fullmatch(value.strip()) if len(value) < 64 else None
+    number = finite_text(told[1], -1e18, 1e18) if told else None
+    return None if told is None or number is None else number * UNITS.get(told[2].lower(), 1.0)
 
 
 def _plain(name: str) -> str:

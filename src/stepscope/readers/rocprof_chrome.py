@@ -25,6 +25,7 @@ from stepscope.readers.rocprof_draft import NO_HOST, NO_MARKS, Draft, copy_name
 from stepscope.readers.rocprof_walk import Path, Walk, WalkError, decoded
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.untrusted import whole, whole_text
 
 EVENTS = ("traceEvents",)
 LABEL = re.compile(rb'"name"\s*:\s*"(?:CPU HIP API|CPU HSA API|Markers and Ranges|COPY|GPU\d{1,4})"\s*\}\s*,\s*"ph"\s*:\s*"M"')
@@ -201,6 +202,4 @@ def _spelled(name: str) -> str:
 
 def _whole(value: Number) -> int | None:
     """A whole number of 0 or more, also where it is written as text."""
-    if isinstance(value, str):
-        return int(value) if WHOLE.fullmatch(value) else None
-    return value if isinstance(value, int) and 0 <= value < 2**62 else None
+    return whole_text(value, 0) if isinstance(value, str) else whole(value, 0)

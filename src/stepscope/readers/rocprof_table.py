@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stepscope.readers.stream import Stream
+from stepscope.untrusted import finite_text, whole_text
 
 MAX_LINE_BYTES = 256 << 10
 """Kernels of templates have names of a few thousand characters; a launch of rocprof-compute has 2700 columns."""
@@ -73,19 +74,13 @@ def plain(title: str) -> str:
 def whole(row: Sequence[str], place: int | None) -> int | None:
     """A whole number of 0 or more; None where there is none."""
     text = row[place].strip() if place is not None and place < len(row) else ""
-    if not WHOLE.fullmatch(text):
-        return None
-    number = int(text)
-    return number if number <= LARGEST else None
+    return whole_text(text, 0, LARGEST)
 
 
 def number(row: Sequence[str], place: int | None) -> float | None:
     """A decimal number; None where there is none."""
     text = row[place].strip() if place is not None and place < len(row) else ""
-    if len(text) > 80 or not NUMBER.fullmatch(text):
-        return None
-    value = float(text)
-    return value if abs(value) < MOST else None
+    return finite_text(text, -MOST, MOST)
 
 
 def last_number(row: Sequence[str], place: int | None) -> int | None:

@@ -6,7 +6,6 @@ own memory, `device` for its name. The best size of each precision is its roof. 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -20,6 +19,7 @@ from stepscope.errors import InputError
 from stepscope.readers.hardware_file import is_hardware, parse_hardware, read_hardware
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.untrusted import finite, open_regular, parse_json_object
 
 FORMAT = "measured-rates"
 MAX_BYTES = 1 << 20
@@ -126,10 +126,10 @@ def _table(told: Mapping[str, Any]) -> Table:
 def read_roofs(path: Path) -> Roofs:
     """The roofs in a file; an error in words where it holds none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as problem:
-        raise InputError(f"cannot read {path}: {problem.strerror}") from None
+        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
     if len(text) > MAX_BYTES or is_hardware(text):
         return _calibrated_roofs(path)
     told = _object(text)
@@ -139,11 +139,7 @@ def read_roofs(path: Path) -> Roofs:
 
 
 def _object(text: bytes) -> dict[str, Any] | None:
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return told if isinstance(told, dict) else None
+    return parse_json_object(text) or None
 
 
 def _roofs(told: Mapping[str, Any], where: str, name: str) -> Roofs:
@@ -183,4 +179,4 @@ def _no_roofs(where: str) -> InputError:
 
 
 def _is_rate(value: object) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < 1e9
+    return finite(value, 1e-9, 1e9) is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import InputError
+from stepscope.readers.run_values import Row, sound_object, sound_row, wrong_note
 from stepscope.runfolder import (
     ENTERED_FILE,
     EVENTS_FILE,
+    PACE_FILE,
     PROBLEM_FILE,
     RANK_FILE,
     RANK_FOLDER,
@@ -24,12 +25,11 @@ from stepscope.runfolder import (
     WINDOW_NAME,
     is_run,
 )
+from stepscope.untrusted import MAX_JSON_BYTES, is_regular, last_line, open_regular, parse_json_lines, read_json_object
 
-MAX_FILE_BYTES = 64 << 20
-"""Of one of our own files; the writer keeps them far smaller."""
 MAX_RANKS = 100_000
-
-Row = dict[str, int | None]
+RANK_FILES = (RANK_FILE, STEPS_FILE, PACE_FILE, SAMPLES_FILE, EVENTS_FILE, PROBLEM_FILE)
+NO_REASON = "it does not say why"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +73,14 @@ class RunRecord:
 
 def read_run(path: Path) -> RunRecord:
     """The folder's ranks in order. What cannot be read is noted; only a folder that is no run is an error."""
+    refuse_special_files(path)
     if not is_run(path):
         raise InputError(f"{path} is not the folder of a run: it has no {RUN_FILE} that `stepscope run` wrote")
-    told = _object(path / RUN_FILE)
-    notes: list[str] = [f"the capture did not start in a process: {_last_line(p)}" for p in sorted(path.glob("problem-*.txt"))]
+    notes: list[str] = [
+        f"the capture did not start in a process: {last_line(problem) or NO_REASON}"
+        for problem in sorted(path.glob("problem-*.txt"))
+    ]
+    told = _object(path / RUN_FILE, RUN_FILE, notes)
     found: dict[int, list[Path]] = {}
     for folder in path.iterdir():
         match = RANK_FOLDER.match(folder.name)
@@ -95,6 +99,21 @@ def read_run(path: Path) -> RunRecord:
             " the environment or start the job in a container"
         )
     return RunRecord(path=path, told=told, ranks=tuple(ranks), notes=tuple(notes))
+
+
+def refuse_special_files(run: Path) -> None:
+    """InputError that names it, where a file of a run's folder is a pipe, a device or far too large."""
+    try:
+        folders = [folder for folder in run.iterdir() if RANK_FOLDER.match(folder.name) and folder.is_dir()]
+        files = [run / RUN_FILE, *(folder / name for folder in folders for name in RANK_FILES)]
+        files += [file for folder in folders for file in folder.iterdir() if WINDOW_NAME.match(file.name)]
+    except OSError:
+        return  # Its reading says what is wrong with it.
+    for file in files:
+        if not is_regular(file) and file.exists():
+            raise InputError(f"{file} is not a regular file (a pipe or a device?), so this is no run that stepscope recorded")
+        if file.name in (RUN_FILE, RANK_FILE) and file.exists() and file.stat().st_size > MAX_JSON_BYTES:
+            raise InputError(f"{file} is larger than {MAX_JSON_BYTES >> 20} MiB, so this is no run that stepscope recorded")
 
 
 def _unrecorded(ranks: list[RankRecord]) -> list[str]:
@@ -122,55 +141,64 @@ def _read_rank(folder: Path, rank: int, notes: list[str]) -> RankRecord:
     return RankRecord(
         rank=rank,
         folder=folder,
-        told=_object(folder / RANK_FILE),
-        rows=tuple(_rows(folder / STEPS_FILE)),
-        samples=tuple(line for line in _lines(folder / SAMPLES_FILE) if isinstance(line, dict)),
-        events=tuple(line for line in _lines(folder / EVENTS_FILE) if isinstance(line, dict)),
+        told=_object(folder / RANK_FILE, f"{folder.name}/{RANK_FILE}", notes),
+        rows=tuple(_rows(folder / STEPS_FILE, notes)),
+        samples=tuple(_objects(folder / SAMPLES_FILE, notes)),
+        events=tuple(_objects(folder / EVENTS_FILE, notes)),
         windows=windows,
-        problem=_last_line(problem) if problem.is_file() else None,
+        problem=last_line(problem) or NO_REASON if problem.is_file() else None,
     )
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _rows(path: Path, notes: list[str]) -> Iterator[Row]:
     """Steps in order, each once: those before a recording may stand twice in a long run."""
     columns: tuple[str, ...] = STEP_COLUMNS
     seen: dict[int, Row] = {}
-    for line in _lines(path):
+    for line in _lines(path, notes):
         if isinstance(line, dict) and isinstance(line.get("columns"), list):
             columns = tuple(map(str, line["columns"]))
-        elif isinstance(line, list) and len(line) == len(columns) and all(v is None or isinstance(v, int) for v in line):
-            row = dict.fromkeys(STEP_COLUMNS) | dict(zip(columns, line, strict=True))
+        elif isinstance(line, list) and len(line) == len(columns):
+            row = dict.fromkeys(STEP_COLUMNS) | sound_row(columns, line)
             if row["step"] is not None and row["dur_ns"] is not None:
                 seen[row["step"]] = row
     return iter([seen[step] for step in sorted(seen)])
 
 
-def _lines(path: Path) -> Iterator[Any]:
+def _objects(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    wrong: list[str] = []
+    for line in _lines(path, notes):
+        if isinstance(line, dict):
+            sound, names = sound_object(line)
+            wrong += names
+            yield sound
+    if wrong:
+        notes.append(wrong_note(_short(path), wrong))
+
+
+def _lines(path: Path, notes: list[str]) -> Iterator[Any]:
     """Each line's value. A line that is cut off, as by a killed process, is left out."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES)
-    except OSError:
+        with open_regular(path) as file:
+            data = file.read(MAX_JSON_BYTES + 1)
+    except FileNotFoundError:
         return
-    for line in data.splitlines():
-        try:
-            yield json.loads(line)
-        except (ValueError, RecursionError):
-            continue
+    except OSError as problem:
+        notes.append(f"cannot read {_short(path)}: {problem.strerror or problem}")
+        return
+    if len(data) > MAX_JSON_BYTES:
+        notes.append(f"{_short(path)} is larger than {MAX_JSON_BYTES >> 20} MiB; what comes after that was not read")
+    yield from parse_json_lines(data[:MAX_JSON_BYTES])
 
 
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            value = json.loads(file.read(MAX_FILE_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+def _object(path: Path, where: str, notes: list[str]) -> dict[str, Any]:
+    sound, wrong = sound_object(read_json_object(path))
+    if wrong:
+        notes.append(wrong_note(where, wrong))
+    if not sound and path.exists():
+        notes.append(f"{where} is not JSON that can be read; what it said of the run is not known")
+    return sound
 
 
-def _last_line(path: Path) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace")[-4000:].strip().splitlines()
-    except OSError:
-        lines = []
-    return lines[-1][:300] if lines else "it does not say why"
+def _short(path: Path) -> str:
+    """rank-0/steps.jsonl."""
+    return f"{path.parent.name}/{path.name}"

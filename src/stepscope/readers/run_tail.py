@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import InputError
-from stepscope.readers.line_tail import Lines, head_lines, read_object
+from stepscope.readers.line_tail import Lines, head_lines, read_object, sound_objects
+from stepscope.readers.run_folder import NO_REASON, refuse_special_files
+from stepscope.readers.run_values import Row, sound_row
 from stepscope.runfolder import (
     DIAGNOSIS_FILE,
     PACE_COLUMNS,
@@ -25,14 +27,13 @@ from stepscope.runfolder import (
     WINDOW_NAME,
     is_run,
 )
+from stepscope.untrusted import last_line
 
 NUM_HEAD = 100
 """Timed steps from which the run's own baseline is made."""
 NUM_ROWS = 64
 NUM_SAMPLES = 32
 MAX_RANKS = 100_000
-
-Row = dict[str, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class Follower:
     """Looks at a run folder again and again. Between two looks it keeps the last few lines of each file and where it stood."""
 
     def __init__(self, path: Path, now: Callable[[], int] = time.time_ns) -> None:
+        refuse_special_files(path)
         if not is_run(path):
             what = "is not the folder of a run" if path.exists() else "does not exist"
             raise InputError(f"{path} {what}: name the folder that `stepscope run` told of, with {RUN_FILE} in it")
@@ -132,7 +134,7 @@ class _RankFollower:
             self._head = tuple(_timed(_rows(head_lines(self.folder / STEPS_FILE), STEP_COLUMNS)))[:NUM_HEAD]
         rows = _rows(self._files[STEPS_FILE].new(), STEP_COLUMNS)
         stretches = _rows(self._files[PACE_FILE].new(), PACE_COLUMNS)
-        samples = [line for line in self._files[SAMPLES_FILE].new() if isinstance(line, dict)]
+        samples = sound_objects(self._files[SAMPLES_FILE].new())
         self._rows.extend(rows)
         self._stretches.extend(stretches)
         self._samples.extend(samples)
@@ -151,7 +153,7 @@ class _RankFollower:
             num_windows=_num_windows(self.folder),
             sign_wall_ns=self._wall(self._sign_ns),
             step_wall_ns=self._wall(self._step_ns),
-            problem=_last_line(problem) if problem.is_file() else None,
+            problem=last_line(problem) or NO_REASON if problem.is_file() else None,
         )
 
     def _look_at_notes(self) -> None:
@@ -176,11 +178,7 @@ class _RankFollower:
 
 
 def _rows(values: Sequence[Any], columns: Sequence[str]) -> list[Row]:
-    return [
-        dict(zip(columns, value, strict=True))
-        for value in values
-        if isinstance(value, list) and len(value) == len(columns) and all(v is None or type(v) is int for v in value)
-    ]
+    return [sound_row(columns, value) for value in values if isinstance(value, list) and len(value) == len(columns)]
 
 
 def _timed(rows: Sequence[Row]) -> Iterator[Row]:
@@ -199,11 +197,3 @@ def _num_windows(folder: Path) -> int:
         return sum(1 for file in folder.iterdir() if WINDOW_NAME.match(file.name))
     except OSError:
         return 0
-
-
-def _last_line(path: Path) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace")[-4000:].strip().splitlines()
-    except OSError:
-        lines = []
-    return lines[-1][:300] if lines else "it does not say why"

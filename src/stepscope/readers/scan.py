@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stepscope.core.json_decode import decode_json
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.readers.categories import UNNAMED, kind_of_category, phase_label
 from stepscope.readers.columns import Codes, Columns, Tally
@@ -255,8 +256,8 @@ def _decoded(decode: Any, text: bytes) -> list[Any]:
 
 def _string(raw: msgspec.Raw) -> str | None:
     try:
-        return msgspec.json.decode(raw, type=str)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return decode_json(bytes(raw), str)
+    except ValueError:
         return None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from stepscope.core.stacks import Frame
 from stepscope.errors import FormatError
+from stepscope.untrusted import parse_json
 
 MOST_FRAMES = 500
 
@@ -14,15 +14,16 @@ MOST_FRAMES = 500
 def training_stack(text: str | bytes, pid: int) -> tuple[Frame, ...]:
     """The main thread's stack, innermost call first; empty when it is in no Python code."""
     try:
-        threads = json.loads(text)
-    except (ValueError, RecursionError):
+        threads = parse_json(text)
+    except ValueError:
         threads = None
     if not isinstance(threads, list):
         raise FormatError(f"py-spy told no stacks of process {pid}. Is it version 0.4 or later? (py-spy --version)")
     known = [thread for thread in threads if isinstance(thread, dict)]
     chosen = [thread for thread in known if thread.get("os_thread_id") == pid]
     chosen = chosen or [thread for thread in known if thread.get("thread_name") == "MainThread"] or known
-    return tuple(map(_frame, (chosen[0].get("frames") or [])[:MOST_FRAMES])) if chosen else ()
+    frames = chosen[0].get("frames") if chosen else None
+    return tuple(map(_frame, frames[:MOST_FRAMES])) if isinstance(frames, list) else ()
 
 
 def _frame(told: Any) -> Frame:

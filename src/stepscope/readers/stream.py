@@ -15,7 +15,7 @@ import zstandard
 from zlib_ng import zlib_ng
 
 from stepscope.errors import InputError
-from stepscope.readers.remote import AnyPath
+from stepscope.readers.remote import AnyPath, open_bytes
 
 BLOCK_BYTES = 1 << 20
 PACKED_BYTES = 128 << 10
@@ -24,6 +24,8 @@ MAX_EXPANSION = 200
 """A trace compresses 15 to 40 times; text made to hurt, a thousand times and more."""
 EXPANSION_FREE_BYTES = 64 << 20
 """Below this much output the ratio is not looked at."""
+MAX_ZERO_BYTES = 64 << 20
+"""In a row: a file that is nothing but a hole may be of any size, and takes as long to read."""
 MAX_WINDOW_BYTES = 128 << 20
 """What zstd may keep to look back at; its own command line's limit too."""
 
@@ -52,7 +54,7 @@ class Stream:
     def blocks(self) -> Generator[bytes, None, None]:
         """The text. Decompression runs ahead in a thread: it does not hold the interpreter lock."""
         try:
-            file = self.path.open("rb")
+            file = open_bytes(self.path)
         except OSError as problem:
             raise InputError(f"cannot open {self.path}: {problem.strerror or problem}") from problem
         with file:
@@ -89,8 +91,13 @@ class Stream:
         return data
 
     def _plain(self, file: BinaryIO) -> Iterator[bytes]:
+        num_zero = 0
         while data := self._read(file):
             self.text_bytes += len(data)
+            num_zero = num_zero + len(data) if data.count(0) == len(data) else 0
+            if num_zero > MAX_ZERO_BYTES:
+                self.problem = f"{num_zero >> 20} MiB of zero bytes stand in it (a sparse file?); reading stopped there"
+                return
             yield data
 
     def _gzip(self, file: BinaryIO) -> Iterator[bytes]:

@@ -10,7 +10,6 @@ most of such a file are passed over.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from contextlib import closing
@@ -25,6 +24,7 @@ from stepscope.readers.torch_logs import lines_of
 from stepscope.readers.torch_logs_breaks import break_of, frames_in, reason_in
 from stepscope.readers.torch_logs_draft import MAX_COMPILES, MAX_NAME, CompileDraft, Draft, Writer
 from stepscope.readers.torch_logs_words import with_recording
+from stepscope.untrusted import finite, parse_json
 
 MAX_LINE_BYTES = 1 << 20
 """The metrics of one compilation hold every setting of the compiler: some 60 KiB."""
@@ -139,8 +139,8 @@ class _Reading:
 
     def _json(self, text: str, process: int | None) -> None:
         try:
-            told = json.loads(text)
-        except (ValueError, RecursionError):
+            told = parse_json(text)
+        except ValueError:
             self._num_broken += 1
             return
         if not isinstance(told, dict):
@@ -250,8 +250,8 @@ class _Reading:
         reasons: object = [text]
         if text.startswith("["):
             try:
-                reasons = json.loads(text)
-            except (ValueError, RecursionError):
+                reasons = parse_json(text)
+            except ValueError:
                 self._num_broken += 1
                 return
         compiled.guards = []
@@ -280,9 +280,7 @@ def _text(value: object, limit: int = MAX_NAME) -> str:
 
 def _number(value: object) -> float | None:
     """A time that can be one."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value <= MAX_NUMBER * 1e6 else None
+    return finite(value, 0, MAX_NUMBER * 1e6)
 
 
 def _count(value: object, limit: float = MAX_NUMBER) -> int | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from stepscope.core.training_log import Figure, LoggedCollective
 from stepscope.readers.training_lines import NUMBER, ns_of_ms, number
+from stepscope.untrusted import finite
 
 MAX_ROWS = 1024
 MAX_OPS = 128
@@ -175,6 +176,7 @@ class FlopsBlock:
         for name, value in self.figures.items():
             found = UNIT.match(value)
             if name.startswith("FLOPS per GPU = ") and name.endswith("iter latency") and found and found[3] == "FLOPS":
-                tera = float(found[1]) * FACTORS[found[2]] / 1e12
-                return Figure(value=tera, convention=f"TFLOP/s of one GPU, of the step that was profiled: {name[16:]}")
+                tera = finite(float(found[1]) * FACTORS[found[2]] / 1e12)
+                words = f"TFLOP/s of one GPU, of the step that was profiled: {name[16:]}"
+                return None if tera is None else Figure(value=tera, convention=words)
         return None

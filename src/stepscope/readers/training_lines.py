@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from datetime import date
 from itertools import islice
 from typing import TypeVar
+
+from stepscope.untrusted import finite_text
 
 MAX_LINE_BYTES = 8192
 """A line of Megatron with every metric it has is below 2 KiB."""
@@ -62,8 +63,7 @@ def _text(line: bytes) -> str:
 def number(text: str) -> float | None:
     """The number that a text begins with (thousands may be apart); None where there is none, or no finite one."""
     found = FIRST_NUMBER.match(text.replace(",", ""))
-    value = float(found[1]) if found else math.nan
-    return value if math.isfinite(value) else None
+    return finite_text(found[1]) if found else None
 
 
 def whole(text: str) -> int | None:

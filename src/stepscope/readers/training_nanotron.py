@@ -8,13 +8,13 @@ Numbers have three digits and a letter for thousands (nanotron/logging/base.py, 
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 
 from stepscope.core.training_log import TOLD, Figure, FrameworkLog
 from stepscope.readers.training_draft import Most, Series
 from stepscope.readers.training_lines import MAX_MS, NUMBER, fields
+from stepscope.untrusted import finite, finite_text
 
 NAME = "nanotron"
 SIGN = re.compile(rb"iteration: \d{1,12} / \d{1,12} \| [^\n]{0,400}?time_per_iteration_ms: ")
@@ -29,8 +29,8 @@ FACTORS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "P": 1e15, "E": 1e1
 def human(text: str) -> float | None:
     """`4.71K` as 4710; None where there is no number, or no finite one."""
     found = HUMAN.match(text)
-    value = float(found[1]) * FACTORS[found[2]] if found else math.inf
-    return value if math.isfinite(value) else None
+    value = finite_text(found[1]) if found else None
+    return None if found is None or value is None else finite(value * FACTORS[found[2]])
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Collection
@@ -14,6 +13,7 @@ import msgspec
 from stepscope.core.diagnosis import BOUNDS
 from stepscope.core.facts import PARTS
 from stepscope.core.gate import ANY_FINDING, Gate, Quantities, Result
+from stepscope.core.json_decode import convert_json
 from stepscope.errors import FormatError
 from stepscope.report.json import SCHEMA, median_place
 from stepscope.report.names import clean
@@ -99,8 +99,8 @@ def read_quantities(text: str | bytes, where: str, codes: Collection[str]) -> tu
 def _decoded(text: str | bytes, where: str) -> _Contract:
     """The contract in `text`. Half characters, which names may hold, are let by; NaN is nothing that was measured."""
     try:
-        told = msgspec.convert(json.loads(text, parse_constant=lambda _: None), _Contract)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
+        told = convert_json(text, _Contract)
+    except ValueError as problem:
         raise FormatError(f"{where} is not a diagnosis of the schema {SCHEMA!r}: {problem}. Diagnose its traces again") from None
     if told.schema != SCHEMA:
         raise FormatError(f"{where} has the schema {told.schema!r}; this version reads {SCHEMA!r}. Diagnose its traces again")

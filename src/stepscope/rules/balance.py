@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +12,7 @@ from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
 from stepscope.rules.crew import Crew
 from stepscope.rules.messages import messages
+from stepscope.untrusted import parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ def exchange_of(args: CollectiveArgs, own: int) -> Exchange | None:
 
 def _sizes(split: str | None) -> list[int]:
     try:
-        found = json.loads(split or "[]")
-    except (ValueError, RecursionError):
+        found = parse_json(split or "[]")
+    except ValueError:
         return []
     return found if isinstance(found, list) and all(isinstance(n, int) and n >= 0 for n in found) else []
