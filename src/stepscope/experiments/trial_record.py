@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from stepscope.experiments.trial_process import Ended
 from stepscope.readers.run_folder import RankRecord, RunRecord
 from stepscope.readers.run_values import Row, sound_object
 from stepscope.runfolder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE, stock_steps
-from stepscope.untrusted import MAX_JSON_BYTES, read_json_object, read_regular, read_tail
+from stepscope.untrusted import MAX_JSON_BYTES, finite, read_json_object, read_regular, read_tail, whole
 
 TAIL_CHARS = 4_000
 LEAST_MEASURED = 0.5
@@ -173,12 +175,23 @@ def _numerics(path: Path) -> tuple[NumericRow, ...]:
         return ()
     for line in lines:
         try:
+            # Not parse_json: a loss that is not a number must be seen as one.
             step, loss, grad_norm, parameters, parameter_norm = json.loads(line)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             # A line that a killed process left unfinished.
+            continue
+        loss, grad_norm, parameter_norm = _figure(loss), _figure(grad_norm), _figure(parameter_norm)
+        if whole(step) is None or not isinstance(parameters, str | None):
             continue
         rows.append(NumericRow(step=step, loss=loss, grad_norm=grad_norm, parameters=parameters, parameter_norm=parameter_norm))
     return tuple(rows)
+
+
+def _figure(value: Any) -> float | None:
+    """What a step computed: a number, NaN and the infinities too."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
+    return finite(value, -sys.float_info.max, sys.float_info.max)
 
 
 def _memory(ended: Ended, tail: str, *, is_cut: bool) -> tuple[bool, str | None]:
