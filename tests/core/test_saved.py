@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,18 @@ def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(FormatError, match=r"d\.json"):
         load(path)
+
+
+def test_times_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.json"
+    save(SCENARIOS["comms_eight_ranks"](), path)
+    whole = json.loads(path.read_text())
+    parts = whole["diagnosis"]["facts"]["ranks"][0]["partition"]["parts"]
+    for damaged in ({}, {**parts, "compute": []}, {**parts, "compute": [-1] * len(parts["compute"])}):
+        whole["diagnosis"]["facts"]["ranks"][0]["partition"]["parts"] = damaged
+        path.write_text(json.dumps(whole))
+        with pytest.raises(FormatError, match=r"d\.json.*do not add up"):
+            load(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from stepscope.core.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.trial import run_trial, steps_of
 from stepscope.experiments.trial_process import Ended, _marked
-from stepscope.experiments.trial_record import odd_ns, timed_steps, trial_of
+from stepscope.experiments.trial_record import _numerics, odd_ns, timed_steps, trial_of
 from stepscope.readers.run_folder import read_run
 from stepscope.readers.run_values import Row
 from stepscope.runfolder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
@@ -232,3 +233,12 @@ def test_what_a_step_ends_with_is_told(optimizer_ns: int, told: str, tmp_path: P
     run = write_run(tmp_path / "run")
     add_steps(write_rank(run, 0), [row(step, optimizer_ns=optimizer_ns) for step in range(1, 31)])
     assert trial_of(read_run(run), Change(), Ended(exit_code=0, wall_s=1.0), 5).setup.ends_with == told
+
+
+def test_numerics_keep_a_loss_that_is_no_number_and_leave_out_what_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "numerics.jsonl"
+    lines = ["[0, NaN, Infinity, null, 1]", "[1, 1" + "0" * 400 + ', [], null, "x"]', "[" * 100_000, "7", "[true, 1, 1, null, 1]"]
+    path.write_bytes("\n".join(lines).encode() + b"\n[2, 1, \xff")
+    first, second = _numerics(path)
+    assert (first.step, math.isnan(first.loss or 0.0), first.grad_norm, first.parameter_norm) == (0, True, math.inf, 1.0)
+    assert (second.step, second.loss, second.grad_norm, second.parameter_norm) == (1, None, None, None)

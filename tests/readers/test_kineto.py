@@ -329,3 +329,10 @@ def test_progress_tells_the_bytes_read(tmp_path: Path) -> None:
     told: list[int] = []
     assert same(read_kineto(source(path), told.append), read_kineto(source(path)))
     assert told[-1] == path.stat().st_size
+
+
+@pytest.mark.parametrize("depth", [200, 450, 600, 900, 50_000])
+def test_fields_deep_in_one_another_do_no_harm(tmp_path: Path, depth: int) -> None:
+    group = '{"pg_name": "0", "pg_desc": ' + "[" * depth + "]" * depth + "}"
+    text = trace_text(distributedInfo={"rank": 3, "pg_config": ["GROUP"]}).replace('"GROUP"', group)
+    assert len(read(tmp_path / "t.json", text)) > 0

@@ -56,6 +56,14 @@ def test_the_replay_meets_the_step_and_names_the_input() -> None:
     assert shares["data"] == pytest.approx(20 / 31, abs=0.02)
 
 
+def test_steps_of_which_one_has_work_are_not_replayed() -> None:
+    """The distance to the next is not known, and no gain is told from it."""
+    worked = [op("aten::mm", 0, 5 * MS), op("aten::mm", 6 * MS, 9 * MS)]
+    marks = [mark(f"ProfilerStep#{step}", step * 10 * MS, (step + 1) * 10 * MS - 1000) for step in range(3)]
+    case = case_of(survey(trace_of(*worked, *marks), None), 0, None)
+    assert (case.graph, case.pitch_ns, case.facts.replayed) == (None, None, None)
+
+
 def test_the_measured_wait_goes_before_the_recorded_one() -> None:
     case = case_of(survey(steps(20, 10), None), 0, 51 * MS, known(64, 1.0, wait_ms=40, step_ms=51))
     assert case.facts.replayed is not None

@@ -38,4 +38,8 @@ def load(path: Path) -> Diagnosis:
         raise FormatError(f"{path} is not a saved diagnosis of this version: {problem}") from None
     if file.format != FORMAT:
         raise FormatError(f"{path} has the format {file.format!r}; this version reads {FORMAT!r}. Diagnose the traces again.")
+    try:
+        file.diagnosis.facts.self_check()
+    except (AssertionError, IndexError, KeyError):
+        raise FormatError(f"{path}: the times in it do not add up. Diagnose the traces again.") from None
     return file.diagnosis

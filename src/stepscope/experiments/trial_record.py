@@ -17,7 +17,7 @@ from stepscope.experiments.trial_process import Ended
 from stepscope.readers.run_folder import RankRecord, RunRecord
 from stepscope.readers.run_values import Row, sound_object
 from stepscope.runfolder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE, stock_steps
-from stepscope.untrusted import MAX_JSON_BYTES, read_json_object, read_regular, read_tail
+from stepscope.untrusted import MAX_JSON_BYTES, read_json_object, read_regular, read_tail, whole
 
 TAIL_CHARS = 4_000
 LEAST_MEASURED = 0.5
@@ -175,11 +175,12 @@ def _numerics(path: Path) -> tuple[NumericRow, ...]:
         return ()
     for line in lines:
         try:
+            # Not parse_json: a loss that is not a number must be seen as one.
             step, loss, grad_norm, parameters, parameter_norm = json.loads(line)
         except (ValueError, TypeError, RecursionError):
             # A line that a killed process left unfinished.
             continue
-        if not isinstance(step, int):
+        if whole(step) is None:
             continue
         rows.append(
             NumericRow(

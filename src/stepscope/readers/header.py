@@ -12,6 +12,7 @@ from stepscope.core.trace import DeviceProperties, Kind, TraceMeta
 from stepscope.readers.columns import Columns
 from stepscope.readers.exact import LONGEST_NUMBER, NUMBER
 from stepscope.readers.source import Source
+from stepscope.untrusted import MAX_DEPTH, finite
 
 VERSION_FIELDS = ("cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version", "hip_driver_version",
                   "pytorch_version", "schemaVersion")  # fmt: skip
@@ -125,14 +126,16 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
 
-def _plain(value: Any) -> Any:
-    """The value with text that can be written and numbers that JSON has."""
+def _plain(value: Any, depth: int = 0) -> Any:
+    """The value with text that can be written and numbers that JSON has; what lies too deep in it is None."""
+    if depth > MAX_DEPTH:
+        return None
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, Decimal):
-        return float(value)
+        return finite(float(value))
     if isinstance(value, list):
-        return [_plain(v) for v in value]
+        return [_plain(v, depth + 1) for v in value]
     if isinstance(value, dict):
-        return {_plain(k): _plain(v) for k, v in value.items()}
+        return {_plain(k): _plain(v, depth + 1) for k, v in value.items()}
     return value

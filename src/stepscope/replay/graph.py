@@ -91,6 +91,11 @@ class Graph:
         return len(self.task_event)
 
     @property
+    def has_step_length(self) -> bool:
+        """Whether two steps have work in them: without, the distance from one to the next is not known."""
+        return len(np.unique(self.task_step)) > 1
+
+    @property
     def call_ns(self) -> Float64:
         """The host's time per call, all parts."""
         total: Float64 = np.sum([self.call_parts[part] for part in HOST_PARTS], axis=0)

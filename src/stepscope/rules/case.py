@@ -82,7 +82,7 @@ def case_of(
     if graph is None and facts.device_name is None:
         graph = build_on_host(found.trace, found.cut, found.host)
     pitch = facts.steps.pitch_ns
-    if graph is None or not pitch or is_blind(facts):
+    if graph is None or not graph.has_step_length or not pitch or is_blind(facts):
         return Case(survey=found, facts=facts, graph=None, kinds=None, pitch_ns=None, known=known)
     kinds = task_kinds(found, graph)
     starved = is_starved(found.trace, found.host, pitch)
