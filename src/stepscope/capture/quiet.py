@@ -1,10 +1,11 @@
-"""Keeps Kineto's log lines about our own recordings off the job's stderr."""
+"""Keeps what the profiler says about our own recordings off the job's stderr."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,15 +18,48 @@ SILENT = 99
 start and each stop of a recording."""
 
 
+WARNERS = (
+    ("torch.profiler.profiler", "_warn_once"),
+    ("torch.profiler.profiler", "warn"),
+    ("torch.autograd.profiler", "warn"),
+)
+"""The profiler's own ways to warn, by module. Some versions warn at every first recording."""
+
+
 @contextmanager
 def quiet_kineto(torch: Any) -> Iterator[None]:
-    """While this lasts, Kineto prints nothing.
+    """While this lasts, neither Kineto nor the profiler in front of it says anything.
 
-    Only Kineto's own threshold is moved, and moved back: what else is printed meanwhile is printed,
-    and a profiler that the job starts itself prints what it always did. KINETO_LOG_LEVEL would be
-    read at the first recording alone, and would stay. A user who has set that variable wants to
-    see the lines.
+    Nothing is redirected: what else is printed meanwhile is printed, and a profiler that the job
+    starts itself says what it always did.
     """
+    with _quiet_warnings(), _quiet_lines(torch):
+        yield
+
+
+@contextmanager
+def _quiet_warnings() -> Iterator[None]:
+    """Python's filters are left alone: to change them makes the job's own warnings come again."""
+    places = [(sys.modules.get(module), name) for module, name in WARNERS]
+    places = [(module, name) for module, name in places if hasattr(module, name)]
+    before = [(module, name, getattr(module, name)) for module, name in places]
+    for module, name, _ in before:
+        setattr(module, name, _say_nothing)
+    try:
+        yield
+    finally:
+        for module, name, warner in before:
+            setattr(module, name, warner)
+
+
+def _say_nothing(*_: object, **__: object) -> None:
+    pass
+
+
+@contextmanager
+def _quiet_lines(torch: Any) -> Iterator[None]:
+    """Moves Kineto's threshold, and moves it back. KINETO_LOG_LEVEL would be read at the first
+    recording alone, and would stay. A user who has set that variable wants to see the lines."""
     level = _level(str(getattr(torch, "__file__", "")))
     if level is None or os.environ.get("KINETO_LOG_LEVEL"):
         yield
