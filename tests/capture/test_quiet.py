@@ -51,3 +51,15 @@ def test_a_threshold_that_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch
     with quiet.quiet_kineto(torch):
         assert (level.value == quiet.SILENT) is is_quiet
     assert level.value == before
+
+
+def test_a_warning_of_the_profiler_is_kept_for_the_jobs_own() -> None:
+    warners = [(sys.modules[module], name) for module, name in quiet.WARNERS]
+    before = [getattr(module, name) for module, name in warners]
+    with quiet.quiet_kineto(torch):
+        for module, name in warners:
+            # Here a warning is an error.
+            getattr(module, name)("planted")
+    assert [getattr(module, name) for module, name in warners] == before
+    with pytest.warns(UserWarning, match="planted"):
+        torch.profiler.profiler._warn_once("planted")

@@ -8,11 +8,13 @@ import signal
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from stepscope.capture import watchdog_process
-from stepscope.capture.signals import _in_effect
+from stepscope.capture.signals import Relay, _in_effect
+from stepscope.capture.watchdog import Watchdog
 from stepscope.readers.proc import processes, read_process
 from tests.capture.jobs import environment, stepscope
 from tests.capture.terminals import JOB, Terminal, launcher, python, started
@@ -36,7 +38,8 @@ def test_a_signal_to_the_launcher_alone_ends_the_job_as_it_would_alone(tmp_path:
 def test_each_signal_comes_once(tmp_path: Path, is_to_group: bool) -> None:
     sent = [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP]
     with started(tmp_path, *python(JOB, *HANDLED)) as launched:
-        for number in sent:
+        # One while the one before is still being looked at, too.
+        for number in sent * 5:
             (os.killpg if is_to_group else os.kill)(launched.process.pid, number)
             assert launched.read_line() == f"got {number}"
         launched.process.send_signal(signal.SIGUSR1)
@@ -208,6 +211,47 @@ def test_a_reader_of_stderr_that_has_gone_costs_the_job_nothing(tmp_path: Path) 
         os.close(ours)
         assert subprocess.run(words, stderr=theirs, check=False, env=environment(), timeout=60).returncode == 7
         os.close(theirs)
+
+
+class FakeWatchdog:
+    """Another signal comes to the whole group just before the first answer."""
+
+    def __init__(self, second: signal.Signals) -> None:
+        self._second: signal.Signals | None = second
+
+    def group_signals(self) -> set[int]:
+        second, self._second = self._second, None
+        if second is None:
+            return set()
+        signal.raise_signal(second)
+        return {signal.SIGINT, second}
+
+
+class FakeJob:
+    """In our process group."""
+
+    pid = os.getpid()
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def send_signal(self, number: int) -> None:
+        self.sent.append(number)
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGQUIT])
+def test_a_signal_to_the_group_that_comes_with_the_answer_is_not_passed_on(
+    second: signal.Signals,
+) -> None:
+    job, watchdog = FakeJob(), FakeWatchdog(second)
+    relay = Relay(cast("Watchdog", watchdog))
+    with relay:
+        relay.attach(cast("subprocess.Popen[bytes]", job))
+        signal.raise_signal(signal.SIGINT)
+        assert job.sent == []
+        # It is forgotten then.
+        signal.raise_signal(second)
+        assert job.sent == [second]
 
 
 def test_a_stop_and_its_continuation_undo_each_other() -> None:

@@ -1,4 +1,4 @@
-"""Keeps Kineto's log lines about our own recordings off the job's stderr."""
+"""Keeps what the profiler says about our own recordings off the job's stderr."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import functools
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,48 @@ SILENT = 99
 start and each stop of a recording."""
 
 
+WARNERS = (
+    ("torch.profiler.profiler", "_warn_once"),
+    ("torch.profiler.profiler", "warn"),
+    ("torch.autograd.profiler", "warn"),
+)
+"""The profiler's own ways to warn, by module. Some versions warn at every first recording."""
+
+
 @contextmanager
 def quiet_kineto(torch: Any) -> Iterator[None]:
-    """While this lasts, Kineto prints nothing.
+    """While this lasts, neither Kineto nor the profiler in front of it says anything.
 
-    Only Kineto's own threshold is moved, and moved back: what else is printed meanwhile is printed,
-    and a profiler that the job starts itself prints what it always did. KINETO_LOG_LEVEL would be
-    read at the first recording alone, and would stay. A user who has set that variable wants to
-    see the lines.
+    Nothing is redirected: what else is printed meanwhile is printed, and a profiler that the job
+    starts itself says what it always did.
     """
+    with _quiet_warnings(), _quiet_lines(torch):
+        yield
+
+
+@contextmanager
+def _quiet_warnings() -> Iterator[None]:
+    """Python's filters are left alone: to change them makes the job's own warnings come again."""
+    places = [(sys.modules.get(module), name) for module, name in WARNERS]
+    places = [(module, name) for module, name in places if hasattr(module, name)]
+    before = [(module, name, getattr(module, name)) for module, name in places]
+    for module, name, _ in before:
+        setattr(module, name, _say_nothing)
+    try:
+        yield
+    finally:
+        for module, name, warner in before:
+            setattr(module, name, warner)
+
+
+def _say_nothing(*_: object, **__: object) -> None:
+    pass
+
+
+@contextmanager
+def _quiet_lines(torch: Any) -> Iterator[None]:
+    """Moves Kineto's threshold, and moves it back. KINETO_LOG_LEVEL would be read at the first
+    recording alone, and would stay. A user who has set that variable wants to see the lines."""
     level = _level(str(getattr(torch, "__file__", "")))
     if level is None or os.environ.get("KINETO_LOG_LEVEL"):
         yield
@@ -54,22 +86,6 @@ def _level(torch_file: str) -> ctypes.c_int | None:
         except (OSError, ValueError, AttributeError):
             continue
     return None
-
-
-CYCLE_WARNING = "Warning: Profiler clears events"
-"""torch 2.6 to 2.12 say so of every profiler with a schedule, ours too."""
-
-
-@contextmanager
-def without_cycle_warning() -> Iterator[None]:
-    """While this lasts, that warning is not given. One filter is added and removed: the job may set others meanwhile."""
-    warnings.filterwarnings("ignore", message=CYCLE_WARNING, category=UserWarning)
-    added = warnings.filters[0]
-    try:
-        yield
-    finally:
-        with suppress(ValueError):
-            warnings.filters.remove(added)  # type: ignore[attr-defined]
 
 
 WRONG_THREAD = b"ERROR: External init callback must run in same thread"

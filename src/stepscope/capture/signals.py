@@ -67,17 +67,28 @@ class Relay:
 
     def _take(self, number: int, _: FrameType | None) -> None:
         self._queue.append(number)
-        # While one is being passed on, others come: this function is called inside itself.
+        # While some are being passed on, others come: this function is called inside itself.
         while self._queue and self._job is not None and not self._is_busy:
             self._is_busy = True
             try:
-                time.sleep(SETTLE_S)
-                numbers, self._queue = self._queue, []
-                to_group = self._watchdog.group_signals()
-                for each in _in_effect(numbers):
-                    self._pass_on(each, to_group)
+                self._pass_all_on()
             finally:
                 self._is_busy = False
+
+    def _pass_all_on(self) -> None:
+        ahead: set[int] = set()
+        while True:
+            time.sleep(SETTLE_S)
+            numbers, self._queue = self._queue, []
+            answer = self._watchdog.group_signals()
+            to_group = None if answer is None else answer | ahead
+            # Signals come while the watchdog is asked: the answer may tell of one that is not among
+            # the numbers, or of a second one. Our own copy is here now or in a moment.
+            ahead = (answer or set()) & ({*self._queue} | {*self._before} - {*numbers})
+            for number in _in_effect(numbers):
+                self._pass_on(number, to_group)
+            if not self._queue and not ahead:
+                return
 
     def _pass_on(self, number: int, to_group: set[int] | None) -> None:
         assert self._job is not None

@@ -21,7 +21,7 @@ from stepscope.capture.forked import make_way_in_child, note_profiler
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.patches import replace
-from stepscope.capture.quiet import quiet_kineto, without_cycle_warning, without_thread_line
+from stepscope.capture.quiet import quiet_kineto, without_thread_line
 
 WARM_STEPS = 1
 """Steps with the profiler attached that are not kept: the first one pays for its buffers."""
@@ -102,7 +102,7 @@ class Window:
         _held.hold = _Hold(self)
         self.is_attached = True
         self._latest_ns = time.perf_counter_ns() + self._longest_ns
-        with quiet_kineto(self._torch), without_cycle_warning(), without_thread_line():
+        with quiet_kineto(self._torch), without_thread_line():
             self.profile.start()
 
     def step(self) -> None:
@@ -116,7 +116,7 @@ class Window:
         elif self.is_attached:
             self.num_strange = 0
             self._left -= 1
-            with quiet_kineto(self._torch), without_cycle_warning():
+            with quiet_kineto(self._torch):
                 self.profile.step()
             if self._left <= 0:
                 self.close()
