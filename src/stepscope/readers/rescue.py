@@ -141,7 +141,9 @@ def _one_event(text: str, page: bytes, at: int, final: bool) -> tuple[int | None
     # Not before the damage: up to there, what looks like the next event is an object inside this one.
     following = NEXT_EVENT.search(text, broken_at) or (LAST_EVENT.search(text, broken_at) if final else None)
     if following is not None:
-        return following.start() + 1, _repaired(text[at : following.start() + 1])
+        whole = text[at : following.start() + 1]
+        # Escapes are all that is repaired: without one it would not decode again.
+        return following.start() + 1, _repaired(whole) if "\\" in whole else None
     return None, None
 
 

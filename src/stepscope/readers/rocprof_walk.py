@@ -25,7 +25,7 @@ MAX_MALFORMED = 10_000
 """Entries of one list that do not decode: beyond, the list is of something else."""
 PLAIN = re.compile(rb"[^\s,\]}\[{\"]{0,256}")
 KEY = re.compile(rb'[\s,]{0,4096}"((?:[^"\\]|\\.){0,4096})"\s{0,1024}:\s{0,1024}(?=\S)')
-CUT = re.compile(rb'\}\s{0,1024},\s{0,1024}(?=\{\s{0,1024}")')
+CUT = re.compile(rb'\}\s{0,1024},\s{0,1024}(?=\{\s{0,1024}["}])')
 SPACE = re.compile(rb"[ \t\r\n,]+")
 MAX_VALUES = 50_000
 """Values outside of the wanted lists: real files have a few dozen for each process."""
