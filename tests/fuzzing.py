@@ -26,6 +26,7 @@ import jsonschema  # type: ignore[import-untyped]
 
 from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.main import main
+from stepscope.cli.printing import say
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.errors import StepscopeError
 from stepscope.readers import feed, stream
@@ -81,7 +82,7 @@ def run_round(kind: str, seed: int, folder: Path) -> Outcome:
         with _no_hang(), _small_pieces(chance):
             num_notes = ask(sample.kind, files, folder)
     except StepscopeError as refusal:
-        answer, problem = REFUSED, _message_problem(str(refusal))
+        answer, problem = REFUSED, _message_problem(_said(refusal))
     except AnswerError as wrong:
         problem = str(wrong)
     except BaseException as crash:
@@ -200,6 +201,14 @@ def _loaded(text: str) -> Any:
         raise AnswerError(f"JSON: {word} in it")
 
     return json.loads(text, parse_constant=constant)
+
+
+def _said(refusal: StepscopeError) -> str:
+    """The refusal as a person sees it."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        say(refusal)
+    return err.getvalue()
 
 
 def _message_problem(message: str) -> str | None:
