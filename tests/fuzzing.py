@@ -12,6 +12,7 @@ import json
 import random
 import re
 import shutil
+import signal
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ import jsonschema  # type: ignore[import-untyped]
 
 from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.main import main
+from stepscope.cli.printing import say
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.errors import StepscopeError
 from stepscope.readers import feed, stream
@@ -40,6 +42,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 WINDOW = re.compile(r"window-|diagnosis")
 """Of a run, damaged less often: traces and diagnoses are fuzzed by themselves."""
 WIDTH = 80
+HANG_S = 120
 PLAN = ("plan", "--seq", "2048", "--global-batch", "64", "--format", "json")
 ALONE = (CLUSTER, DIAGNOSIS, HARDWARE, MODEL, RUN, WATCHED)
 """Not given together with other recordings."""
@@ -54,6 +57,7 @@ class Outcome:
     """READ or REFUSED."""
     num_notes: int = 0
     seconds: float = 0.0
+    """On the processor: other work on the machine does not count."""
     problem: str | None = None
     """What must not be, and where."""
 
@@ -72,20 +76,20 @@ def run_round(kind: str, seed: int, folder: Path) -> Outcome:
     files = write_damaged(sample, chance, folder)
     if kind not in ALONE and chance.random() < 0.3:
         files += _beside(chance, folder)
-    begun = time.perf_counter()
+    begun = time.process_time()
     answer, num_notes, problem = READ, 0, None
     try:
-        with _small_pieces(chance):
+        with _no_hang(), _small_pieces(chance):
             num_notes = ask(sample.kind, files, folder)
     except StepscopeError as refusal:
-        answer, problem = REFUSED, _message_problem(str(refusal))
+        answer, problem = REFUSED, _message_problem(_said(refusal))
     except AnswerError as wrong:
         problem = str(wrong)
     except BaseException as crash:
         if isinstance(crash, KeyboardInterrupt):
             raise
         problem = f"CRASH {type(crash).__name__}: {str(crash)[:200]} at {_place(crash)}"
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     return Outcome(kind=kind, seed=seed, answer=answer, num_notes=num_notes, seconds=seconds, problem=problem)
 
 
@@ -199,6 +203,14 @@ def _loaded(text: str) -> Any:
     return json.loads(text, parse_constant=constant)
 
 
+def _said(refusal: StepscopeError) -> str:
+    """The refusal as a person sees it."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        say(refusal)
+    return err.getvalue()
+
+
 def _message_problem(message: str) -> str | None:
     if not message.strip():
         return "MESSAGE: a refusal without words"
@@ -222,6 +234,22 @@ def _place(crash: BaseException) -> str:
 def _validator() -> Any:
     schema: Mapping[str, Any] = json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text())
     return jsonschema.validators.validator_for(schema)(schema)
+
+
+@contextlib.contextmanager
+def _no_hang() -> Iterator[None]:
+    """A reading that does not end is ended, long after any that does."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"no answer within {HANG_S} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(HANG_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextlib.contextmanager
