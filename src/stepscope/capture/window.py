@@ -42,11 +42,13 @@ class _Hold:
     """Dropped by the thread that opened a window when that thread ends: the last moment to take the profiler off."""
 
     def __init__(self, window: Window) -> None:
-        self.window, self._pid = window, os.getpid()
+        self.window, self._owner = window, (os.getpid(), threading.get_ident())
 
     def __del__(self) -> None:
         with suppress(Exception):
-            if os.getpid() == self._pid and self.window.is_attached:
+            # A Python that ends drops what its other threads hold from its main thread, which may not touch it.
+            is_own = self._owner == (os.getpid(), threading.get_ident()) and not sys.is_finalizing()
+            if is_own and self.window.is_attached:
                 self.window.problem = self.window.problem or "the thread that recorded ended before its last step"
                 self.window.close()
 
