@@ -14,6 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 VARIABLE = "TEARDOWN_CUPTI"
+MARK = "STEPSCOPE_TEARDOWN_CUPTI"
+"""Beside it where we have set it: a process that the job starts takes both out again. Its own recordings, without CUDA, would
+leave it waiting at its end."""
 CALLS, BETWEEN_S = 20, 0.001
 """Calls at the end of the process: the thread that waits for one may only just have been started."""
 _asked: list[int] = []
@@ -29,8 +32,14 @@ def leave_cupti_after(torch: Any) -> None:
     version = str(getattr(getattr(torch, "version", None), "cuda", None) or "").split(".")
     numbers = [int(part) for part in version[:2] if part.isdecimal()]
     if len(numbers) == 2 and numbers >= [12, 6] and VARIABLE not in os.environ:
-        os.environ[VARIABLE] = "1"
+        os.environ[VARIABLE] = os.environ[MARK] = "1"
         _asked[:] = [os.getpid()]
+
+
+def forget_parents() -> None:
+    """At the start of a process: what a recording of the process that started it has set is not the user's."""
+    if os.environ.pop(MARK, None) is not None:
+        os.environ.pop(VARIABLE, None)
 
 
 def stay_in_cupti() -> None:

@@ -16,9 +16,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stepscope.capture.cupti import forget_parents
+
 
 def start(run: str) -> None:
     """Called at the start of a Python."""
+    forget_parents()
     if "torch" in sys.modules:
         _hook_up(run)
     else:
