@@ -176,6 +176,7 @@ def test_jobs_of_our_own_end_with_us_all_of_them(tmp_path: Path, starter: str) -
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     until(lambda: not [each for each in processes().values() if str(tmp_path / "log") in each.command])
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_a_job_of_our_own_that_will_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ import pytest
 from stepscope.capture.settings import SETTINGS, mends
 from stepscope.cli import verify
 from stepscope.cli.verify_check import check_of
-from stepscope.core.experiment import BASELINE, CANDIDATE, Measured, Side
+from stepscope.cli.verify_prediction import read_prediction
+from stepscope.core.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.experiments import trial as trials
@@ -520,6 +521,11 @@ def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
     assert verify.run(parsed(*other)) == 0
 
 
+def prediction_of(arguments: argparse.Namespace) -> Prediction | None:
+    asked = verify.read_asked(arguments)
+    return read_prediction(arguments, asked.codes, asked.changes["candidate"].knobs)
+
+
 def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
     finding = {"code": "serial-loader", "predicted_speedup": 1.4, "predicted_low": 1.3, "predicted_high": 1.6}
     file = tmp_path / "diagnosis.json"
@@ -527,12 +533,12 @@ def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
     for place in (file, tmp_path):
         for applied in ("serial-loader", "num_workers=3"):
             arguments = parsed("--apply", applied, "--from", str(place), "--", "python", "t.py")
-            told = verify.read_prediction(arguments, verify.read_asked(arguments))
+            told = prediction_of(arguments)
             assert told is not None
             assert (told.value, told.low, told.high) == (1.4, 1.3, 1.6)
     own = ["--baseline", "python t.py", "--candidate", "python new.py"]
     arguments = parsed(*own, "--from", str(file), "--mends", "serial-loader")
-    told = verify.read_prediction(arguments, verify.read_asked(arguments))
+    told = prediction_of(arguments)
     assert told is not None
     assert (told.value, told.low, told.high) == (1.4, 1.3, 1.6)
     for words, problem in (
@@ -542,16 +548,16 @@ def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
     ):
         arguments = parsed(*own, *words)
         with pytest.raises(UsageError, match=problem):
-            verify.read_prediction(arguments, verify.read_asked(arguments))
+            prediction_of(arguments)
     arguments = parsed("--apply", "gc-pause", "--from", str(file), "--", "python", "t.py")
     with pytest.raises(UsageError, match="no finding gc-pause; it has serial-loader"):
-        verify.read_prediction(arguments, verify.read_asked(arguments))
+        prediction_of(arguments)
     file.write_text('{"schema": "other/1", "findings": []}')
     with pytest.raises(FormatError, match="not a diagnosis"):
-        verify.read_prediction(arguments, verify.read_asked(arguments))
+        prediction_of(arguments)
     file.unlink()
     with pytest.raises(InputError, match="there is no"):
-        verify.read_prediction(arguments, verify.read_asked(arguments))
+        prediction_of(arguments)
 
 
 def test_a_real_training_is_refused_a_knob_that_it_has_no_use_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

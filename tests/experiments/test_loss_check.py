@@ -106,10 +106,22 @@ def test_what_differs_and_does_not_grow_is_sound(course: Course) -> None:
 
 def test_a_baseline_that_is_not_finite_is_not_the_candidates_fault() -> None:
     broken = runs(lambda step: math.nan if step > 4 else 3.0)
-    for after in (broken, runs(falling)):
-        told = check_loss(broken, after)
-        assert (told.verdict, told.is_fault) == (LOSS_BASELINE, False)
-        assert told.because.startswith("the baseline's own loss is NaN from step 5 on; the candidate's ")
+    told = check_loss(broken, runs(falling))
+    assert (told.verdict, told.is_fault) == (LOSS_BASELINE, False)
+    assert told.because.startswith("the baseline's own loss is NaN from step 5 on; the candidate's ")
+
+
+def test_a_scaler_that_looks_for_its_scale_is_not_the_candidates_fault() -> None:
+    scaled = runs(lambda step: math.inf if step < 3 else falling(step))
+    told = check_loss(scaled, scaled)
+    assert (told.verdict, told.is_fault) == (LOSS_BASELINE, False)
+
+
+def test_a_candidate_that_ends_without_a_loss_is_no_gain_whatever_the_baseline_does() -> None:
+    broken = runs(lambda step: math.nan if step > 4 else 3.0)
+    told = check_loss(broken, broken)
+    assert (told.verdict, told.is_fault) == (LOSS_NOT_FINITE, True)
+    assert told.because == "the candidate's loss is NaN from step 5 on; the baseline's is NaN from step 5 on"
 
 
 def test_a_job_whose_loss_is_not_seen_is_said_to_be_so() -> None:
@@ -141,9 +153,18 @@ def test_a_faster_candidate_that_diverges_is_no_gain(course: Course) -> None:
     assert verify(measure, VerifyPolicy()).verdict == PROVEN
 
 
-def test_a_gain_of_a_job_that_is_nan_anyway_says_so() -> None:
+def test_a_job_that_is_nan_anyway_proves_nothing() -> None:
     def measure(side: Side) -> Trial:
         return trial([3.0, math.nan, math.nan], 20.0 if side == "baseline" else 10.0)
+
+    told = verify(measure, VerifyPolicy())
+    assert (told.verdict, told.is_gain) == ("diverges", False)
+
+
+def test_a_gain_over_a_baseline_that_is_nan_says_so() -> None:
+    def measure(side: Side) -> Trial:
+        after = math.nan if side == "baseline" else 2.9
+        return trial([3.0, after, after], 20.0 if side == "baseline" else 10.0)
 
     told = verify(measure, VerifyPolicy())
     assert told.verdict == PROVEN

@@ -110,6 +110,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.capture.session import FIRST_STEPS
     from stepscope.cli.run import dated
+    from stepscope.cli.verify_prediction import read_prediction
     from stepscope.experiments.tune_budget import Budget, for_runs
 
     budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
@@ -117,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = arguments.out or dated(Path(RUNS))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
-    prediction = read_prediction(arguments, asked)
+    prediction = read_prediction(arguments, asked.codes, asked.changes["candidate"].knobs)
     check_commands(asked)
     steps = max(arguments.warm_up, FIRST_STEPS) + arguments.steps
     if not refused_beforehand(asked):
@@ -245,24 +246,6 @@ def _near(word: str, known: Iterable[str]) -> str:
     names = list(known)
     near = [] if word in names else difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]}? " if near else ""
-
-
-def read_prediction(arguments: argparse.Namespace, asked: Asked) -> Prediction | None:
-    """From --predicted, or the finding in --from."""
-    from stepscope.core.experiment import Prediction
-
-    if arguments.predicted is not None and arguments.predicted_by is not None:
-        raise UsageError("--predicted gives the speedup itself and --from says where it stands; leave one out")
-    if arguments.predicted is not None:
-        return Prediction(value=arguments.predicted, source="you")
-    if arguments.predicted_by is None:
-        if arguments.mends is not None:
-            raise UsageError(f"--mends {arguments.mends} names a finding, and --from says where it stands: give both")
-        return None
-    from stepscope.cli.verify_prediction import mended, predicted_by
-
-    codes = (arguments.mends,) if arguments.mends is not None else asked.codes
-    return predicted_by(arguments.predicted_by, codes or mended(tuple(asked.changes["candidate"].knobs), arguments.predicted_by))
 
 
 def policy_of(arguments: argparse.Namespace) -> VerifyPolicy:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,21 @@ class _Finding(msgspec.Struct):
 class _Diagnosis(msgspec.Struct):
     schema: str
     findings: list[_Finding]
+
+
+def read_prediction(arguments: argparse.Namespace, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
+    """From --predicted, or the finding in --from that these codes name or one of these settings is for."""
+    if arguments.predicted is not None and arguments.predicted_by is not None:
+        raise UsageError("--predicted gives the speedup itself and --from says where it stands; leave one out")
+    if arguments.predicted is not None:
+        return Prediction(value=arguments.predicted, source="you")
+    if arguments.predicted_by is None:
+        if arguments.mends is not None:
+            raise UsageError(f"--mends {arguments.mends} names a finding, and --from says where it stands: give both")
+        return None
+    if arguments.mends is not None:
+        return predicted_by(arguments.predicted_by, (arguments.mends,))
+    return predicted_by(arguments.predicted_by, codes or mended(tuple(knobs), arguments.predicted_by))
 
 
 def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:

@@ -1,8 +1,9 @@
 """Whether a candidate still trains: its loss in every run, compared with the baseline's.
 
-It is a fault where the loss is NaN or infinite and no run of the baseline is, and where it grows from its own start, and further
-than the baseline's runs differ among themselves. What only learns more slowly is no fault here: a few dozen steps do not tell
-that from another seed.
+It is a fault where the loss is NaN or infinite and no run of the baseline is, where it ends so whatever the baseline does, and
+where it grows from its own start, and further than the baseline's runs differ among themselves. Infinite for a few steps on both
+sides (a gradient scaler that looks for its scale) is none. What only learns more slowly is no fault here: a few dozen steps do
+not tell that from another seed.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class _Run:
     def not_finite(self) -> list[StepLoss]:
         return [loss for loss in self.losses if not math.isfinite(loss.loss)]
 
+    @property
+    def ends_not_finite(self) -> bool:
+        return not math.isfinite(self.losses[-1].loss)
+
     def first(self) -> float | None:
         """Of the first step alone: it is before any update, and an update that is too large shows in the second."""
         return _median([loss.loss for loss in self.losses[:1]])
@@ -78,6 +83,9 @@ def _verdict(before: Sequence[_Run], after: Sequence[_Run], sides: tuple[SideLos
     if second.num_not_finite and not first.num_not_finite:
         beyond = "" if (second.not_finite_step or 0) <= horizon else f", in {horizon + 1} steps"
         return LOSS_NOT_FINITE, f"the candidate's loss {_not_finite_words(after)} while the baseline's {_course(first)}{beyond}"
+    if any(run.ends_not_finite for run in after):
+        also = f"; the baseline's {_not_finite_words(before)}" if first.num_not_finite else ""
+        return LOSS_NOT_FINITE, f"the candidate's loss {_not_finite_words(after)}{also}"
     if first.num_not_finite:
         also = f"the candidate's {_not_finite_words(after)}" if second.num_not_finite else f"the candidate's {_course(second)}"
         return LOSS_BASELINE, f"the baseline's own loss {_not_finite_words(before)}; {also}"
