@@ -108,3 +108,25 @@ def test_the_documents_list_is_what_is_tried() -> None:
     page = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
     for name, (what, _) in FAULTS.items():
         assert name == "nothing" or f"| {what} |" in page, f"docs/run.md says nothing of {name}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="on_exit is glibc's")
+@pytest.mark.parametrize(("has_device", "code"), [(True, 3), (False, -6)])
+def test_a_recording_left_in_another_thread_does_not_end_the_process(has_device: bool, code: int) -> None:
+    """With CUDA's part active, a destructor of the libraries ends it; here abort() stands for that destructor."""
+    text = f"""
+import ctypes, sys
+from stepscope.capture import forked
+from stepscope.capture.window import Window
+libc = ctypes.CDLL(None)
+libc["__cxa_atexit"](ctypes.cast(libc["abort"], ctypes.c_void_p), None, None)
+forked.note_profiler()
+window = Window.__new__(Window)
+window.problem, window._has_device = None, {has_device}
+window.leave_behind("the process ends")
+assert window.is_over
+print("flushed")
+sys.exit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=environment())
+    assert (done.returncode, done.stdout) == (code, "flushed\n"), done.stderr

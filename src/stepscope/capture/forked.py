@@ -57,6 +57,11 @@ def settle_child(*, was_recording: bool) -> None:
         with suppress(Exception):
             sys.modules["torch"]._C._autograd._enable_record_function(False)  # noqa: SLF001
             _silenced[:] = [os.getpid()]
+    leave_directly()
+
+
+def leave_directly() -> None:
+    """The process, when it comes to exit(), flushes its streams and leaves: no destructor of a C++ library runs."""
     if _libc:
         # Run in the reverse order: the streams of C are flushed, then _exit(status) is called. Only glibc has on_exit, and
         # only glibc's condition variables wait for their waiters.

@@ -366,7 +366,7 @@ class Session:
             if window.is_mine:
                 window.close(is_at_end=True)
             else:
-                window.give_up("the process ended before the thread that recorded had ended its last step")
+                window.leave_behind("the process ended before the thread that recorded had ended its last step")
             self._recorded(window)
         let_cupti_leave()
         if self.writer is not None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.cupti import leave_cupti_after, stay_in_cupti
-from stepscope.capture.forked import make_way_in_child, note_profiler
+from stepscope.capture.forked import leave_directly, make_way_in_child, note_profiler
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options
 from stepscope.capture.patches import replace
@@ -167,7 +167,16 @@ class Window:
             if not self._gone.wait(LONGEST_WAIT_S):
                 # Two are attached now, and to take ours off would end the process: it stays.
                 self.is_attached = False
-                _lost.append(self)
+                self.leave_behind("the job started a profiler of its own, in another thread")
+
+    def leave_behind(self, problem: str) -> None:
+        """In another thread, where the window's own will not come by any more: the profiler stays attached. With CUDA's part of
+        it active, destructors of the libraries end such a process with SIGSEGV (torch 2.11; so they do where a profiler of the
+        job's own is left open)."""
+        self.give_up(problem)
+        _lost.append(self)
+        if self._has_device:
+            leave_directly()
 
     def _save(self, profile: Any) -> None:
         begun = time.perf_counter_ns()
