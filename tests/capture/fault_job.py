@@ -157,6 +157,15 @@ def limit(name: str, most: int) -> Callable[[], None]:
     return fault
 
 
+def little_memory() -> None:
+    """What the process has mapped, and 8 MB more."""
+    import resource
+
+    with open("/proc/self/statm", encoding="ascii") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + (8 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
 def signalled(name: str) -> Callable[[], None]:
     def fault() -> None:
         import signal
@@ -274,6 +283,7 @@ FAULTS: dict[str, tuple[str, Callable[[], None] | None]] = {
     "full-disk": ("no room on the disk (RLIMIT_FSIZE)", limit("RLIMIT_FSIZE", 0)),
     "few-files": ("no more open files (RLIMIT_NOFILE)", limit("RLIMIT_NOFILE", 3)),
     "few-processes": ("no more threads or processes (RLIMIT_NPROC)", limit("RLIMIT_NPROC", 1)),
+    "little-memory": ("no more memory (RLIMIT_AS)", little_memory),
     "close-files": ("every open file is closed", close_files),
     "chdir": ("the working folder changes", lambda: os.chdir("/")),
     "environment": ("the environment is emptied", os.environ.clear),

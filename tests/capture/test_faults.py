@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,7 @@ def test_forks_and_other_faults_change_nothing(tmp_path: Path) -> None:
         ("term", 128 + 15, b""),
         ("abort", 128 + 6, b""),
         ("few-files", 0, b"loss 0.190597\n"),
+        ("little-memory", 0, b"loss 0.190597\n"),
         ("close-files", 0, b"loss 0.190597\n"),
         ("recursion", 0, b"loss 0.190597\n"),
         ("threads", 0, b"all threads trained\n"),
@@ -102,6 +104,18 @@ train(30, at_step)
 """
     ended = record(tmp_path, text, *WINDOW)
     assert (ended.code, ended.out) == (0, b"0\n0\n"), ended.err
+
+
+def test_a_machine_without_proc_records_all_the_same(tmp_path: Path) -> None:
+    """An empty folder in its place, in a mount namespace of its own: for this test's processes alone."""
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting over /proc takes root's rights")
+    words = ["run", "--no-diagnose", "--out", str(tmp_path / "run"), *WINDOW, "--", sys.executable, str(JOB), "nothing"]
+    done = subprocess.run([*hidden, *stepscope(*words)], capture_output=True, timeout=120, check=False, env=environment())
+    assert (done.returncode, done.stdout) == (0, b"loss 0.190597\n"), done.stderr
+    assert [path.name for path in (tmp_path / "run" / "rank-0").glob("window-*")] == ["window-6.pt.trace.json"]
+    assert "| /proc is absent |" in (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
 
 
 def test_the_documents_list_is_what_is_tried() -> None:

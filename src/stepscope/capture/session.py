@@ -35,7 +35,7 @@ ALL_MARKED, MARKED = 500, 10
 PATIENCE_NS, PATIENT_STEPS = 2_000_000_000, 10
 """Backward passes or replays, and time, without any optimizer step, from which these are taken for steps: more than a step
 accumulates, and longer than it takes."""
-SELDOM = 100
+SELDOM = 400
 """Steps from one such burst to the next."""
 NOTHING_DUE = 1_000
 """Steps until the training thread looks again where nothing is due, whatever the writer's thread does meanwhile."""
