@@ -54,8 +54,9 @@ def record(out: Path, command: list[str], names: list[str], seconds: float, each
 
 def score(out: Path, truths: dict[str, Any]) -> None:
     from benchmarks.truth import CLOSE
-    from stepscope.cli.diagnose import diagnose_paths
     from stepscope.errors import StepscopeError
+    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.recording import diagnose
 
     print("| run | step, true | step, measured | bound | named | cause at | predicted | true |")
     print("|---|---|---|---|---|---|---|---|")
@@ -66,7 +67,7 @@ def score(out: Path, truths: dict[str, Any]) -> None:
         if truth is None or f"{variant}_ms" not in truth:
             continue
         try:
-            found = diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=1)
+            found = diagnose([str(folder)], Options(use_cache=False, jobs=1))
         except StepscopeError as problem:
             print(f"| {folder.name} | | | {problem} | | | | |")
             continue

@@ -40,7 +40,7 @@ from stepscope.readers.source import Source
 from stepscope.rules.case import case_of
 from stepscope.rules.job import Job, measure_job
 from stepscope.rules.rulebook import judge
-from stepscope.rules.verdict import diagnose
+from stepscope.rules.verdict import diagnose_job
 
 CLOSE = 0.15
 BLAME = 1.10
@@ -82,7 +82,7 @@ def traces(folder: Path, name: str, variant: str) -> list[str]:
 def diagnosed(paths: list[str], step_ms: float | None, hardware: Calibrated | None = None) -> Diagnosis:
     with find_sources(paths) as found:
         step_ns = None if step_ms is None else round(step_ms * 1e6)
-        return diagnose(measure_job(found.sources, step_ns=step_ns, use_cache=False, hardware=hardware))
+        return diagnose_job(measure_job(found.sources, step_ns=step_ns, use_cache=False, hardware=hardware))
 
 
 def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool, hardware: Calibrated | None = None) -> Score | None:
@@ -142,7 +142,7 @@ def diagnosed_degraded(trace: TraceJson, name: str, steps_ms: list[float | None]
         step_ns = None if step_ms is None else round(step_ms * 1e6)
         case = case_of(found, 0, step_ns)
         facts = Facts(ranks=(case.facts,), given_step_ns=step_ns)
-        diagnoses.append(diagnose(Job(facts=facts, judgements=(judge(case),), notes=())))
+        diagnoses.append(diagnose_job(Job(facts=facts, judgements=(judge(case),), notes=())))
     return diagnoses
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from stepscope.pipeline import recording
 from stepscope.readers.source import Source
 from stepscope.rules import job as jobs
 from tests.shared_data import DEMO, SHARED
@@ -30,9 +31,13 @@ settings.load_profile("stepscope")
 # A test's trace is many small objects, and next to none of them garbage: python's own pace, made for few, is a tenth of the time.
 gc.set_threshold(50_000, 20, 10)
 
-# Where a shell runs the tests in the background, Ctrl-C is ignored, and so it would be in every job that a test starts.
+# Where a shell runs the tests in the background, signals of the keyboard are ignored, and so they would be in every job that a
+# test starts; with nohup that of a terminal that closes, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,4 +92,5 @@ def measured_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs, "measure_job", measure_once)
+        patch.setattr(recording, "measure_job", measure_once)
         yield

@@ -24,11 +24,12 @@ from unittest import mock
 
 import jsonschema  # type: ignore[import-untyped]
 
-from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.main import main
 from stepscope.cli.printing import say
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.errors import StepscopeError
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import diagnose
 from stepscope.readers import feed, stream
 from stepscope.report.json import to_json
 from stepscope.report.markdown import to_markdown
@@ -139,7 +140,7 @@ def ask(kind: str, files: list[Path], folder: Path) -> int:
             ("diagnose", str(_small_trace(folder)), "--no-cache", "--fail-if", "step_ms > baseline", "--baseline", str(files[0])),
         )
     paths = [str(folder)] if kind == RUN else [str(path) for path in files]
-    return check(diagnose_paths(paths, step_ms=None, use_cache=False, jobs=1, every=True))
+    return check(diagnose(paths, Options(use_cache=False, jobs=1, all_findings=True)))
 
 
 def check(diagnosis: Diagnosis) -> int:

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-__all__ = ["LightningCallback", "TransformersCallback", "__version__", "load", "profile"]
+__all__ = ["LightningCallback", "TransformersCallback", "__version__", "diagnose", "load", "profile"]
 
 __version__ = "0.1.0"
 
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
         from stepscope.capture import callbacks
 
         return callbacks.lightning_callback() if name == "LightningCallback" else callbacks.transformers_callback()
-    if name == "load":
+    if name in ("diagnose", "load"):
         # By its name: the capture imports this package, and must not be bound to what a notebook needs.
-        return importlib.import_module("stepscope.notebook.run").load
+        return getattr(importlib.import_module("stepscope.notebook.run"), name)
     raise AttributeError(f"module 'stepscope' has no attribute {name!r}")

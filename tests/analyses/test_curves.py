@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.analyses.curves import MAX_POINTS, MAX_RANKS, memory_curve, peak_memory, run_curves
-from stepscope.cli.diagnose import measure_paths
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import measure
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.run_folder import read_run
 from stepscope.readers.sniff import read_trace
@@ -78,7 +79,7 @@ def test_damaged_samples_are_left_out(tmp_path: Path) -> None:
 
 @needs_shared
 def test_memory_over_the_step_is_what_the_allocator_told() -> None:
-    facts = measure_paths([str(WITH_MEMORY)], step_ms=None, use_cache=False, jobs=1, cluster=None).facts.ranks[0]
+    facts = measure([str(WITH_MEMORY)], Options(use_cache=False, jobs=1)).facts.ranks[0]
     with find_sources([str(WITH_MEMORY)]) as found:
         trace = read_trace(found.sources[0], use_cache=False)
     curve = memory_curve(trace, facts)

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from stepscope.cli.diagnose import diagnose_paths
-from stepscope.cli.report import page_for
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.page import page_of_recording
+from stepscope.pipeline.recording import Recording
 from stepscope.report.html import render_page
+from stepscope.report.html.model import page_of
 from tests.report.test_html import HOSTILE
 from tests.shared_data import DEMO, SHARED, needs_shared, some
 
@@ -45,9 +47,9 @@ def demo_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(traces: list[Path], folder: Path, step_ms: float | None = None) -> Path:
     paths = [str(path) for path in traces]
-    diagnosis = diagnose_paths(paths, step_ms=step_ms, use_cache=False, jobs=1)
     out = folder / "report.html"
-    out.write_text(render_page(page_for(diagnosis, paths, use_cache=False)), encoding="utf-8")
+    with Recording(paths, Options(step_ms=step_ms, use_cache=False, jobs=1)) as recording:
+        out.write_text(render_page(page_of(page_of_recording(recording))), encoding="utf-8")
     return out
 
 

@@ -11,9 +11,10 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli import compare
-from stepscope.cli.diagnose import diagnose_paths
 from stepscope.core.saved import save
 from stepscope.errors import UsageError
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import diagnose
 from stepscope.report.json import to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.scaling_jobs import strong_series, write_job
@@ -49,7 +50,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The demo's diagnosis: as the contract, and whole."""
     folder = tmp_path_factory.mktemp("kept")
-    told = diagnose_paths([str(DEMO)], step_ms=None, use_cache=False, jobs=1)
+    told = diagnose([str(DEMO)], Options(use_cache=False, jobs=1))
     (folder / "contract.json").write_text(to_json(told), encoding="utf-8")
     save(told, folder / "whole.json")
     return {"contract": folder / "contract.json", "whole": folder / "whole.json"}
@@ -175,7 +176,7 @@ def test_a_trace_that_was_cut_is_told_of_however_it_comes(
     cut = tmp_path / "cut.json"
     cut.write_text(whole.read_text(encoding="utf-8")[:-900], encoding="utf-8")
     kept = tmp_path / "kept.json"
-    kept.write_text(to_json(diagnose_paths([str(cut)], step_ms=None, use_cache=False, jobs=1)), encoding="utf-8")
+    kept.write_text(to_json(diagnose([str(cut)], Options(use_cache=False, jobs=1))), encoding="utf-8")
     for path in (cut, kept):
         notes = printed(capsys, whole, path)["notes"]
         assert any(note.startswith(f"{path}: the file ends before its end") for note in notes), notes

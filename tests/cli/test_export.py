@@ -105,7 +105,7 @@ def test_a_run_that_recorded_nothing_says_what_to_do(tmp_path: Path, capsys: pyt
     write_rank(run, 0)
     told = refused(capsys, run, "-o", tmp_path / "t.json")
     assert str(run) in told
-    assert "no recording" in told
+    assert "recorded no step" in told
     assert "--start-step" in told
 
 

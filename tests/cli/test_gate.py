@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.main import build_parser, main
 from stepscope.core.gate import Check, Gate, Quantities, decide, parse
 from stepscope.core.saved import save
 from stepscope.errors import UsageError
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import diagnose
 from stepscope.report.gate import gate_lines, known_names, read_quantities
 from stepscope.report.json import to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
@@ -46,7 +47,7 @@ def gated(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> tup
 @pytest.fixture(scope="module")
 def contract() -> dict[str, Any]:
     """The demo's diagnosis in JSON."""
-    told: dict[str, Any] = json.loads(to_json(diagnose_paths([str(DEMO)], step_ms=65.48, use_cache=False, jobs=1)))
+    told: dict[str, Any] = json.loads(to_json(diagnose([str(DEMO)], Options(step_ms=65.48, use_cache=False, jobs=1))))
     return told
 
 
@@ -315,7 +316,7 @@ def test_a_baseline_of_json_is_read(baseline: Path, capsys: pytest.CaptureFixtur
 
 def test_a_baseline_may_be_a_saved_diagnosis_or_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "saved.json"
-    save(diagnose_paths([str(DEMO)], step_ms=40.0, use_cache=False, jobs=1), saved)
+    save(diagnose([str(DEMO)], Options(step_ms=40.0, use_cache=False, jobs=1)), saved)
     _, err = gated(capsys, "--baseline", str(saved), "--fail-if", "step_ms > baseline", code=1)
     assert "baseline.step_ms 40;" in err
     gated(capsys, "--baseline", str(DEMO), "--fail-if", "compute_ms != baseline", code=0)

@@ -349,9 +349,10 @@ def test_a_runs_own_rates_stand_in_for_the_datasheet(capsys: pytest.CaptureFixtu
     assert told["judged_by"]["kind"] == "calibrated"
     [line] = [line for line in told["assumptions"] if "products at" in line]
     # The demo's kernels, by hand: what each did over how long it took.
-    from stepscope.cli.diagnose import measure_paths
+    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.recording import measure
 
-    rows = measure_paths([str(DEMO)], step_ms=None, use_cache=False, jobs=1, cluster=None).facts.median_rank.kernels
+    rows = measure([str(DEMO)], Options(use_cache=False, jobs=1)).facts.median_rank.kernels
     flops, ns = (
         sum(values) for values in zip(*((r.flops, r.total_ns) for r in rows if r.category == "gemm" and r.flops), strict=True)
     )

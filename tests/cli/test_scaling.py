@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from stepscope.cli.main import main
 from stepscope.cli.scaling import scale_paths
 from stepscope.core.facts import Facts
 from stepscope.core.scaling import SCALING_PARTS
+from stepscope.pipeline import recording
+from stepscope.pipeline.options import Options
 from tests.scaling_jobs import FEATURES, strong_series, write_job
 from tests.scenarios import rank_facts
 from tests.shared_data import SHARED, needs_shared
@@ -188,27 +191,29 @@ def test_what_makes_no_sense_is_refused_in_words(
     assert words in refused(capsys, *arguments)
 
 
-def test_a_job_is_gone_when_the_next_is_read() -> None:
+def test_a_job_is_gone_when_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     class Job(SimpleNamespace):
         """A subclass, because only those can be held weakly."""
 
     held: list[weakref.ref[Job]] = []
 
-    def measure(path: str, step_ms: float | None) -> Any:
+    def measured(paths: Sequence[str], options: Options) -> Any:
         assert all(job() is None for job in held)
         facts = Facts(ranks=(rank_facts({"compute": 8}),))
-        job = Job(facts=facts, world_size=int(path), notes=())
+        job = Job(facts=facts, world_size=int(paths[0]), notes=())
         held.append(weakref.ref(job))
         return job
 
-    assert len(scale_paths(["1", "2", "4"], (), "weak", measure).runs) == len(held) == 3
+    monkeypatch.setattr(recording, "measure", measured)
+    assert len(scale_paths(["1", "2", "4"], (), "weak", Options()).runs) == len(held) == 3
 
 
-def test_what_may_be_a_signature_is_not_shown() -> None:
-    def measure(path: str, step_ms: float | None) -> Any:
-        return SimpleNamespace(facts=Facts(ranks=(rank_facts({"compute": 8}),)), world_size=len(path), notes=())
+def test_what_may_be_a_signature_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(paths: Sequence[str], options: Options) -> Any:
+        return SimpleNamespace(facts=Facts(ranks=(rank_facts({"compute": 8}),)), world_size=len(paths[0]), notes=())
 
-    found = scale_paths(["https://host/a.json?key=secret", "https://host/ab.json?key=secret"], (), "weak", measure)
+    monkeypatch.setattr(recording, "measure", measured)
+    found = scale_paths(["https://host/a.json?key=secret", "https://host/ab.json?key=secret"], (), "weak", Options())
     assert [run.path for run in found.runs] == ["https://host/a.json", "https://host/ab.json"]
 
 

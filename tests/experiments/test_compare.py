@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.diagnose import diagnose_paths
 from stepscope.core.comparison import Comparison
 from stepscope.core.diagnosis import Finding
 from stepscope.core.scaling import SCALING_PARTS, UNPROFILED
 from stepscope.errors import FormatError
 from stepscope.experiments.compare import compare
-from stepscope.experiments.compare_read import read_side
 from stepscope.experiments.compare_saved import side_of_json
 from stepscope.experiments.compare_side import CompareSide, WorkDone, side_of
+from stepscope.pipeline.comparison import read_side
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import Recording, diagnose
 from stepscope.report.comparison_words import step_words
 from stepscope.report.json import to_json
 from tests.experiments.test_pairing import pieces
@@ -307,7 +308,8 @@ def recorded_run(folder: Path, dur_ms: float, workers: int, **notes: object) -> 
 
 
 def run_side(path: Path) -> CompareSide:
-    return read_side([str(path)], path.name, diagnose_paths([str(path)], step_ms=None, use_cache=False, jobs=1), use_cache=False)
+    with Recording([path], Options(use_cache=False, jobs=1)) as recording:
+        return read_side(recording, path.name)
 
 
 def test_run_folders_are_compared_by_their_timed_steps_and_settings(tmp_path: Path) -> None:
@@ -328,7 +330,7 @@ def test_run_folders_are_compared_by_their_timed_steps_and_settings(tmp_path: Pa
 
 def test_a_kept_diagnosis_of_a_run_has_the_interval_of_its_mean(tmp_path: Path) -> None:
     paths = [recorded_run(tmp_path / name, ms, 2) for name, ms in (("a", 20.0), ("b", 10.0))]
-    texts = [to_json(diagnose_paths([str(path)], step_ms=None, use_cache=False, jobs=1)) for path in paths]
+    texts = [to_json(diagnose([str(path)], Options(use_cache=False, jobs=1))) for path in paths]
     found = compare(*(side_of_json(text, name) for text, name in zip(texts, "ab", strict=True)))
     assert found.before.source == "kept"
     assert found.speedup.value == pytest.approx(2.0, rel=0.02)
@@ -341,7 +343,7 @@ def test_a_run_and_its_own_kept_diagnosis_show_no_difference(tmp_path: Path) -> 
     rank = write_rank(run, 0)
     chance = random.Random(1)
     add_steps(rank, [row(step, dur_ms=(10.0, 10.0, 40.0)[step % 3] * (1 + 0.01 * chance.random())) for step in range(5, 125)])
-    told = to_json(diagnose_paths([str(run)], step_ms=None, use_cache=False, jobs=1))
+    told = to_json(diagnose([str(run)], Options(use_cache=False, jobs=1)))
     for sides in ((run_side(run), side_of_json(told, "kept")), (side_of_json(told, "kept"), run_side(run))):
         found = compare(*sides)
         # Of 120 steps 40 are long, and the longest and shortest six are left out.
@@ -391,8 +393,8 @@ def lab_pair(name: str) -> Comparison:
     sides = []
     for which in ("slow", "fixed"):
         path = str(SHARED / "lab" / "single" / f"{name}.{which}.pt.trace.json.gz")
-        told = diagnose_paths([path], step_ms=TRUTH[name][f"{which}_ms"], use_cache=False, jobs=1)
-        sides.append(read_side([path], which, told, use_cache=False))
+        with Recording([path], Options(step_ms=TRUTH[name][f"{which}_ms"], use_cache=False, jobs=1)) as recording:
+            sides.append(read_side(recording, which))
     found = compare(*sides)
     found.self_check()
     return found
@@ -430,10 +432,8 @@ def test_the_planted_fault_is_what_changed(name: str) -> None:
 
 @needs_shared
 def test_another_model_is_not_the_same_work() -> None:
-    sides = []
-    for name in ("nchw.fixed", "launch_tiny.slow"):
-        path = str(SHARED / "lab" / "single" / f"{name}.pt.trace.json.gz")
-        sides.append(read_side([path], name, diagnose_paths([path], step_ms=None, use_cache=False, jobs=1), use_cache=False))
+    names = ("nchw.fixed", "launch_tiny.slow")
+    sides = [run_side(SHARED / "lab" / "single" / f"{name}.pt.trace.json.gz") for name in names]
     found = compare(*sides)
     found.self_check()
     assert any(why.startswith("FLOPs a step") for why in found.unequal)
@@ -456,9 +456,8 @@ def test_work_without_counterparts_on_both_sides_is_another_models() -> None:
 
 @needs_shared
 def test_a_trace_against_itself_shows_no_change_at_all() -> None:
-    path = str(SHARED / "lab" / "single" / "nchw.fixed.pt.trace.json.gz")
-    told = diagnose_paths([path], step_ms=None, use_cache=False, jobs=1)
-    again = read_side([path], "again", told, use_cache=False)
+    with Recording([SHARED / "lab" / "single" / "nchw.fixed.pt.trace.json.gz"], Options(use_cache=False, jobs=1)) as recording:
+        told, again = recording.diagnosis, read_side(recording, "again")
     found = compare(again, again)
     assert found.device is not None
     assert found.device.changed == ()
@@ -472,7 +471,7 @@ def test_a_trace_against_itself_shows_no_change_at_all() -> None:
 
 
 def test_a_run_that_failed_is_told_so(tmp_path: Path) -> None:
-    from stepscope.experiments.compare_read import _failure
+    from stepscope.pipeline.comparison import _failure
     from stepscope.readers.run_folder import read_run
     from stepscope.runfolder import ENDED_FILE
     from tests.live_runs import write_rank, write_run

@@ -16,7 +16,8 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.saved import load as load_saved
 from stepscope.core.saved import save
 from stepscope.errors import InputError, UsageError
-from stepscope.notebook import recording
+from stepscope.notebook import run_tables
+from stepscope.pipeline import recording
 from stepscope.readers.sniff import read_trace
 from tests.builders import kernel, trace_text, write
 from tests.live_runs import add_steps, row, write_rank, write_run
@@ -79,13 +80,13 @@ def test_nothing_is_read_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 def test_only_the_named_tables_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
     run = stepscope.load(DEMO, cache=False)
-    monkeypatch.setitem(recording.OF_EVENTS, "events", lambda found: pytest.fail("events was built"))
-    monkeypatch.setattr(recording, "diagnose", lambda job: pytest.fail("a diagnosis was made"))
+    monkeypatch.setitem(run_tables.OF_EVENTS, "events", lambda found: pytest.fail("events was built"))
+    monkeypatch.setattr(recording, "diagnose_job", lambda job: pytest.fail("a diagnosis was made"))
     assert run.query("select count(*) from kernels join launches using (rank, correlation)").to_arrow().num_rows == 1
 
 
 def test_a_trace_too_large_to_keep_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MOST_KEPT", 10)
+    monkeypatch.setattr(recording, "MOST_KEPT_EVENTS", 10)
     run = stepscope.load(DEMO, cache=False)
     assert len(run.kernels) > 0
     assert run._recording._kept == {}

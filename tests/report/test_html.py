@@ -15,18 +15,20 @@ from typing import Any
 
 import pytest
 
-from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.main import main
-from stepscope.cli.report import page_for, write
+from stepscope.cli.report import write
 from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.facts import PARTS
 from stepscope.errors import InputError
-from stepscope.report.html import data_block, render_page
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.page import Page, page_of_recording
+from stepscope.pipeline.recording import Recording, diagnose
+from stepscope.report.html import data_block, model, render_page
 from stepscope.report.html.model import page_of, page_of_contract
 from stepscope.report.json import contract
 from stepscope.report.names import clean
 from tests import scenarios
-from tests.shared_data import SHARED, needs_shared, shared_traces
+from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
 
 pytestmark = pytest.mark.usefixtures("measured_once")
 
@@ -58,9 +60,8 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def demo(measured_once: None) -> tuple[Diagnosis, dict[str, Any]]:
-    with resources.as_file(resources.files("stepscope") / "data" / "demo.pt.trace.json.gz") as path:
-        diagnosis = diagnose_paths([str(path)], step_ms=65.48, use_cache=False, jobs=1)
-        return diagnosis, page_for(diagnosis, [str(path)], use_cache=False)
+    with Recording([DEMO], Options(step_ms=65.48, use_cache=False, jobs=1)) as recording:
+        return recording.diagnosis, page_of(page_of_recording(recording))
 
 
 def finding(**fields: Any) -> Finding:
@@ -122,15 +123,17 @@ def test_only_our_own_scripts_may_run(demo: tuple[Diagnosis, dict[str, Any]]) ->
     assert not re.findall(r"""(?:src|href)=["'](?!#)""", text.split("<script", 1)[0]), "nothing is asked of the network"
 
 
-def test_a_strangers_text_stays_text() -> None:
+def test_a_strangers_text_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:
     made = scenarios.healthy()
     rank = made.facts.ranks[0]
     rank = replace(rank, path=HOSTILE, kernels=tuple(replace(row, name=HOSTILE, op=HOSTILE) for row in rank.kernels))
     hostile = finding(code=HOSTILE, summary=HOSTILE, action=HOSTILE, evidence=(HOSTILE,), bound=HOSTILE)
     made = replace(made, findings=(hostile,), notes=(HOSTILE,), facts=replace(made.facts, ranks=(rank,)))
     made = replace(made, verdict=replace(made.verdict, summary=HOSTILE))
-    text = render_page(page_of(made, timeline={"names": [HOSTILE]}))
-    plain = render_page(page_of(scenarios.healthy()))
+    monkeypatch.setattr(model, "timeline_values", lambda names: {"names": names})
+    timeline: Any = [HOSTILE]
+    text = render_page(page_of(Page(diagnosis=made, timeline=timeline)))
+    plain = render_page(page_of(Page(diagnosis=scenarios.healthy())))
     read = Reader(text)
     assert not [tag for tag, _ in read.tags if tag == "img"]
     assert sum(tag == "script" for tag, _ in read.tags) == sum(tag == "script" for tag, _ in Reader(plain).tags)
@@ -151,7 +154,7 @@ def test_the_picture_is_of_the_median_rank() -> None:
         ranks.append(replace(rank, rank=number, steps=steps, partition=replace(rank.partition, parts=parts)))
     made = replace(made, facts=replace(made.facts, ranks=tuple(ranks)))
     assert made.facts.median_rank.rank == 3
-    bar = page_of(made)["data"]["picture"]["bars"][0]
+    bar = page_of(Page(diagnosis=made))["data"]["picture"]["bars"][0]
     typical = made.facts.median_rank.typical_parts_ns
     assert typical is not None
     assert bar["ms"] == pytest.approx(sum(typical.values()) / 1e6)
@@ -159,8 +162,8 @@ def test_the_picture_is_of_the_median_rank() -> None:
 
 def test_bars_and_cards_agree_where_the_trace_alone_tells_the_step(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
     with resources.as_file(resources.files("stepscope") / "data" / "demo.pt.trace.json.gz") as path:
-        diagnosis = diagnose_paths([str(path)], step_ms=None, use_cache=False, jobs=1)
-    bars = page_of(diagnosis)["data"]["picture"]["bars"]
+        diagnosis = diagnose([str(path)], Options(use_cache=False, jobs=1))
+    bars = page_of(Page(diagnosis=diagnosis))["data"]["picture"]["bars"]
     first = diagnosis.findings[0]
     assert bars[1]["name"] != "today"
     assert next(bar["ms"] for bar in bars if bar.get("code") == first.code) == pytest.approx(first.predicted_step_ms)
@@ -169,7 +172,7 @@ def test_bars_and_cards_agree_where_the_trace_alone_tells_the_step(demo: tuple[D
 
 def test_a_mend_that_adds_nothing_to_those_above_it_is_said_to(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
     made = replace(demo[0], findings=(finding(), finding(code="pageable-copy"), finding(code="gc-pause")), ladder=(2.0, 2.0, 2.5))
-    bars = [bar for bar in page_of(made)["data"]["picture"]["bars"] if "code" in bar]
+    bars = [bar for bar in page_of(Page(diagnosis=made))["data"]["picture"]["bars"] if "code" in bar]
     assert [bar["name"] for bar in bars] == ["after serial-loader", "pageable-copy: no more after these", "after gc-pause"]
     assert [bar["ms"] for bar in bars] == pytest.approx([65.48 / 2, 65.48 / 2, 65.48 / 2.5])
 
@@ -198,7 +201,7 @@ def test_damaged_numbers_are_an_error_in_words(demo: tuple[Diagnosis, dict[str, 
 
 def test_half_characters_do_not_break_it(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path) -> None:
     made = replace(demo[0], verdict=replace(demo[0].verdict, summary="a\ud800b"), notes=("c\udfffd",))
-    write(render_page(page_of(made)), tmp_path / "r.html")
+    write(render_page(page_of(Page(diagnosis=made))), tmp_path / "r.html")
     assert "Half" not in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
@@ -219,9 +222,9 @@ def test_a_data_block_cannot_end_its_element() -> None:
 
 def test_what_was_not_measured_is_said() -> None:
     made = scenarios.healthy()
-    assert "not measured" not in Reader(render_page(page_of(made))).text["b"]
+    assert "not measured" not in Reader(render_page(page_of(Page(diagnosis=made)))).text["b"]
     made = replace(made, step=replace(made.step, ms=None, profiled_ms=None))
-    assert "not measured" in Reader(render_page(page_of(made))).text["b"]
+    assert "not measured" in Reader(render_page(page_of(Page(diagnosis=made)))).text["b"]
 
 
 def test_a_kept_diagnosis_gives_a_page_without_its_traces(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path) -> None:
@@ -266,11 +269,11 @@ def test_a_hostile_trace_end_to_end(tmp_path: Path) -> None:
 @needs_shared
 def test_the_timeline_tells_waiting_from_moving_bytes_as_the_partition_does() -> None:
     paths = [str(path) for path in shared_traces("lab/ranks4/ddp_straggler.slow.rank*.pt.trace.json.gz")]
-    diagnosis = diagnose_paths(paths, step_ms=None, use_cache=False, jobs=1)
-    facts = diagnosis.facts.median_rank
-    assert facts.partition is not None
-    assert facts.partition.waits_split
-    timeline = page_for(diagnosis, paths, use_cache=False)["data"]["timeline"]
+    with Recording(paths, Options(use_cache=False, jobs=1)) as recording:
+        facts = recording.diagnosis.facts.median_rank
+        assert facts.partition is not None
+        assert facts.partition.waits_split
+        timeline = page_of(page_of_recording(recording))["data"]["timeline"]
     spent = dict.fromkeys((part for part, _ in timeline["parts"]), 0)
     for place, dur_ns in zip(timeline["gap_parts"], timeline["gaps"], strict=True):
         spent[timeline["parts"][place][0]] += dur_ns

@@ -17,6 +17,7 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recording import Recording, Table
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
+from stepscope.pipeline.page import Page
 from stepscope.report.html import render_page
 from stepscope.report.html.beside import MAX_CELL, MAX_EVIDENCE, MAX_LINES, MAX_RECORDINGS, MAX_ROWS, MAX_TABLES
 from stepscope.report.html.model import page_of, page_of_contract
@@ -64,7 +65,7 @@ def cells(text: str) -> list[tuple[str, str | None, str | None]]:
 
 
 def test_advice_and_recordings_stand_in_the_text() -> None:
-    read = Reader(section(render_page(page_of(beside()))))
+    read = Reader(section(render_page(page_of(Page(diagnosis=beside())))))
     assert "low-occupancy" in "".join(read.text["h3"])
     assert "ncu-csv" in "".join(read.text["h3"])
     assert {"34\u00a0% of the step", ADVICE.summary, "one.csv, two.csv"} <= set(read.text["p"])
@@ -78,17 +79,17 @@ def test_advice_and_recordings_stand_in_the_text() -> None:
 
 
 def test_an_advice_without_a_weight_says_none() -> None:
-    text = render_page(page_of(beside(advice=replace(ADVICE, weight=None))))
-    assert '<p class="weight">' in render_page(page_of(beside()))
+    text = render_page(page_of(Page(diagnosis=beside(advice=replace(ADVICE, weight=None)))))
+    assert '<p class="weight">' in render_page(page_of(Page(diagnosis=beside())))
     assert '<p class="weight">' not in text
 
 
 def test_nothing_beside_the_trace_leaves_no_section() -> None:
     made = scenarios.healthy()
     for told in (None, Beside(), Beside(notes=("x.csv could not be read",))):
-        text = render_page(page_of(replace(made, facts=replace(made.facts, beside=told))))
+        text = render_page(page_of(Page(diagnosis=replace(made, facts=replace(made.facts, beside=told)))))
         assert 'id="beside"' not in text
-    assert 'id="beside"' in render_page(page_of(beside()))
+    assert 'id="beside"' in render_page(page_of(Page(diagnosis=beside())))
 
 
 def test_a_strangers_text_stays_text() -> None:
@@ -97,7 +98,7 @@ def test_a_strangers_text_stays_text() -> None:
     advice = Advice(
         code=HOSTILE, bound=HOSTILE, summary=HOSTILE, action=HOSTILE, evidence=(HOSTILE,), weight=1, weight_of=HOSTILE
     )
-    hostile, plain = (Reader(render_page(page_of(one))) for one in (beside(recording, advice), beside()))
+    hostile, plain = (Reader(render_page(page_of(Page(diagnosis=one)))) for one in (beside(recording, advice), beside()))
     assert not [tag for tag, _ in hostile.tags if tag == "img"]
     assert [tag for tag, _ in hostile.tags].count("script") == [tag for tag, _ in plain.tags].count("script")
     assert not [name for _, told in hostile.tags for name in told if name.startswith("on")]
@@ -127,14 +128,15 @@ def test_a_hostile_kernel_in_a_file_end_to_end(tmp_path: Path) -> None:
 def test_a_long_name_is_cut_and_has_the_whole_in_its_title() -> None:
     long = "void at::native::" + "x" * 400
     table = Table(title="t", columns=("kernel", "by"), rows=((long, long), ("short", "")))
-    text = render_page(page_of(beside(replace(RECORDING, tables=(table,)))))
+    text = render_page(page_of(Page(diagnosis=beside(replace(RECORDING, tables=(table,))))))
     assert [title for _, _, title in cells(text)] == [None, None, long, long, None, None]
     assert max(map(len, Reader(section(text)).text["th"])) == MAX_CELL
 
 
 def test_rows_shorter_and_longer_than_the_head_are_made_to_fit() -> None:
     table = Table(title="t", columns=("a", "b"), rows=(("1",), ("1", "2", "3"), ("", "2")), right=(1,))
-    kinds = [(tag, which) for tag, which, _ in cells(render_page(page_of(beside(replace(RECORDING, tables=(table,))))))]
+    text = render_page(page_of(Page(diagnosis=beside(replace(RECORDING, tables=(table,))))))
+    kinds = [(tag, which) for tag, which, _ in cells(text)]
     row = [("th", None), ("td", "n")]
     assert kinds == [("th", None), ("th", "n"), *row, *row, ("td", None), ("td", "n")], "an empty cell heads no row"
 
@@ -151,7 +153,7 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
     )
     made = beside(recording, replace(ADVICE, evidence=("e",) * (MAX_EVIDENCE + 7)))
     many = replace(made, facts=replace(made.facts, beside=Beside(recordings=(recording, *((RECORDING,) * MAX_RECORDINGS)))))
-    said = " ".join(Reader(section(render_page(page_of(many)))).text["p"])
+    said = " ".join(Reader(section(render_page(page_of(Page(diagnosis=many))))).text["p"])
     for num, noun in ((1, "row"), (6, "columns"), (3, "lines"), (2, "tables"), (5, "notes"), (7, "lines"), (1, "recording")):
         assert f"and {num} more {noun}, left out here" in said
     assert "p, p, p, p and 2 more" in said
@@ -160,12 +162,12 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
 def test_tables_stand_open_where_there_is_no_trace() -> None:
     alone = diagnose_beside(Beside(recordings=(RECORDING,)))
     for made, is_open in ((beside(), False), (alone, True)):
-        told = [told for tag, told in Reader(section(render_page(page_of(made)))).tags if tag == "details"]
+        told = [told for tag, told in Reader(section(render_page(page_of(Page(diagnosis=made))))).tags if tag == "details"]
         assert ("open" in told[-1]) is is_open
 
 
 def test_recordings_alone_give_a_page() -> None:
-    text = render_page(page_of(diagnose_beside(Beside(recordings=(RECORDING,)))))
+    text = render_page(page_of(Page(diagnosis=diagnose_beside(Beside(recordings=(RECORDING,))))))
     read = Reader(text)
     assert "no trace was given" in "".join(read.text["h1"])
     assert "2\u00a0recordings, no trace" in read.text["span"]
@@ -179,7 +181,7 @@ def test_recordings_alone_give_a_page() -> None:
 def test_a_run_without_a_recorded_step_has_them_too() -> None:
     run = RunFacts(path="runs/one", command=("python", "train.py"), exit_code=0, ranks=())
     made = diagnose_untraced(run, beside=Beside(recordings=(RECORDING,)))
-    read = Reader(render_page(page_of(made)))
+    read = Reader(render_page(page_of(Page(diagnosis=made))))
     assert "python train.py" in read.text["span"]
     assert any("ncu-csv" in text for text in read.text["h3"])
 
@@ -187,7 +189,7 @@ def test_a_run_without_a_recorded_step_has_them_too() -> None:
 def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
     made = diagnose_beside(Beside(recordings=(RECORDING,)))
     made = replace(made, step=replace(made.step, count=8, ms=500.0, source="log"))
-    read = Reader(render_page(page_of(made)))
+    read = Reader(render_page(page_of(Page(diagnosis=made))))
     assert "500 ms" in [text.replace("500.0", "500") for text in read.text["b"]]
     assert "as the job's own log tells" in read.text["span"]
     assert not [told for _, told in read.tags if told.get("id") == "picture-chart"]
@@ -198,12 +200,12 @@ def test_a_kept_diagnosis_shows_the_same(tmp_path: Path) -> None:
     kept = tmp_path / "diagnosis.json"
     kept.write_text(json.dumps(contract(made)))
     assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == 0
-    assert section((tmp_path / "r.html").read_text(encoding="utf-8")) == section(render_page(page_of(made)))
+    assert section((tmp_path / "r.html").read_text(encoding="utf-8")) == section(render_page(page_of(Page(diagnosis=made))))
 
 
 def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
     made = with_log(read_text(tmp_path, two_nodes() + f"h:1:1 [0] misc.cc:1 NCCL WARN {HOSTILE}\n"))
-    text = section(render_page(page_of(made)))
+    text = section(render_page(page_of(Page(diagnosis=made))))
     read = Reader(text)
     assert "what NCCL wrote of itself" in "".join(read.text["span"])
     lines = dict(zip(read.text["dt"], (value.replace("\u00a0", " ") for value in read.text["dd"]), strict=True))

@@ -9,11 +9,12 @@ from html.parser import HTMLParser
 import pytest
 from markdown_it import MarkdownIt
 
-from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis, Finding, Place
 from stepscope.core.gate import Gate, Result
 from stepscope.core.nccl import NcclLog, NcclWarning
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import diagnose
 from stepscope.report.markdown import MAX_CHARS, MAX_FINDINGS, escape, to_markdown
 from stepscope.report.names import clean
 from tests.scenarios import SCENARIOS
@@ -88,7 +89,7 @@ def drawn(markdown: str) -> Drawn:
 
 @pytest.fixture(scope="module")
 def demo() -> Diagnosis:
-    return diagnose_paths([str(DEMO)], step_ms=65.48, use_cache=False, jobs=1)
+    return diagnose([str(DEMO)], Options(step_ms=65.48, use_cache=False, jobs=1))
 
 
 def shouting(text: str) -> NcclLog:
@@ -227,7 +228,7 @@ def test_every_scenario_is_drawn(name: str) -> None:
 def test_what_nccl_logged_is_told_alone_and_beside_a_trace() -> None:
     log = str(SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt")
     for paths in ([log], [str(DEMO), log]):
-        words = drawn(to_markdown(diagnose_paths(paths, step_ms=None, use_cache=False, jobs=1))).words
+        words = drawn(to_markdown(diagnose(paths, Options(use_cache=False, jobs=1)))).words
         part = words[words.index("NCCL, from its log") :].replace("\u200b", "")
         # As they stand in the file: its version, its two ranks, the four channels via NET/Socket, the interface, the variable.
         for told in (

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from stepscope.cli.diagnose import diagnose_paths
 from stepscope.cli.main import main
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import BOUNDS, Finding
 from stepscope.core.facts import PARTS
 from stepscope.core.run import Known, RunFacts
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import diagnose
 from stepscope.report.json import SCHEMA, to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.nccl_logs import two_nodes
@@ -36,7 +37,7 @@ def faults(value: Any) -> list[str]:
 
 
 def diagnosed(*paths: Path, step_ms: float | None = None) -> dict[str, Any]:
-    found = diagnose_paths([str(path) for path in paths], step_ms=step_ms, use_cache=False, jobs=1, every=True)
+    found = diagnose([str(path) for path in paths], Options(step_ms=step_ms, use_cache=False, jobs=1, all_findings=True))
     found.self_check()
     value: dict[str, Any] = json.loads(to_json(found))
     return value

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from stepscope.capture.settings import SETTINGS, value_of
-from stepscope.cli.diagnose import diagnose_paths
 from stepscope.core.run import Known, LoaderKnobs
 from stepscope.experiments.knob_space import Space, parse_knobs
 from stepscope.experiments.tune_words import winner_words
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import diagnose
 from stepscope.rules.starved_loader import _action
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, ROOT
@@ -93,7 +94,7 @@ def test_code_in_what_a_rule_says_parses(path: Path) -> None:
 
 def test_code_in_findings_parses() -> None:
     found = [finding for name, make in SCENARIOS.items() if name != "evil_names" for finding in make().findings]
-    found += diagnose_paths([str(DEMO)], step_ms=None, use_cache=False, jobs=None).findings
+    found += diagnose([str(DEMO)], Options(use_cache=False)).findings
     assert len(found) >= 4
     assert [fault for finding in found for fault in faults(finding.action)] == []
 

@@ -8,7 +8,7 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.readers.inputs import find_sources
 from stepscope.rules.job import measure_job
 from stepscope.rules.late_rank import propose_team
-from stepscope.rules.verdict import diagnose
+from stepscope.rules.verdict import diagnose_job
 from tests.rules.crews import Fleet, ddp, gain
 from tests.shared_data import ROOT
 
@@ -51,7 +51,7 @@ def recorded_gloo(variant: str, step_ms: float) -> Diagnosis:
     paths = sorted((ROOT / "lab" / "rank_traces").glob(f"gloo_late_rank.{variant}.rank*.gz"))
     assert len(paths) == 2
     with find_sources([str(path) for path in paths]) as found:
-        return diagnose(measure_job(found.sources, step_ns=round(step_ms * 1e6), use_cache=False))
+        return diagnose_job(measure_job(found.sources, step_ns=round(step_ms * 1e6), use_cache=False))
 
 
 def test_a_recorded_job_without_a_device_names_the_rank_that_sleeps() -> None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
-from stepscope.cli.diagnose import add_hardware, diagnose_paths, measure_paths, num_processes, step_time
+from stepscope.cli.diagnose import add_hardware, num_processes, options_of, step_time
 from stepscope.cli.printing import note, print_report, put, say
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from stepscope.core.comparison import Comparison
     from stepscope.core.gate import Check, Gate, Quantities
     from stepscope.experiments.compare_side import CompareSide
-    from stepscope.rules.job import Job
 
 FORMATS = ("text", "json", "markdown", "html")
 NOT_COMPARED = 1
@@ -129,22 +129,18 @@ def _run_scaling(arguments: argparse.Namespace) -> int:
                 f"{shown(path)} is a kept diagnosis: --scaling measures traces; name the run's, or leave --scaling out"
             )
 
-    def measure(path: str, step_ms: float | None) -> Job:
-        use_cache = not arguments.no_cache
-        return measure_paths(
-            [path], step_ms=step_ms, use_cache=use_cache, jobs=arguments.jobs, cluster=None, hardware=arguments.hardware
-        )
-
-    print_scaling(scale_paths(arguments.paths, arguments.step_ms, arguments.scaling_kind, measure), arguments.format)
+    scaling = scale_paths(arguments.paths, arguments.step_ms, arguments.scaling_kind, options_of(arguments))
+    print_scaling(scaling, arguments.format)
     return 0
 
 
 def _side(path: str, place: int, arguments: argparse.Namespace) -> tuple[CompareSide, str]:
     """One run, and its diagnosis as JSON, which is what a gate reads."""
     from stepscope.core.saved import load
-    from stepscope.experiments.compare_read import read_side
     from stepscope.experiments.compare_saved import side_of_json
     from stepscope.experiments.compare_side import side_of
+    from stepscope.pipeline.comparison import read_side
+    from stepscope.pipeline.recording import Recording
     from stepscope.readers.remote import as_path, shown
     from stepscope.report.json import to_json
 
@@ -157,11 +153,8 @@ def _side(path: str, place: int, arguments: argparse.Namespace) -> tuple[Compare
             diagnosis = load(Path(as_path(path)))
             return side_of(label, diagnosis), to_json(diagnosis)
         return side_of_json(kept, label), kept.decode("utf-8", "replace")
-    use_cache = not arguments.no_cache
-    diagnosis = diagnose_paths(
-        [path], step_ms=step_ms, use_cache=use_cache, jobs=arguments.jobs, every=False, hardware=arguments.hardware
-    )
-    return read_side([path], label, diagnosis, use_cache=use_cache), to_json(diagnosis)
+    with Recording([path], replace(options_of(arguments), step_ms=step_ms)) as recording:
+        return read_side(recording, label), to_json(recording.diagnosis)
 
 
 def _refuse_step(step_ms: float | None, label: str) -> None:
@@ -196,8 +189,6 @@ def _asked(arguments: argparse.Namespace) -> gating.Asked | None:
 
 def _judge(asked: gating.Asked, comparisons: Sequence[Comparison], texts: Sequence[str], baseline: str) -> Gate:
     """Every check's answer for every run but the first, which is the baseline."""
-    from dataclasses import replace
-
     from stepscope.core.gate import Gate, decide
     from stepscope.readers.remote import shown
     from stepscope.report.comparison_words import letter
@@ -216,8 +207,6 @@ def _judge(asked: gating.Asked, comparisons: Sequence[Comparison], texts: Sequen
 
 
 def _with_speedup(told: Quantities, comparison: Comparison) -> Quantities:
-    from dataclasses import replace
-
     speedup = comparison.speedup
     values = (speedup.value, speedup.low, speedup.high)
     why = dict.fromkeys(OWN_NAMES, f"was not measured: {speedup.why}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib import resources
 
-from stepscope.cli.diagnose import FORMATS, diagnose_paths, print_diagnosis
+from stepscope.cli.diagnose import FORMATS, print_diagnosis
 
 TRACE = "demo.pt.trace.json.gz"
 STEP_MS = 65.48
@@ -17,7 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.recording import diagnose
+
     with resources.as_file(resources.files("stepscope") / "data" / TRACE) as path:
-        diagnosis = diagnose_paths([str(path)], step_ms=STEP_MS, use_cache=False, jobs=1)
+        diagnosis = diagnose([path], Options(step_ms=STEP_MS, use_cache=False))
     print_diagnosis(diagnosis, arguments.format)
     return 0

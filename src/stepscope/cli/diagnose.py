@@ -10,32 +10,22 @@ With --scaling each PATH is a run of one training job at another width, and the 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.progress import progress_bar
 from stepscope.json_text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from stepscope.core.beside import Beside
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.core.gate import Gate
-    from stepscope.readers.inputs import Found
-    from stepscope.readers.source import Source
-    from stepscope.rules.job import Job
-    from stepscope.rules.tasks import Workers
+    from stepscope.pipeline.options import Options
 
 FORMATS = ("text", "json", "markdown")
-HARDWARE = "STEPSCOPE_HARDWARE"
-"""In the environment: the hardware file that every command judges by."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,21 +57,23 @@ def add_hardware(parser: argparse.ArgumentParser) -> None:
         "--hardware",
         type=Path,
         metavar="FILE",
-        help=f"judge by what `stepscope calibrate` measured, not by datasheets (default: the file that {HARDWARE} names)",
+        help="judge by what `stepscope calibrate` measured, not by datasheets (default: the file that STEPSCOPE_HARDWARE names)",
     )
 
 
-def hardware_file(given: Path | None) -> Path | None:
-    """The hardware file to judge by: the one given, else the environment's; None for datasheets."""
-    named = os.environ.get(HARDWARE, "").strip()
-    return given if given is not None else Path(named) if named else None
+def options_of(arguments: argparse.Namespace) -> Options:
+    """How to read and judge, as the arguments of any command say; the step time is left to the command."""
+    from stepscope.pipeline.options import Options
 
-
-def given_hardware(beside: Beside | None) -> Path | None:
-    """The hardware file that was named among the recordings; None where there is none, or several."""
-    rates = () if beside is None or beside.system is None else beside.system.rates
-    named = [Path(one.path) for one in rates if one.is_hardware and Path(one.path).is_file()]
-    return named[0] if len(named) == 1 else None
+    given = vars(arguments)
+    return Options(
+        use_cache=not given.get("no_cache", False),
+        jobs=given.get("jobs"),
+        cluster=given.get("cluster"),
+        all_findings=given.get("all", False),
+        hardware=given.get("hardware"),
+        progress=progress_bar,
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,19 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_scaling(arguments)
     asked = gating.read_asked(arguments)
 
-    def diagnosed(paths: Sequence[str], step_ms: float | None) -> Diagnosis:
-        return diagnose_paths(
-            paths,
-            step_ms=step_ms,
-            use_cache=not arguments.no_cache,
-            jobs=arguments.jobs,
-            cluster=arguments.cluster,
-            every=arguments.all,
-            hardware=arguments.hardware,
-        )
+    from stepscope.pipeline.recording import diagnose
 
-    baseline = None if asked is None else gating.read_baseline(asked, lambda path: diagnosed([path], None))
-    diagnosis = diagnosed(arguments.paths, arguments.step_ms[0] if arguments.step_ms else None)
+    options = options_of(arguments)
+    baseline = None if asked is None else gating.read_baseline(asked, lambda path: diagnose([path], options))
+    step_ms = arguments.step_ms[0] if arguments.step_ms else None
+    diagnosis = diagnose(arguments.paths, replace(options, step_ms=step_ms))
     if asked is None:
         print_diagnosis(diagnosis, arguments.format)
         return 0
@@ -124,17 +109,8 @@ def _tell_gate(gate: Gate) -> int:
 def _run_scaling(arguments: argparse.Namespace) -> int:
     from stepscope.cli.scaling import print_scaling, scale_paths
 
-    def measure(path: str, step_ms: float | None) -> Job:
-        return measure_paths(
-            [path],
-            step_ms=step_ms,
-            use_cache=not arguments.no_cache,
-            jobs=arguments.jobs,
-            cluster=arguments.cluster,
-            hardware=arguments.hardware,
-        )
-
-    print_scaling(scale_paths(arguments.paths, arguments.step_ms, arguments.scaling_kind, measure), arguments.format)
+    scaling = scale_paths(arguments.paths, arguments.step_ms, arguments.scaling_kind, options_of(arguments))
+    print_scaling(scaling, arguments.format)
     return 0
 
 
@@ -154,105 +130,6 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"--step-ms was given {len(arguments.step_ms)} times: one run has one (--scaling takes one for each run)"
         )
-
-
-def diagnose_paths(
-    paths: Sequence[str],
-    *,
-    step_ms: float | None,
-    use_cache: bool,
-    jobs: int | None,
-    cluster: str | None = None,
-    every: bool = False,
-    hardware: Path | None = None,
-) -> Diagnosis:
-    """Read, measure, judge; progress on stderr when that is a terminal. `hardware` is None for the environment's."""
-    from stepscope.analyses.run_known import run_facts
-    from stepscope.readers.beside import read_beside
-    from stepscope.readers.inputs import find_sources
-    from stepscope.rules.untraced import diagnose_untraced
-    from stepscope.rules.verdict import diagnose
-
-    with find_sources(paths) as found:
-        if not found.sources and found.run is not None:
-            return diagnose_untraced(run_facts(found.run), found.notes, read_beside(found.others))
-        if not found.sources and (found.others or found.logs):
-            return _diagnose_alone(found)
-        job = _measure(found, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster, hardware=hardware)
-        return diagnose(job, every=every)
-
-
-def _diagnose_alone(found: Found) -> Diagnosis:
-    """Recordings of other tools and logs of NCCL, with no trace. Where none can be read, the reasons are all there is to say."""
-    from stepscope.core.beside import Beside
-    from stepscope.errors import InputError
-    from stepscope.readers.beside import read_beside
-    from stepscope.readers.nccl_log import read_nccl_logs
-    from stepscope.rules.untraced import diagnose_beside
-
-    beside = read_beside(found.others) or Beside()
-    nccl = read_nccl_logs(found.logs) if found.logs else None
-    if not beside.recordings and nccl is None:
-        raise InputError("\n  ".join(["nothing could be read:", *beside.notes]))
-    return diagnose_beside(beside, found.notes, nccl)
-
-
-def measure_paths(
-    paths: Sequence[str],
-    *,
-    step_ms: float | None,
-    use_cache: bool,
-    jobs: int | None,
-    cluster: str | None,
-    hardware: Path | None = None,
-) -> Job:
-    """The job that these paths hold. `hardware` is None for the environment's."""
-    from stepscope.readers.inputs import find_sources
-
-    with find_sources(paths) as found:
-        return _measure(found, step_ms=step_ms, use_cache=use_cache, jobs=jobs, cluster=cluster, hardware=hardware)
-
-
-def _measure(
-    found: Found, *, step_ms: float | None, use_cache: bool, jobs: int | None, cluster: str | None, hardware: Path | None
-) -> Job:
-    from stepscope.analyses.run_known import run_facts
-    from stepscope.errors import InputError
-    from stepscope.readers.beside import read_beside
-    from stepscope.readers.hardware_file import read_hardware
-    from stepscope.rules.job import measure_job
-
-    if not found.sources:
-        raise InputError(f"{found.run.path}: the profiler recorded no step" if found.run is not None else _logs_alone(found.logs))
-    beside = read_beside(found.others)
-    path = hardware or given_hardware(beside) or hardware_file(None)
-    calibrated = None if path is None else read_hardware(path)
-    with ExitStack() as held:
-        workers = held.enter_context(_workers(found.sources, jobs, cluster))
-        files, read = held.enter_context(_progress(found.sources))
-        job = measure_job(
-            found.sources,
-            logs=found.logs,
-            beside=beside,
-            run=None if found.run is None else run_facts(found.run),
-            workers=workers,
-            step_ns=None if step_ms is None else round(step_ms * 1e6),
-            use_cache=use_cache,
-            progress=files,
-            read_progress=read,
-            hardware=calibrated,
-        )
-        return replace(job, notes=(*found.notes, *job.notes))
-
-
-def _logs_alone(logs: Sequence[Source]) -> str:
-    """What to say where NCCL's logs were given and no trace."""
-    from stepscope.readers.nccl_log import read_nccl_logs
-    from stepscope.report.nccl_view import nccl_text
-
-    names = logs[0].label if len(logs) == 1 else f"{logs[0].label} and {len(logs) - 1} more"
-    needed = "A diagnosis needs the run's traces too: name them beside it. Here is what the log says."
-    return f"no trace was given, only a log of NCCL ({names}). {needed}\n\n{nccl_text(read_nccl_logs(logs))}"
 
 
 def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) -> None:
@@ -277,58 +154,6 @@ def _json(diagnosis: Diagnosis, gate: Gate | None) -> str:
     if gate is None:
         return to_json(diagnosis)
     return json_text(contract(diagnosis) | {"gate": gate_contract(gate)}, indent=2)
-
-
-@contextmanager
-def _workers(sources: Sequence[Source], jobs: int | None, cluster: str | None) -> Iterator[Workers | None]:
-    """A cluster where one is named, else processes when there are several files and several cores."""
-    from stepscope.readers.remote import is_private
-    from stepscope.rules.workers import cluster_workers, local_workers
-
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    num = min(len(sources), jobs or cores)
-    if cluster is not None:
-        _refuse_private(sources)
-        with cluster_workers(cluster) as workers:
-            yield workers
-    elif num < 2 or any(is_private(source.path) for source in sources):
-        yield None
-    else:
-        with local_workers(num) as workers:
-            yield workers
-
-
-def _refuse_private(sources: Sequence[Source]) -> None:
-    """What only this machine can read cannot be a cluster's task."""
-    from stepscope.errors import UsageError
-    from stepscope.readers.remote import is_private
-
-    for source in sources:
-        if is_private(source.path) or source.stem != source.path:
-            why = "lies, or is unpacked, on this machine alone, where the cluster cannot see it"
-            raise UsageError(f"{source.stem} {why}. Unpack it to a place that both see, or leave out --cluster")
-
-
-@contextmanager
-def _progress(sources: Sequence[Source]) -> Iterator[tuple[Callable[[int, int], None] | None, Callable[[int], None] | None]]:
-    """Callbacks that move a bar on stderr: files when there are several, bytes when there is one. None off a terminal."""
-    if not sys.stderr.isatty():
-        yield None, None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from stepscope.readers.remote import size_of
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        if len(sources) == 1:
-            size = sources[0].length or size_of(sources[0].path)
-            task = bar.add_task("reading", total=size)
-            yield None, lambda done: bar.update(task, completed=done)
-        else:
-            task = bar.add_task(f"{len(sources)} files", total=len(sources))
-            yield lambda done, total: bar.update(task, completed=done, total=total), None
 
 
 def step_time(text: str) -> float:

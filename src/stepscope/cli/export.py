@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from stepscope.cli.diagnose import diagnose_paths, num_processes, step_time
+from stepscope.cli.diagnose import num_processes, options_of, step_time
 from stepscope.cli.printing import put
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from stepscope.analyses.tracks_clock import Aligned, Head
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.core.facts import RankFacts
-    from stepscope.readers.inputs import Found
-    from stepscope.readers.run_folder import RunRecord
+    from stepscope.pipeline.recording import Recording
     from stepscope.readers.source import Source
     from stepscope.report.perfetto import RankTracks
     from stepscope.report.perfetto_shapes import Writer
@@ -50,18 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.readers.inputs import find_sources
+    from stepscope.pipeline.recording import Recording
 
     target = Path(arguments.output)
     _refuse_target(target)
-    use_cache = not arguments.no_cache
-    with find_sources(arguments.paths) as found:
-        _refuse_untraced(found)
-        _refuse_overwriting(target, found.sources)
-        diagnosis = diagnose_paths(
-            arguments.paths, step_ms=arguments.step_ms, use_cache=use_cache, jobs=arguments.jobs, every=arguments.all
-        )
-        job = _read(found, diagnosis, use_cache=use_cache)
+    with Recording(arguments.paths, replace(options_of(arguments), step_ms=arguments.step_ms)) as recording:
+        recording.refuse_untraced("A timeline is made of traces")
+        _refuse_overwriting(target, recording.found.sources)
+        diagnosis = recording.diagnosis
+        job = _read(recording, diagnosis)
         with _open(target, job.aligned.origin_wall_ns) as writer:
             words = _draw(job, diagnosis, writer)
     put(f"{target}: {words[0]}, {target.stat().st_size / 1e6:.1f} MB\n")
@@ -79,10 +75,7 @@ class _Job:
     heads: tuple[Head, ...]
     facts: tuple[RankFacts | None, ...]
     aligned: Aligned
-    run: RunRecord | None
-    kept: Survey | None
-    """Of a single rank, so that it is not read twice."""
-    use_cache: bool
+    recording: Recording
 
     def over(self) -> dict[int, tuple[int, int]]:
         """By rank, from its first step to its last, or all that was recorded, in the file's time."""
@@ -94,24 +87,24 @@ class _Job:
         return found
 
 
-def _read(found: Found, diagnosis: Diagnosis, *, use_cache: bool) -> _Job:
-    """What places each rank; nothing of its events is kept but of a single one."""
+def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
+    """What places each rank."""
     from stepscope.analyses.ledger import ledger_of
     from stepscope.analyses.tracks_clock import Head, align
     from stepscope.errors import InputError, StepscopeError
     from stepscope.readers.inputs import assign_ranks
 
-    read, kept = [], None
+    found, read = recording.found, []
     for source in found.sources:
         try:
-            kept = _survey(source, use_cache)
+            survey = recording.survey(source)
         except StepscopeError:
             # The diagnosis has a note on it.
             continue
-        trace = kept.trace
+        trace = survey.trace
         if len(trace):
             span = int(trace.start_ns[0]), int(trace.end_ns.max())
-            read.append((source, trace.meta, span, ledger_of(kept, trace.meta.rank or 0)))
+            read.append((source, trace.meta, span, ledger_of(survey, trace.meta.rank or 0)))
     if not read:
         raise InputError("the trace holds no events: there is no timeline to write. Profile a few steps, and name that trace")
     ranks, _ = assign_ranks([meta for _, meta, _, _ in read])
@@ -131,17 +124,8 @@ def _read(found: Found, diagnosis: Diagnosis, *, use_cache: bool) -> _Job:
         heads=heads,
         facts=tuple(facts.get(meta.path) for _, meta, _, _ in read),
         aligned=align(heads, ROOM_NS if found.run is not None else 0),
-        run=found.run,
-        kept=kept if len(found.sources) == 1 else None,
-        use_cache=use_cache,
+        recording=recording,
     )
-
-
-def _survey(source: Source, use_cache: bool) -> Survey:
-    from stepscope.analyses.survey import survey
-    from stepscope.readers.sniff import read_trace
-
-    return survey(read_trace(source, use_cache=use_cache), None)
 
 
 def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
@@ -152,7 +136,7 @@ def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
     timeline.add_job(diagnosis, job.over(), (*job.aligned.notes, *diagnosis.notes))
     without_path = []
     for at in sorted(range(len(job.heads)), key=lambda one: job.heads[one].rank):
-        found = job.kept if job.kept is not None else _survey(job.sources[at], job.use_cache)
+        found = job.recording.survey(job.sources[at])
         tracks = _tracks(job, at, found)
         if not any(name == PATH for name, _ in tracks.spans):
             without_path.append(tracks.rank)
@@ -208,7 +192,8 @@ def _sampled(job: _Job, head: Head) -> list[Series]:
     """The run folder's counters, on the rank's own clock."""
     from stepscope.analyses.tracks_samples import sampled_series
 
-    record = next((one for one in job.run.ranks if one.rank == head.rank), None) if job.run is not None else None
+    run = job.recording.found.run
+    record = None if run is None else next((rank for rank in run.ranks if rank.rank == head.rank), None)
     if record is None:
         return []
     series = sampled_series(record, head.base_ns + head.first_ns, head.base_ns + head.last_ns)
@@ -227,17 +212,6 @@ def _refuse_target(target: Path) -> None:
         raise UsageError(f"cannot write {target}: the folder {target.parent} does not exist. Make it, or name another with -o")
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"cannot write {target}: you may not write to {target.parent}. Name another folder with -o")
-
-
-def _refuse_untraced(found: Found) -> None:
-    from stepscope.errors import InputError
-
-    if found.sources:
-        return
-    if found.run is not None:
-        why = "no recording of the profiler lies in it, and a timeline is made of one. Run again with --start-step 5, say"
-        raise InputError(f"{found.run.path}: {why}, and let it get past that step")
-    raise InputError(f"no trace was given, only logs ({found.logs[0].label}): a timeline is made of traces. Name them")
 
 
 def _refuse_overwriting(target: Path, sources: Sequence[Source]) -> None:

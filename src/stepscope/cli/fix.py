@@ -55,14 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.capture.environment import masked_words
     from stepscope.capture.settings import SETTINGS
-    from stepscope.cli.diagnose import diagnose_paths
     from stepscope.experiments.mending import MendPolicy, mended, propose
     from stepscope.experiments.tune_budget import Budget, for_runs
     from stepscope.experiments.unable import unable
+    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.recording import diagnose
 
     budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
     command = command_of(arguments.run_folder, arguments.command)
-    found = diagnose_paths([str(arguments.run_folder)], step_ms=None, use_cache=False, jobs=None, hardware=arguments.hardware)
+    found = diagnose([arguments.run_folder], Options(use_cache=False, hardware=arguments.hardware))
     if not found.facts.ranks:
         # That nothing was found would be said of a run that was not looked at.
         raise InputError(f"{arguments.run_folder}: no step was recorded, so no fault can be told; {found.notes[-1]}")
@@ -188,8 +189,9 @@ class _Loop:
         """The recorded run's findings at first; with something kept, those of a new recording."""
         if change.is_none:
             return self._found.findings
-        from stepscope.cli.diagnose import diagnose_paths
         from stepscope.experiments.trial import run_trial
+        from stepscope.pipeline.options import Options
+        from stepscope.pipeline.recording import diagnose
 
         folder, left = self._next("look"), self._budget.left_s
         timeout = self._arguments.timeout
@@ -205,9 +207,8 @@ class _Loop:
                 profile=True,
             )
             if trial.is_good:
-                return diagnose_paths(
-                    [str(folder)], step_ms=None, use_cache=False, jobs=None, hardware=self._arguments.hardware
-                ).findings
+                options = Options(use_cache=False, hardware=self._arguments.hardware)
+                return diagnose([folder], options).findings
             why = "it did not end in time" if trial.is_timed_out else f"it ended with exit code {trial.exit_code}"
         except SystemExit:
             # SIGTERM, as from `timeout`, while the job ran: it does what Ctrl-C does, and what was kept is told.

@@ -115,13 +115,14 @@ def _is_enough(tail: RunTail) -> bool:
 
 
 def _findings(folder: Path) -> tuple[tuple[Finding, ...] | None, str]:
-    from stepscope.cli.diagnose import diagnose_paths
     from stepscope.errors import StepscopeError
+    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.recording import diagnose
 
     if not any(folder.glob("rank-*/window-*.json")):
         return None, "no recording was made in these steps"
     try:
-        return diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=None).findings, ""
+        return diagnose([folder], Options(use_cache=False)).findings, ""
     except StepscopeError as problem:
         return None, str(problem)
 

@@ -61,7 +61,7 @@ def job_of(arguments: argparse.Namespace) -> tuple[Job, tuple[str, ...]]:
 
 def cluster_of(word: str, hardware: Path | None) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster with what was measured put in place of datasheets, and what of it was not measured."""
-    from stepscope.cli.diagnose import hardware_file
+    from stepscope.pipeline.recording import hardware_file
     from stepscope.planner.cluster_words import parse_cluster
 
     cluster = parse_cluster(word)

@@ -21,9 +21,10 @@ LEAST_BYTES = 1 << 20
 
 def as_in_run(cluster: Cluster, paths: Sequence[str], *, use_cache: bool) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster with the rates of products, attention and links that a run reached, and a line for each."""
-    from stepscope.cli.diagnose import measure_paths
+    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.recording import measure
 
-    facts = measure_paths(paths, step_ms=None, use_cache=use_cache, jobs=None, cluster=None).facts
+    facts = measure(paths, Options(use_cache=use_cache)).facts
     kernels = facts.median_rank.kernels
     source = paths[0]
     gemms = products(kernels, cluster, source)

@@ -56,10 +56,13 @@ def run_from(arguments: argparse.Namespace) -> int:
 
 def read_run(arguments: argparse.Namespace) -> tuple[Job, MeasuredRun]:
     from stepscope.analyses.width_run import width_run
-    from stepscope.cli.diagnose import measure_paths
+    from stepscope.cli.progress import progress_bar
+    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.recording import measure
     from stepscope.planner.from_run import MeasuredRun
 
-    job = measure_paths(arguments.from_run, step_ms=arguments.step_ms, use_cache=not arguments.no_cache, jobs=None, cluster=None)
+    options = Options(step_ms=arguments.step_ms, use_cache=not arguments.no_cache, progress=progress_bar)
+    job = measure(arguments.from_run, options)
     told = width_run(arguments.from_run[0], job.facts, job.world_size)
     if told.parts_ns is None:
         raise InputError(f"{arguments.from_run[0]}: no whole step was recorded, so there is nothing to carry to other widths")

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     _refuse_contradictions(arguments)
     paths, sql = split_sql(arguments.paths)
-    opened = load(paths, arguments.step_ms, not arguments.no_cache, jobs=os.cpu_count() or 1)
+    opened = load(paths, arguments.step_ms, not arguments.no_cache, jobs=None)
     try:
         if sql is None and sys.stdin.isatty():
             from stepscope.cli.query_prompt import converse

@@ -117,10 +117,14 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
     """Prints the diagnosis on stderr and keeps it in the folder. Whatever goes wrong here, the job's exit code stands."""
     from rich.console import Console
 
-    from stepscope.cli.diagnose import diagnose_paths
-    from stepscope.cli.report import calibrated_roofs, page_for, write
+    from stepscope.cli.progress import progress_bar
+    from stepscope.cli.report import write
     from stepscope.errors import StepscopeError
+    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.page import page_of_recording
+    from stepscope.pipeline.recording import Recording
     from stepscope.report.html import render_page
+    from stepscope.report.html.model import page_of
     from stepscope.report.json import to_json
     from stepscope.report.terminal import show
     from stepscope.runfolder import DIAGNOSIS_FILE, REPORT_FILE, is_run
@@ -128,17 +132,18 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
     if not is_run(folder):
         return
     try:
-        diagnosis = diagnose_paths([str(folder)], step_ms=None, use_cache=False, jobs=None, hardware=hardware)
-        try:
-            show(diagnosis, Console(stderr=True))
-        except (OSError, SystemExit):
-            # Nobody reads stderr any more, which rich takes for an end; the folder gets the diagnosis all the same.
-            drop()
-        (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
-        say(f"the run is kept in {folder}")
-        page = page_for(diagnosis, [str(folder)], use_cache=False, roofs=calibrated_roofs(diagnosis, hardware))
-        write(render_page(page), folder / REPORT_FILE)
-        say(f"the report is {folder / REPORT_FILE}")
+        options = Options(use_cache=False, hardware=hardware, progress=progress_bar)
+        with Recording([str(folder)], options) as recording:
+            diagnosis = recording.diagnosis
+            try:
+                show(diagnosis, Console(stderr=True))
+            except (OSError, SystemExit):
+                # Nobody reads stderr any more, which rich takes for an end; the folder gets the diagnosis all the same.
+                drop()
+            (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
+            say(f"the run is kept in {folder}")
+            write(render_page(page_of(page_of_recording(recording))), folder / REPORT_FILE)
+            say(f"the report is {folder / REPORT_FILE}")
     except StepscopeError as problem:
         say(str(problem))
     except KeyboardInterrupt:

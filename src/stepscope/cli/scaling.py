@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_report, put
@@ -10,13 +11,10 @@ from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.scaling import Scaling, WidthRun
-    from stepscope.rules.job import Job
-
-Measure = Callable[[str, "float | None"], "Job"]
-"""One run's path and its step time, where one was given."""
+    from stepscope.pipeline.options import Options
 
 
-def scale_paths(paths: Sequence[str], steps_ms: Sequence[float], kind: str | None, measure: Measure) -> Scaling:
+def scale_paths(paths: Sequence[str], steps_ms: Sequence[float], kind: str | None, options: Options) -> Scaling:
     """Each path is a run. Of each only what scaling needs is kept before the next is read."""
     from stepscope.analyses.scaling import scale
 
@@ -28,18 +26,19 @@ def scale_paths(paths: Sequence[str], steps_ms: Sequence[float], kind: str | Non
         raise UsageError(f"each of the {len(paths)} runs has a step time of its own and {values} given: {needed}")
     runs: list[WidthRun] = []
     for number, path in enumerate(paths):
-        run = _measured(path, steps_ms[number] if steps_ms else None, measure)
+        run = _measured(path, replace(options, step_ms=steps_ms[number] if steps_ms else None))
         _refuse_same_width(runs, run)
         runs.append(run)
     return scale(runs, kind)
 
 
-def _measured(path: str, step_ms: float | None, measure: Measure) -> WidthRun:
+def _measured(path: str, options: Options) -> WidthRun:
     """A function of its own, so that the job is gone when the next one is read."""
     from stepscope.analyses.width_run import width_run
+    from stepscope.pipeline.recording import measure
     from stepscope.readers.remote import shown
 
-    job = measure(path, step_ms)
+    job = measure([path], options)
     return width_run(shown(path), job.facts, job.world_size, job.notes)
 
 

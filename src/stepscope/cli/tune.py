@@ -292,9 +292,10 @@ def _codes(path: Path | None) -> tuple[str, ...]:
         return ()
     kept = path / DIAGNOSIS_FILE if path.is_dir() else path
     if path.is_dir() and not kept.exists():
-        from stepscope.cli.diagnose import diagnose_paths
+        from stepscope.pipeline.options import Options
+        from stepscope.pipeline.recording import diagnose
 
-        findings = diagnose_paths([str(path)], step_ms=None, use_cache=False, jobs=None).findings
+        findings = diagnose([path], Options(use_cache=False)).findings
         return tuple(finding.code for finding in findings)
     return codes_of(kept)
 

@@ -16,8 +16,10 @@ from stepscope.errors import UsageError
 from stepscope.notebook.arrow import ArrowTable
 from stepscope.notebook.database import Database
 from stepscope.notebook.html import diagnosis_html
-from stepscope.notebook.recording import open_recording
+from stepscope.notebook.run_tables import RunTables
 from stepscope.notebook.table import Table
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import Recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,26 +30,60 @@ class ShownDiagnosis(Diagnosis):
         return diagnosis_html(self)
 
 
-def load(path: str | Path | Sequence[str | Path], step_ms: float | None = None, cache: bool = True, *, jobs: int = 1) -> Run:
+def load(
+    path: str | Path | Sequence[str | Path],
+    step_ms: float | None = None,
+    cache: bool = True,
+    *,
+    jobs: int | None = 1,
+    hardware: str | Path | None = None,
+    all_findings: bool = False,
+) -> Run:
     """A run's diagnosis and tables. `path` is what `stepscope diagnose` takes: a trace, several, a folder, an archive.
 
-    step_ms is the step time with no profiler attached, when you know it; cache whether parsed traces are kept beside the
-    originals; jobs the number of processes that a diagnosis of several ranks may use.
+    step_ms is the step time with no profiler attached, when you know it; cache whether parsed traces are kept in your cache
+    folder; jobs the number of processes that a diagnosis of several ranks may use, None for one per core; hardware a file that
+    `stepscope calibrate` wrote; all_findings whether findings that give less than 2 % are among them.
     """
     if step_ms is not None and not (0 < step_ms < 1e9 and math.isfinite(step_ms)):
         raise UsageError(f"{step_ms!r} is not a step time in milliseconds; give a number above 0, such as 65.5")
     paths = [path] if isinstance(path, str | Path) else list(path)
-    return Run(paths, step_ns=None if step_ms is None else round(step_ms * 1e6), use_cache=cache, jobs=jobs)
+    options = Options(
+        step_ms=step_ms,
+        use_cache=cache,
+        jobs=jobs,
+        hardware=None if hardware is None else Path(hardware),
+        all_findings=all_findings,
+    )
+    return Run(paths, options)
+
+
+def diagnose(
+    path: str | Path | Sequence[str | Path],
+    step_ms: float | None = None,
+    cache: bool = True,
+    *,
+    jobs: int | None = None,
+    hardware: str | Path | None = None,
+    all_findings: bool = False,
+) -> ShownDiagnosis:
+    """What `stepscope diagnose` says of what the path holds, as a Diagnosis. The arguments are those of `load`."""
+    run = load(path, step_ms, cache, jobs=jobs, hardware=hardware, all_findings=all_findings)
+    try:
+        return run.diagnosis
+    finally:
+        run.close()
 
 
 class Run:
     """A recorded run. Nothing is read until it is asked for, and then once."""
 
-    def __init__(self, paths: Sequence[str | Path], *, step_ns: int | None, use_cache: bool, jobs: int = 1) -> None:
+    def __init__(self, paths: Sequence[str | Path], options: Options) -> None:
         self.paths = tuple(map(str, paths))
-        self._recording = open_recording(paths, step_ns=step_ns, use_cache=use_cache, jobs=jobs)
+        self._recording = Recording(paths, options)
         # An archive's temporary copy goes with the run.
-        self._end = weakref.finalize(self, self._recording.found.close)
+        self._end = weakref.finalize(self, self._recording.close)
+        self._run_tables = RunTables(self._recording)
         self._diagnosis: ShownDiagnosis | None = None
         self._database: Database | None = None
         self._built: dict[str, ArrowTable] = {}
@@ -57,7 +93,7 @@ class Run:
     def diagnosis(self) -> ShownDiagnosis:
         """What `stepscope diagnose` says; made at the first look."""
         if self._diagnosis is None:
-            plain = self._recording.diagnosis()
+            plain = self._recording.diagnosis
             self._diagnosis = ShownDiagnosis(**{field.name: getattr(plain, field.name) for field in fields(plain)})
         return self._diagnosis
 
@@ -69,7 +105,7 @@ class Run:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was left out or is in doubt about the tables built so far."""
-        return tuple(self._recording.notes)
+        return tuple(self._run_tables.notes)
 
     @property
     def events(self) -> Table:
@@ -149,5 +185,5 @@ class Run:
         wanted = list(names)
         missing = [name for name in wanted if name not in self._built]
         if missing:
-            self._built |= self._recording.tables(missing, lambda: self.diagnosis)
+            self._built |= self._run_tables.build(missing)
         return {name: self._built[name] for name in wanted}

@@ -60,7 +60,7 @@ LEAST_SHARE = 0.01
 """When no resource alone shortens the step by this, the replay tells none apart and the largest part of the step is named."""
 
 
-def diagnose(job: Job, *, every: bool = False) -> Diagnosis:
+def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     """What limits the run and what to do about it; with `every`, also findings that give next to nothing."""
     facts, rank = job.facts, job.facts.median_rank
     judgement = job.judgements[facts.ranks.index(rank)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from stepscope import __version__
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import PARTS, RankFacts
-from stepscope.core.hardware import Roofs
 from stepscope.errors import InputError
+from stepscope.pipeline.page import Page
 from stepscope.report.html.beside import beside_of, beside_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
@@ -18,6 +19,7 @@ from stepscope.report.kernel_view import COLLECTIVE
 from stepscope.report.names import clean
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.terminal import BOUND_WORDS, SOURCE_WORDS
+from stepscope.report.timeline_json import timeline_values
 from stepscope.report.units import digits_after_point, number, plural
 
 Contract = Mapping[str, Any]
@@ -27,15 +29,9 @@ MAX_STEPS_DOWN = 8
 """Mends in the picture of the step; the cards have them all."""
 
 
-def page_of(
-    diagnosis: Diagnosis,
-    timeline: Any = None,
-    curves: Mapping[str, Any] | None = None,
-    peaks: Mapping[int, float] | None = None,
-    roofs: Roofs | None = None,
-) -> dict[str, Any]:
-    """The page of a diagnosis just made. `peaks` are the ranks' peaks of memory, in bytes, and `roofs` the machine's, where they
-    were measured."""
+def page_of(recorded: Page) -> dict[str, Any]:
+    """The page of a diagnosis just made, and of what is drawn beside it."""
+    diagnosis = recorded.diagnosis
     rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
     page = page_of_contract(contract(diagnosis), floor_ms=_floor_ms(rank))
     page["title"] = _title(diagnosis)
@@ -44,15 +40,16 @@ def page_of(
         page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank)
         page["ops"] = op_rows(rank)
         page["where"] = rank.steps.where
-        page["data"]["roofline"] = roofline_chart(rank, roofs)
+        page["data"]["roofline"] = roofline_chart(rank, recorded.roofs)
         page["chips"] += _chips(rank)
     if diagnosis.facts.comms is not None:
         page["data"]["links"] = link_chart(diagnosis.facts.comms)
-    page["data"]["ranks"] = rank_chart(diagnosis.facts, peaks or {})
-    page["data"]["curves"] = dict(curves or {})
+    page["data"]["ranks"] = rank_chart(diagnosis.facts, recorded.peak_memory_bytes)
+    page["data"]["curves"] = {name: asdict(curve) for name, curve in recorded.curves.items()}
     cleaned: dict[str, Any] = _cleaned(page)
     # Its names are clean already, and are many.
-    cleaned["data"]["timeline"] = timeline
+    timeline = recorded.timeline
+    cleaned["data"]["timeline"] = None if timeline is None else timeline_values(timeline)
     return cleaned
 
 

@@ -1,4 +1,4 @@
-"""Reads again what a diagnosis does not keep: the ranks' work piece by piece, the run's timed steps, settings and memory."""
+"""One side of a comparison: a diagnosis, and what it does not keep: the ranks' work by piece, timed steps, settings, memory."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.analyses.curves import ON_CUDA, peak_memory
-from stepscope.analyses.survey import survey
-from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import Trace
 from stepscope.experiments.compare_knobs import knobs_of_run
 from stepscope.experiments.compare_pieces import Pieces, join, pieces_of
 from stepscope.experiments.compare_side import CompareSide, side_of
-from stepscope.readers.inputs import Found, find_sources
+from stepscope.experiments.trial import odd_of, steps_of
+from stepscope.pipeline.recording import Recording
 from stepscope.readers.run_folder import RunRecord
-from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
 from stepscope.runfolder import ENDED_FILE
 
 MAX_RANKS = 8
-"""Whose traces are read again."""
+"""Whose work is compared piece by piece."""
 
 
-def read_side(paths: Sequence[str], label: str, diagnosis: Diagnosis, *, use_cache: bool) -> CompareSide:
-    """The side that these paths, just diagnosed, hold."""
-    with find_sources(paths) as found:
-        pieces, memory = _pieces(found, diagnosis.facts.ranks, use_cache=use_cache)
-        run = found.run
-        steps, odd = ((), 0.0) if run is None or diagnosis.step.source == "given" else _steps(Path(run.path))
-        peaks = memory if run is None else (peak_memory(run) or memory)
-        knobs = None if run is None else knobs_of_run(run)
-        failed = None if run is None else _failure(run)
+def read_side(recording: Recording, label: str) -> CompareSide:
+    """The side that a recording is."""
+    diagnosis, run = recording.diagnosis, recording.found.run
+    pieces, peaks = _pieces(recording, diagnosis.facts.ranks)
+    steps: tuple[int, ...] = ()
+    odd, knobs, failed = 0.0, None, None
+    if run is not None:
+        peaks = peak_memory(run) or peaks
+        knobs = knobs_of_run(run)
+        failed = _failure(run)
+        if diagnosis.step.source != "given":
+            steps, odd = steps_of(Path(run.path)), odd_of(Path(run.path))
     side = side_of(label, diagnosis, steps=steps, odd_ns=odd, pieces=pieces, knobs=knobs, peaks=peaks)
     return side if failed is None else replace(side, notes=(*side.notes, f"{label} {failed}"))
 
@@ -45,26 +46,20 @@ def _failure(run: RunRecord) -> str | None:
     return f"ended with exit code {code}: what is compared of it are the steps until then"
 
 
-def _steps(folder: Path) -> tuple[tuple[int, ...], float]:
-    """The usual steps, and what the others add to their mean."""
-    from stepscope.experiments.trial import odd_of, steps_of
-
-    return steps_of(folder), odd_of(folder)
-
-
-def _pieces(found: Found, ranks: Sequence[RankFacts], *, use_cache: bool) -> tuple[Pieces | None, Mapping[int, float]]:
+def _pieces(recording: Recording, ranks: Sequence[RankFacts]) -> tuple[Pieces | None, Mapping[int, float]]:
     """The mean over the ranks read, and the peaks of memory that their traces tell."""
     by_path = {rank.path: rank for rank in ranks}
-    pairs = [(source, by_path[source.label]) for source in found.sources if source.label in by_path]
-    if len(found.sources) == 1 and len(ranks) == 1:
-        pairs = [(found.sources[0], ranks[0])]
+    sources = recording.found.sources
+    pairs = [(source, by_path[source.label]) for source in sources if source.label in by_path]
+    if len(sources) == 1 and len(ranks) == 1:
+        pairs = [(sources[0], ranks[0])]
     parts, peaks = [], {}
     for source, rank in _spread(pairs):
-        trace = read_trace(source, use_cache=use_cache)
-        part = pieces_of(survey(trace, None), rank)
+        survey = recording.survey(source)
+        part = pieces_of(survey, rank)
         if part is not None:
             parts.append(part)
-        peak = _peak_bytes(trace, rank)
+        peak = _peak_bytes(survey.trace, rank)
         if peak is not None:
             peaks[rank.rank] = peak
     return join(parts), peaks

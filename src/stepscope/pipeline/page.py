@@ -1,0 +1,106 @@
+"""Page: what the HTML report shows of a recording beyond its diagnosis: a timeline, curves, the machine's measured rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stepscope.analyses.curves import memory_curve, peak_memory, run_curves
+from stepscope.analyses.intervals import Intervals
+from stepscope.analyses.ledger import ledger_of
+from stepscope.analyses.matching import match
+from stepscope.analyses.timeline import timeline_of
+from stepscope.analyses.waits import waiting
+from stepscope.core.curves import Curve
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.facts import RankFacts
+from stepscope.core.hardware import Roofs
+from stepscope.core.timeline import Timeline
+from stepscope.pipeline.recording import Recording, hardware_file
+from stepscope.readers.hardware_file import read_hardware
+from stepscope.readers.inputs import assign_ranks
+from stepscope.readers.source import Source
+
+MOST_RANKS_MATCHED = 8
+"""To draw when one of them waited for the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A diagnosis with what is drawn beside it."""
+
+    diagnosis: Diagnosis
+    timeline: Timeline | None = None
+    """Of the median rank."""
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    peak_memory_bytes: Mapping[int, float] = field(default_factory=dict)
+    """By rank."""
+    roofs: Roofs | None = None
+    """The machine's, where they were measured."""
+
+
+def page_of_recording(recording: Recording, roofs: Roofs | None = None) -> Page:
+    """The page of what was recorded; `roofs` stand in place of those that are found."""
+    diagnosis = recording.diagnosis
+    run = recording.found.run
+    curves = {} if run is None else run_curves(run)
+    peaks = {} if run is None else peak_memory(run)
+    timeline = None
+    facts = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
+    source = None if facts is None else _source_of(facts, recording.found.sources)
+    if facts is not None and source is not None:
+        trace = recording.survey(source).trace
+        is_split = facts.partition is not None and facts.partition.waits_split
+        timeline = timeline_of(trace, facts, waiting=_waits(recording, facts) if is_split else None)
+        memory = memory_curve(trace, facts)
+        if memory is not None:
+            curves = {"step-memory": memory} | curves
+    return Page(
+        diagnosis=diagnosis,
+        timeline=timeline,
+        curves=curves,
+        peak_memory_bytes=peaks,
+        roofs=roofs or _named_roofs(diagnosis) or _calibrated_roofs(recording, diagnosis),
+    )
+
+
+def _source_of(facts: RankFacts, sources: Sequence[Source]) -> Source | None:
+    mine = [source for source in sources if source.label == facts.path]
+    if mine:
+        return mine[0]
+    return sources[0] if len(sources) == 1 else None
+
+
+def _waits(recording: Recording, facts: RankFacts) -> Intervals | None:
+    """When the rank waited for others; None in a job whose ranks are too many to be read once more."""
+    sources = recording.found.sources
+    if len(sources) > MOST_RANKS_MATCHED:
+        return None
+    surveys = [recording.survey(source) for source in sources]
+    ranks, _ = assign_ranks([survey.trace.meta for survey in surveys])
+    ledgers = [replace(ledger_of(survey, rank), rank=rank) for survey, rank in zip(surveys, ranks, strict=True)]
+    mine = [ledger for ledger in ledgers if ledger.rank == facts.rank and len(ledger)]
+    return waiting(mine[0], match([ledger for ledger in ledgers if len(ledger)])) if mine else None
+
+
+def _named_roofs(diagnosis: Diagnosis) -> Roofs | None:
+    """Of a file of measured rates among what was named, where it is of the run's device."""
+    auxiliary, ranks = diagnosis.facts.beside, diagnosis.facts.ranks
+    if auxiliary is None or auxiliary.system is None or not ranks:
+        return None
+    device = (diagnosis.facts.median_rank.device_name or "").strip().casefold()
+    for rate in auxiliary.system.rates:
+        if device and rate.roofs.device.strip().casefold() == device:
+            return rate.roofs
+    return None
+
+
+def _calibrated_roofs(recording: Recording, diagnosis: Diagnosis) -> Roofs | None:
+    """The hardware file's roofs, where there is one and it was measured on the device of the run."""
+    path = hardware_file(recording.options.hardware)
+    if path is None or not diagnosis.facts.ranks:
+        return None
+    hardware = read_hardware(path)
+    if not hardware.is_of(diagnosis.facts.median_rank.device_name):
+        return None
+    return hardware.roofs(f"measured, {path.name}")

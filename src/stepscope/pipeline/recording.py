@@ -1,0 +1,175 @@
+"""Recording: what some paths hold. It is found once, read once and judged once, whoever asks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.analyses.run_known import run_facts
+from stepscope.analyses.survey import Survey, device_of, survey
+from stepscope.core.beside import Beside
+from stepscope.core.calibrated import Calibrated
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.run import RunFacts
+from stepscope.errors import InputError
+from stepscope.hardware.lookup import find_spec
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.processes import workers_for
+from stepscope.readers.beside import read_beside
+from stepscope.readers.hardware_file import read_hardware
+from stepscope.readers.inputs import find_sources
+from stepscope.readers.nccl_log import read_nccl_logs
+from stepscope.readers.sniff import read_trace
+from stepscope.readers.source import Source
+from stepscope.rules.job import Job, measure_job
+from stepscope.rules.untraced import diagnose_beside, diagnose_untraced
+from stepscope.rules.verdict import diagnose_job
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+HARDWARE_VARIABLE = "STEPSCOPE_HARDWARE"
+"""In the environment: the hardware file that every command judges by."""
+MOST_KEPT_EVENTS = 2_000_000
+"""Of all traces that are kept for the next question: about a gigabyte. Beyond it a trace is read again."""
+
+
+def hardware_file(given: Path | None) -> Path | None:
+    """The hardware file to judge by: the one given, else the environment's; None for datasheets."""
+    if given is not None:
+        return given
+    named = os.environ.get(HARDWARE_VARIABLE, "").strip()
+    return Path(named) if named else None
+
+
+class Recording:
+    """What these paths hold. A context manager: an archive's temporary copy lives until it is left."""
+
+    def __init__(self, paths: Sequence[str | Path], options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.found = find_sources(paths)
+        self._kept: dict[Source, Survey] = {}
+
+    def close(self) -> None:
+        """Lets go of an archive's temporary copy; what was measured stays."""
+        self.found.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def auxiliary(self) -> Beside | None:
+        """What other tools recorded of the same job."""
+        return read_beside(self.found.others)
+
+    @cached_property
+    def run(self) -> RunFacts | None:
+        """What the folder of a recorded run says beside its traces."""
+        return None if self.found.run is None else run_facts(self.found.run)
+
+    @cached_property
+    def hardware(self) -> Calibrated | None:
+        """The calibrated machine to judge by: the file given, else the one among the recordings, else the environment's."""
+        path = self.options.hardware or self._named_hardware() or hardware_file(None)
+        return None if path is None else read_hardware(path)
+
+    def _named_hardware(self) -> Path | None:
+        """The hardware file that was named among the recordings; None where there is none, or several."""
+        auxiliary = self.auxiliary
+        rates = () if auxiliary is None or auxiliary.system is None else auxiliary.system.rates
+        named = [Path(rate.path) for rate in rates if rate.is_hardware and Path(rate.path).is_file()]
+        return named[0] if len(named) == 1 else None
+
+    @property
+    def step_ns(self) -> int | None:
+        """The unprofiled step: as it was given, else as the run's own clock measured it."""
+        if self.options.step_ns is not None or self.run is None:
+            return self.options.step_ns
+        return self.run.step_ns
+
+    @cached_property
+    def job(self) -> Job:
+        """The measured job. InputError where no trace was named: it says what was, and what to name."""
+        self.refuse_untraced("A diagnosis needs the run's traces too")
+        found, options = self.found, self.options
+        with ExitStack() as held:
+            workers = held.enter_context(workers_for(found.sources, options.jobs, options.cluster))
+            shown = nullcontext((None, None)) if options.progress is None else options.progress(found.sources)
+            files, read = held.enter_context(shown)
+            job = measure_job(
+                found.sources,
+                logs=found.logs,
+                beside=self.auxiliary,
+                run=self.run,
+                workers=workers,
+                step_ns=options.step_ns,
+                use_cache=options.use_cache,
+                progress=files,
+                read_progress=read,
+                hardware=self.hardware,
+            )
+        return replace(job, notes=(*found.notes, *job.notes))
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """What limits the run; from traces where there are any, else from whatever was recorded."""
+        found = self.found
+        if found.sources:
+            return diagnose_job(self.job, every=self.options.all_findings)
+        if self.run is not None:
+            return diagnose_untraced(self.run, found.notes, self.auxiliary)
+        auxiliary = self.auxiliary or Beside()
+        nccl = read_nccl_logs(found.logs) if found.logs else None
+        if not auxiliary.recordings and nccl is None:
+            raise InputError("\n  ".join(["nothing could be read:", *auxiliary.notes]))
+        return diagnose_beside(auxiliary, found.notes, nccl)
+
+    def refuse_untraced(self, needed: str) -> None:
+        """InputError where no trace is among what was named: what is, and what `needed` says."""
+        if self.found.sources:
+            return
+        if self.found.run is not None:
+            again = "Run again with --start-step 5, say, and let it get past that step"
+            raise InputError(f"{self.found.run.path}: the profiler recorded no step. {needed}. {again}")
+        others = (*self.found.logs, *self.found.others)
+        names = others[0].label if len(others) == 1 else f"{others[0].label} and {len(others) - 1} more"
+        alone = "`stepscope diagnose` says what can be said without one"
+        raise InputError(f"no trace was named, only {names}. {needed}: name them beside it; {alone}")
+
+    def survey(self, source: Source) -> Survey:
+        """A source's events, linked and cut into steps; kept for the next question while there is room."""
+        if source in self._kept:
+            return self._kept[source]
+        trace = read_trace(source, use_cache=self.options.use_cache)
+        device = device_of(trace)
+        made = survey(trace, None if device is None else find_spec(device))
+        if sum(len(kept.trace) for kept in self._kept.values()) + len(trace) <= MOST_KEPT_EVENTS:
+            self._kept[source] = made
+        return made
+
+
+def diagnose(paths: Sequence[str | Path], options: Options | None = None) -> Diagnosis:
+    """What limits the run that these paths recorded."""
+    with Recording(paths, options) as recording:
+        return recording.diagnosis
+
+
+def measure(paths: Sequence[str | Path], options: Options | None = None) -> Job:
+    """The job that these paths recorded, measured and not yet judged."""
+    with Recording(paths, options) as recording:
+        return recording.job

@@ -1,0 +1,147 @@
+"""One answer, whoever asks; and every command ends with a result or a sentence, whatever it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stepscope
+from stepscope.cli.main import main
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import Recording, diagnose
+from stepscope.report.json import contract, to_json
+from tests.builders import step_events, trace_text
+from tests.format_samples import BESIDES, Sample, samples
+from tests.live_runs import add_steps, row, write_rank, write_run
+from tests.readers import test_hardware_file
+from tests.shared_data import DEMO, SHARED, needs_shared
+
+
+def asked(*words: str | Path) -> tuple[int, str, str]:
+    """A command's exit code and what it printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(word) for word in words])
+    return code, out.getvalue(), err.getvalue()
+
+
+def figures(diagnosis: dict[str, Any]) -> dict[str, Any]:
+    """Everything of the contract but what names a door."""
+    return json.loads(json.dumps(diagnosis))
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A recorded run with a trace, timed steps and a log of another tool in it: what the doors used to disagree about."""
+    run = write_run(tmp_path / "run", command=["python", "train.py"])
+    rank = write_rank(run, 0)
+    add_steps(rank, [row(step, dur_ms=66.0) for step in range(5, 65)])
+    (rank / "window-6.pt.trace.json.gz").write_bytes(DEMO.read_bytes())
+    return run
+
+
+@pytest.mark.parametrize("step_ms", [None, 70.0])
+def test_every_door_gives_the_same_diagnosis(run_folder: Path, step_ms: float | None) -> None:
+    given = [] if step_ms is None else ["--step-ms", str(step_ms)]
+    code, out, err = asked("diagnose", run_folder, "--format", "json", *given)
+    assert code == 0, err
+    printed = figures(json.loads(out))
+    assert printed["step"]["ms"] == pytest.approx(step_ms or 66.0, rel=0.01)
+    options = Options(step_ms=step_ms)
+    with Recording([run_folder], options) as recording:
+        assert figures(contract(recording.diagnosis)) == printed
+    assert figures(contract(stepscope.load(run_folder, step_ms).diagnosis)) == printed
+    assert figures(contract(stepscope.diagnose(run_folder, step_ms))) == printed
+    assert figures(contract(diagnose([run_folder], options))) == printed
+
+
+def test_every_door_judges_by_the_same_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = test_hardware_file.told()
+    told["machine"]["device"] = diagnose([DEMO]).facts.median_rank.device_name
+    hardware = tmp_path / "machine.json"
+    hardware.write_text(json.dumps(told))
+    code, out, err = asked("diagnose", DEMO, "--format", "json", "--hardware", hardware)
+    assert code == 0, err
+    printed = json.loads(out)
+    assert any("judged by what was measured" in note for note in printed["notes"])
+    assert figures(contract(stepscope.load(DEMO, hardware=hardware).diagnosis)) == printed
+    monkeypatch.setenv("STEPSCOPE_HARDWARE", str(hardware))
+    assert figures(contract(stepscope.load(DEMO).diagnosis)) == printed
+
+
+@needs_shared
+def test_every_door_sees_all_ranks(tmp_path: Path) -> None:
+    paths = sorted((SHARED / "lab" / "ranks2").glob("ddp_straggler.slow.rank*"))
+    printed = to_json(diagnose(paths, Options(use_cache=False)))
+    assert to_json(stepscope.load(paths, cache=False).diagnosis) == printed
+    assert to_json(stepscope.diagnose(paths, cache=False, jobs=2)) == printed
+
+
+def commands(path: Path, folder: Path) -> Iterator[list[str]]:
+    """Every command that reads recordings."""
+    text, other = str(path), str(folder / "other.json")
+    Path(other).write_text(trace_text(step_events()))
+    yield ["diagnose", text, "--no-cache"]
+    yield ["diagnose", text, "--no-cache", "--format", "json", "--all"]
+    yield ["diagnose", text, "--no-cache", "--fail-if", "step_ms > 100"]
+    yield ["diagnose", "--scaling", text, text, "--no-cache"]
+    yield ["report", text, "--no-cache", "-o", str(folder / "report.html")]
+    yield ["query", text, "select count(*) from kernels", "--no-cache"]
+    yield ["query", text, "select count(*) from findings", "--no-cache"]
+    yield ["export", "perfetto", text, "--no-cache", "-o", str(folder / "timeline.json")]
+    yield ["compare", text, other, "--no-cache"]
+    yield ["compare", other, text, "--no-cache", "--format", "json"]
+    yield ["plan", "--from", text, "--nodes", "2,4", "--no-cache"]
+    yield ["watch", "--once", text]
+    yield ["formats", text]
+
+
+def written(sample: Sample, folder: Path) -> Path:
+    for name, data in sample.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder if len(sample.files) > 1 else folder / next(iter(sample.files))
+
+
+KINDS = sorted({sample.kind for sample in samples()})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_command_ends_with_a_result_or_a_sentence(kind: str, tmp_path: Path) -> None:
+    sample = next(sample for sample in samples() if sample.kind == kind)
+    path = written(sample, tmp_path / "input")
+    for words in commands(path, tmp_path):
+        code, out, err = asked(*words)
+        assert code in (0, 1, 2, 3), (words, code, err)
+        assert out or err, words
+        assert "Traceback" not in err, (words, err)
+        assert code == 0 or words[0] == "formats" or err.startswith("stepscope"), (words, err)
+
+
+def test_the_matrix_has_every_format() -> None:
+    from stepscope.readers.formats import FORMATS
+
+    assert {form.name for form in FORMATS} | set(BESIDES) <= set(KINDS) | {"kineto"}
+
+
+def test_recordings_without_a_trace_are_refused_in_one_way(tmp_path: Path) -> None:
+    log = tmp_path / "dmon.txt"
+    head = "# gpu   pwr gtemp mtemp    sm   mem\n# Idx     W     C     C     %     %\n"
+    log.write_text(head + "    0   300    55     -    99    60\n" * 20)
+    for words in (
+        ["query", log, "select count(*) from kernels"],
+        ["export", "perfetto", log, "-o", tmp_path / "t.json"],
+        ["plan", "--from", log, "--nodes", "2"],
+        ["diagnose", "--scaling", log, log],
+    ):
+        code, _, err = asked(*words)
+        assert code == 2, words
+        assert "no trace was named, only" in err, words
+        assert "dmon.txt" in err, words
+    assert asked("diagnose", log)[0] == 0
