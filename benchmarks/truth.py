@@ -21,6 +21,7 @@ import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,14 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import Facts
 from stepscope.errors import StepscopeError
 from stepscope.hardware.lookup import find_spec
+from stepscope.pipeline.measure import measure_job
+from stepscope.pipeline.surveys import Surveys
 from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
-from stepscope.rules.case import case_of
-from stepscope.rules.job import Job, measure_job
-from stepscope.rules.rulebook import judge
+from stepscope.rules.case import Case, case_of
+from stepscope.rules.job import Job
 from stepscope.rules.verdict import diagnose_job
 
 CLOSE = 0.15
@@ -82,7 +84,8 @@ def traces(folder: Path, name: str, variant: str) -> list[str]:
 def diagnosed(paths: list[str], step_ms: float | None, hardware: Calibrated | None = None) -> Diagnosis:
     with find_sources(paths) as found:
         step_ns = None if step_ms is None else round(step_ms * 1e6)
-        return diagnose_job(measure_job(found.sources, step_ns=step_ns, use_cache=False, hardware=hardware))
+        surveys = Surveys(use_cache=False, hardware=hardware)
+        return diagnose_job(measure_job(found.sources, step_ns=step_ns, surveys=surveys))
 
 
 def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool, hardware: Calibrated | None = None) -> Score | None:
@@ -129,6 +132,10 @@ def read_json(path: str) -> TraceJson:
     return decoded
 
 
+def _same(case: Case, _index: int, _step_ns: int | None) -> Case:
+    return case
+
+
 def diagnosed_degraded(trace: TraceJson, name: str, steps_ms: list[float | None]) -> list[Diagnosis]:
     """The diagnosis of the trace with something taken from it ("" takes nothing), for each step time it is told."""
     with tempfile.TemporaryDirectory() as folder:
@@ -142,7 +149,7 @@ def diagnosed_degraded(trace: TraceJson, name: str, steps_ms: list[float | None]
         step_ns = None if step_ms is None else round(step_ms * 1e6)
         case = case_of(found, 0, step_ns)
         facts = Facts(ranks=(case.facts,), given_step_ns=step_ns)
-        diagnoses.append(diagnose_job(Job(facts=facts, judgements=(judge(case),), notes=())))
+        diagnoses.append(diagnose_job(Job(facts=facts, case_of=partial(_same, case))))
     return diagnoses
 
 

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from stepscope.pipeline import recording
+from stepscope.pipeline import measure, recording
 from stepscope.readers.source import Source
-from stepscope.rules import job as jobs
+from stepscope.rules import judge_job as judge_job_module
+from stepscope.rules import verdict
+from stepscope.rules.job import Job
+from stepscope.rules.judge_job import Judged
 from tests.shared_data import DEMO, SHARED
 
 Golden = Callable[[Path, str], None]
@@ -66,31 +69,38 @@ def own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
-_measured: OrderedDict[tuple[Any, ...], jobs.Job] = OrderedDict()
+_measured: OrderedDict[tuple[Any, ...], tuple[Job, list[Judged]]] = OrderedDict()
 
 
 @pytest.fixture(scope="module")
 def measured_once() -> Iterator[None]:
-    """The demo and the shared traces are measured once by each test process: for tests of what is done with the figures.
+    """The demo and the shared traces are measured and judged once by each test process: for tests of what is done with the
+    figures. Not for tests that measure the same files twice to see that it comes to the same."""
+    measure_job, judge_job = measure.measure_job, judge_job_module.judge_job
 
-    Not for tests that measure the same files twice to see that it comes to the same.
-    """
-    measure = jobs.measure_job
-
-    def measure_once(sources: Sequence[Source], **options: Any) -> jobs.Job:
+    def measure_once(sources: Sequence[Source], **options: Any) -> Job:
+        surveys = options.get("surveys")
         shared = all(source.path == DEMO or SHARED in Path(str(source.path)).parents for source in sources)
-        plain = not any(options.get(name) for name in ("logs", "beside", "run", "hardware", "use_cache"))
-        if not shared or not plain:
-            return measure(sources, **options)
+        plain = not any(options.get(name) for name in ("logs", "beside", "run"))
+        if not shared or not plain or (surveys is not None and (surveys.use_cache or surveys.hardware is not None)):
+            return measure_job(sources, **options)
         key = (tuple(sources), options.get("step_ns"))
         if key not in _measured:
-            _measured[key] = measure(sources, **options)
+            _measured[key] = measure_job(sources, **options), []
         _measured.move_to_end(key)
         while len(_measured) > MOST_KEPT:
             _measured.popitem(last=False)
-        return _measured[key]
+        return _measured[key][0]
+
+    def judge_once(job: Job) -> Judged:
+        for known, judged in _measured.values():
+            if known.case_of is job.case_of:
+                judged[:] = judged or [judge_job(job)]
+                return judged[0]
+        return judge_job(job)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "measure_job", measure_once)
+        patch.setattr(measure, "measure_job", measure_once)
         patch.setattr(recording, "measure_job", measure_once)
+        patch.setattr(verdict, "judge_job", judge_once)
         yield

@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 
 from stepscope.core.calibrated import Calibrated
-from stepscope.core.find_db import SearchedConvolutions
+from stepscope.pipeline.measure import Measured, measure_file
 from stepscope.readers.source import Source
-from stepscope.rules.job import Measured, measure_file
 
 
 def square(number: int) -> int:
@@ -53,12 +52,12 @@ def measure_or_die(
     step_ns: int | None,
     use_cache: bool,
     hardware: Calibrated | None = None,
-    searched: SearchedConvolutions | None = None,
+    folder: Path | None = None,
 ) -> Measured:
     """`measure_file`, but one rank's file is too much for any worker."""
     if source.rank == 1:
         _die()
-    return measure_file(source, step_ns, use_cache, hardware=hardware, searched=searched)
+    return measure_file(source, step_ns, use_cache, hardware=hardware, folder=folder)
 
 
 def _die() -> None:

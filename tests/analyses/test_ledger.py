@@ -10,7 +10,7 @@ import pytest
 from stepscope.analyses.ledger import in_windows, ledger_of, op_of
 from stepscope.analyses.survey import survey
 from stepscope.core.trace import NONE, CollectiveArgs
-from tests.rules.crews import Fleet, ddp
+from tests.rules.job_cases import Fleet, ddp
 from tests.tracing import call, kernel, mark, op, trace_of
 
 US = 1_000

@@ -11,10 +11,10 @@ from stepscope.analyses import range_projection
 from stepscope.analyses.links import link
 from stepscope.analyses.range_projection import ProjectionRow, project, projection_rows
 from stepscope.core.trace import NONE, Kind
+from stepscope.pipeline.measure import measure_file
 from stepscope.readers import nsys_sqlite
 from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
-from stepscope.rules.job import measure_file
 from tests.nsys_files import TID, Export
 from tests.shared_data import DEMO
 

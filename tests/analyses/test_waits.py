@@ -12,7 +12,7 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.survey import survey
 from stepscope.analyses.waits import waiting, with_waits
 from stepscope.core.facts import RankFacts
-from tests.rules.crews import Fleet
+from tests.rules.job_cases import Fleet
 
 US = 1_000
 

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from stepscope.capture.settings import SETTINGS, checked, environment_of, mends, table, value_of
-from stepscope.rules.explanation import EVERY_RULE
+from stepscope.rules.registry import RULES
 from tests.shared_data import ROOT
 
-CODES = {rule.CODE for rule in EVERY_RULE}
+CODES = {rule.CODE for rule in RULES}
 
 
 def test_settings_mend_findings_that_there_are() -> None:

@@ -16,10 +16,10 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.errors import StepscopeError
-from stepscope.rules import tasks as tasks_module
-from stepscope.rules import workers as workers_module
-from stepscope.rules.tasks import DiedError, run_tasks
-from stepscope.rules.workers import cluster_workers
+from stepscope.pipeline import tasks as tasks_module
+from stepscope.pipeline import workers as workers_module
+from stepscope.pipeline.tasks import DiedError, run_tasks
+from stepscope.pipeline.workers import cluster_workers
 from tests.builders import tar_bytes, trace_text, write
 from tests.shared_data import DEMO
 from tests.tasks import die_always, die_once, wait_for

@@ -33,7 +33,8 @@ def asked(*words: str | Path) -> tuple[int, str, str]:
 
 def figures(diagnosis: dict[str, Any]) -> dict[str, Any]:
     """Everything of the contract but what names a door."""
-    return json.loads(json.dumps(diagnosis))
+    plain: dict[str, Any] = json.loads(json.dumps(diagnosis))
+    return plain
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_recordings_without_a_trace_are_refused_in_one_way(tmp_path: Path) -> No
         ["plan", "--from", log, "--nodes", "2"],
         ["diagnose", "--scaling", log, log],
     ):
-        code, _, err = asked(*words)
+        code, _, err = asked(*map(str, words))
         assert code == 2, words
         assert "no trace was named, only" in err, words
         assert "dmon.txt" in err, words

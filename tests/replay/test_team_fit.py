@@ -11,12 +11,12 @@ from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import COST_SHARE, USUAL_COST_NS, USUAL_RANGE_NS, usual_cost_ns, without_cost
 from stepscope.replay.team import LEAST_COST, MOST_COST, fit_team
 from stepscope.replay.together import Team, play_together
-from stepscope.rules.crew import Crew
-from tests.rules.crews import Fleet, ddp
+from stepscope.rules.job_case import JobCase
+from tests.rules.job_cases import Fleet, ddp
 
 
 def graph_with(work_ns: float, events: int, *, sleeps: int = 0, calls: int = 40) -> Graph:
-    recorded = ddp().crew().cases[0].recorded
+    recorded = ddp().job().cases[0].recorded
     assert recorded is not None
     work = np.full(calls, work_ns * events)
     work[:sleeps] = 1e9
@@ -44,13 +44,13 @@ def test_few_calls_tell_no_pace() -> None:
     assert usual_cost_ns(graph_with(9_000.0, 3, calls=5)) == USUAL_COST_NS
 
 
-def recorded(crew: Crew) -> Team:
+def recorded(job: JobCase) -> Team:
     parts = tuple(
         replace(part, graph=case.recorded)
-        for part, case in zip(crew.team.parts, crew.cases, strict=True)
+        for part, case in zip(job.team.parts, job.cases, strict=True)
         if case.recorded is not None
     )
-    return replace(crew.team, parts=parts)
+    return replace(job.team, parts=parts)
 
 
 def exchanging(host_us: float, moving_us: float, *, needed: bool = True) -> Team:
@@ -61,7 +61,7 @@ def exchanging(host_us: float, moving_us: float, *, needed: bool = True) -> Team
             fleet.compute(20, host_us=host_us)
             fleet.collective("all_reduce", 1 << 20, moving_us, needed=needed)
         fleet.step()
-    return recorded(fleet.crew())
+    return recorded(fleet.job())
 
 
 def host_ms(team: Team) -> float:

@@ -14,7 +14,7 @@ from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.team import alone
 from stepscope.replay.together import Part, Team, play_together
-from tests.rules.crews import Fleet, ddp
+from tests.rules.job_cases import Fleet, ddp
 
 US = 1_000
 
@@ -115,12 +115,10 @@ def test_every_step_lasts_as_long_as_its_slowest_rank(work: list[list[float]]) -
 
 
 def test_an_unchanged_replay_gives_the_recorded_step() -> None:
-    crew = ddp(us=[100, 140], steps=5).crew()
-    recorded = [case.facts.steps.pitch_ns or 0.0 for case in crew.cases]
-    parts = tuple(
-        replace(p, graph=c.recorded) for p, c in zip(crew.team.parts, crew.cases, strict=True) if c.recorded is not None
-    )
-    assert play_together(replace(crew.team, parts=parts)).pitch_ns == pytest.approx(np.median(recorded), rel=0.03)
+    job = ddp(us=[100, 140], steps=5).job()
+    recorded = [case.facts.steps.pitch_ns or 0.0 for case in job.cases]
+    parts = tuple(replace(p, graph=c.recorded) for p, c in zip(job.team.parts, job.cases, strict=True) if c.recorded is not None)
+    assert play_together(replace(job.team, parts=parts)).pitch_ns == pytest.approx(np.median(recorded), rel=0.03)
 
 
 def test_the_late_ranks_host_holds_both_up() -> None:
@@ -131,7 +129,7 @@ def test_the_late_ranks_host_holds_both_up() -> None:
             fleet.compute(50)
         fleet.collective("all_reduce", 1 << 20, 100)
         fleet.step()
-    crew = fleet.crew()
-    graph = without_host_parts(crew.team.parts[1].graph, "work")
-    freed = replace(crew.team, parts=(crew.team.parts[0], replace(crew.team.parts[1], graph=graph)))
-    assert crew.speedup(freed) > 3
+    job = fleet.job()
+    graph = without_host_parts(job.team.parts[1].graph, "work")
+    freed = replace(job.team, parts=(job.team.parts[0], replace(job.team.parts[1], graph=graph)))
+    assert job.speedup(freed) > 3

@@ -11,7 +11,8 @@ from stepscope.core.diagnosis import Finding
 from stepscope.core.trace import DeviceProperties, MemoryEvents, TraceMeta
 from stepscope.hardware.lookup import find_spec_by_key
 from stepscope.rules.case import Case, case_of
-from stepscope.rules.rulebook import Judgement, judge
+from stepscope.rules.judge import Judgement
+from tests.rules.judging import judge
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
 
 US = 1_000

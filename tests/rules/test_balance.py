@@ -7,8 +7,8 @@ import pytest
 
 from stepscope.core.trace import NONE, CollectiveArgs
 from stepscope.rules.balance import balanced_shares, evened, exchange_of, numbered
-from stepscope.rules.uneven_work import propose_team
-from tests.rules.crews import Fleet, gain
+from stepscope.rules.uneven_work import propose_job
+from tests.rules.job_cases import Fleet, gain
 
 TO_FIRST = (([96, 0], [96, 96]), ([96, 0], [0, 0]))
 BACK = (([96, 96], [96, 0]), ([0, 0], [96, 0]))
@@ -63,13 +63,13 @@ def test_a_stretch_is_its_step_and_the_collective_before() -> None:
 
 
 def test_all_tokens_to_one_of_two_is_twice_what_an_even_exchange_moves() -> None:
-    assert sorted(set(balanced_shares(experts(even=False).crew()).tolist())) == [0.5, 1.0]
-    assert balanced_shares(experts(even=True).crew()).tolist() == [1.0] * 28
+    assert sorted(set(balanced_shares(experts(even=False).job()).tolist())) == [0.5, 1.0]
+    assert balanced_shares(experts(even=True).job()).tolist() == [1.0] * 28
 
 
 def test_only_the_work_that_is_uneven_is_shared_out() -> None:
-    crew = experts(even=False).crew()
-    before, after = crew.team, evened(crew, crew.team)
+    job = experts(even=False).job()
+    before, after = job.team, evened(job, job.team)
     ours = [part.graph.task_ns for part in before.parts]
     even = [part.graph.task_ns for part in after.parts]
     assert set((even[0][ours[0] == 600e3] / 1e3).round().tolist()) == {305.0}
@@ -78,14 +78,14 @@ def test_only_the_work_that_is_uneven_is_shared_out() -> None:
 
 
 def test_balanced_experts_gain_in_kernels_and_in_bytes() -> None:
-    crew, mended = experts(even=False).crew(), experts(even=True).crew()
-    said = propose_team(crew)
+    job, mended = experts(even=False).job(), experts(even=True).job()
+    said = propose_job(job)
     assert said is not None
     assert said.ranks == (0,)
     assert any("6 all-to-alls a step move 2.0 times" in line for line in said.evidence)
-    kernels_alone = crew.pitch_ns / mended.pitch_ns
-    assert kernels_alone * 1.1 < gain(crew, said) < kernels_alone * 1.6
+    kernels_alone = job.pitch_ns / mended.pitch_ns
+    assert kernels_alone * 1.1 < gain(job, said) < kernels_alone * 1.6
 
 
 def test_even_experts_have_nothing_to_balance() -> None:
-    assert propose_team(experts(even=True).crew()) is None
+    assert propose_job(experts(even=True).job()) is None

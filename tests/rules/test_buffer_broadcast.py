@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.rules.buffer_broadcast import propose_team
-from tests.rules.crews import Fleet, gain
+from stepscope.rules.buffer_broadcast import propose_job
+from tests.rules.job_cases import Fleet, gain
 
 
 def sending(size: int, us: float, inside: str) -> Fleet:
@@ -24,16 +24,16 @@ def sending(size: int, us: float, inside: str) -> Fleet:
 
 
 def test_a_broadcast_at_each_forward_is_found() -> None:
-    crew = sending(10_000_000, 1000, "DistributedDataParallel.forward").crew()
-    said = propose_team(crew)
+    job = sending(10_000_000, 1000, "DistributedDataParallel.forward").job()
+    said = propose_job(job)
     assert said is not None
-    assert gain(crew, said) == pytest.approx(3.1 / 2.1, rel=0.08)
+    assert gain(job, said) == pytest.approx(3.1 / 2.1, rel=0.08)
 
 
 def test_a_small_broadcast_gives_nothing() -> None:
-    crew = sending(100_000, 20, "DistributedDataParallel.forward").crew()
-    assert gain(crew, propose_team(crew)) < 1.02
+    job = sending(100_000, 20, "DistributedDataParallel.forward").job()
+    assert gain(job, propose_job(job)) < 1.02
 
 
 def test_a_broadcast_of_something_else_is_left_alone() -> None:
-    assert propose_team(sending(10_000_000, 1000, "sample_prompts").crew()) is None
+    assert propose_job(sending(10_000_000, 1000, "sample_prompts").job()) is None

@@ -12,7 +12,7 @@ from stepscope.core.compiler_report import Break, Compile, CompilerReport, Count
 from stepscope.readers import torch_logs
 from stepscope.readers.source import Source
 from stepscope.rules import graph_breaks, recompilation
-from stepscope.rules.besidebook import joined
+from stepscope.rules.advice import joined
 from tests.scenarios import FINDINGS
 from tests.shared_data import SHARED, needs_shared
 

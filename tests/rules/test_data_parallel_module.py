@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.rules.crew import Crew
-from stepscope.rules.data_parallel_module import propose_team
-from tests.rules.crews import Fleet, gain
+from stepscope.rules.data_parallel_module import propose_job
+from stepscope.rules.job_case import JobCase
+from tests.rules.job_cases import Fleet, gain
 
 
-def driving(name: str, num_devices: int) -> Crew:
+def driving(name: str, num_devices: int) -> JobCase:
     fleet = Fleet(1)
     for _ in range(4):
         began = fleet.now
@@ -23,19 +23,19 @@ def driving(name: str, num_devices: int) -> Crew:
             rank.events[-1] = replace(rank.events[-1], device=1)
         fleet.span(name, began)
         fleet.step()
-    return fleet.crew()
+    return fleet.job()
 
 
 def test_data_parallel_is_a_range() -> None:
-    crew = driving("DataParallel.forward", 2)
-    said = propose_team(crew)
+    job = driving("DataParallel.forward", 2)
+    said = propose_job(job)
     assert said is not None
     assert said.hopeful is not None
     assert said.cautious is not None
-    assert crew.speedup(said.cautious(crew.team)) == pytest.approx(1.0)
-    assert 1.1 < gain(crew, said) < crew.speedup(said.hopeful(crew.team))
+    assert job.speedup(said.cautious(job.team)) == pytest.approx(1.0)
+    assert 1.1 < gain(job, said) < job.speedup(said.hopeful(job.team))
 
 
 @pytest.mark.parametrize(("name", "devices"), [("DistributedDataParallel.forward", 2), ("DataParallel.forward", 1)])
 def test_other_modules_and_one_device_are_left_alone(name: str, devices: int) -> None:
-    assert propose_team(driving(name, devices)) is None
+    assert propose_job(driving(name, devices)) is None

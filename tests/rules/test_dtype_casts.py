@@ -3,7 +3,8 @@ from stepscope.core.trace import OpInputs, TraceMeta
 from stepscope.hardware.lookup import find_spec
 from stepscope.rules import dtype_casts
 from stepscope.rules.case import Case, case_of
-from stepscope.rules.proposal import Abstention, Proposal, finding_of
+from stepscope.rules.proposal import Abstention, Proposal
+from tests.rules.judging import finding_of
 from tests.rules.steps import H200, Launch, case_of_steps, launch
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 

@@ -11,13 +11,14 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.core.diagnosis import BOUNDS
-from stepscope.rules.explanation import EVERY_RULE, SECTIONS, first_lines, text_of
+from stepscope.rules.explanation import SECTIONS, first_lines, text_of
+from stepscope.rules.registry import RULES
 from tests.shared_data import ROOT
 
-BY_CODE = {rule.CODE: rule for rule in EVERY_RULE}
+BY_CODE = {rule.CODE: rule for rule in RULES}
 
 
-@pytest.mark.parametrize("rule", EVERY_RULE, ids=lambda rule: rule.CODE)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
 def test_a_rule_has_its_sections_in_order(rule: ModuleType) -> None:
     text = text_of(rule)
     places = [text.find(f"\n\n{section}: ") for section in SECTIONS]
@@ -25,7 +26,7 @@ def test_a_rule_has_its_sections_in_order(rule: ModuleType) -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("rule", EVERY_RULE, ids=lambda rule: rule.CODE)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
 def test_a_rule_is_named_for_its_fault_and_says_its_bound(rule: ModuleType) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.CODE)
     assert rule.__name__.rsplit(".", 1)[1] == rule.CODE.replace("-", "_")
@@ -33,7 +34,7 @@ def test_a_rule_is_named_for_its_fault_and_says_its_bound(rule: ModuleType) -> N
 
 
 def test_codes_are_unique_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(BY_CODE) == len(EVERY_RULE)
+    assert len(BY_CODE) == len(RULES)
     assert main(["explain", "--list"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert listed == [code for code, _ in first_lines()]

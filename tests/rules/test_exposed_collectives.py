@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.rules.exposed_collectives import propose_team
-from tests.rules.crews import Fleet, ddp, gain
+from stepscope.rules.exposed_collectives import propose_job
+from tests.rules.job_cases import Fleet, ddp, gain
 
 
 def test_an_exchange_after_backward_could_hide_in_it() -> None:
@@ -16,16 +16,16 @@ def test_an_exchange_after_backward_could_hide_in_it() -> None:
         fleet.collective("all_reduce", 25_000_000, 800)
         fleet.compute(20, name="multi_tensor_apply_kernel")
         fleet.step()
-    crew = fleet.crew()
-    said = propose_team(crew)
+    job = fleet.job()
+    said = propose_job(job)
     assert said is not None
     assert said.ranks == (0, 1)
-    assert 1.15 < gain(crew, said) < 1.45
+    assert 1.15 < gain(job, said) < 1.45
 
 
 def test_an_exchange_beside_backward_is_hidden() -> None:
-    crew = ddp(us=200, buckets=[(25_000_000, 300.0), (1 << 20, 20.0)]).crew()
-    assert gain(crew, propose_team(crew)) < 1.1
+    job = ddp(us=200, buckets=[(25_000_000, 300.0), (1 << 20, 20.0)]).job()
+    assert gain(job, propose_job(job)) < 1.1
 
 
 def test_waiting_for_a_late_rank_is_no_exposed_exchange() -> None:
@@ -36,4 +36,4 @@ def test_waiting_for_a_late_rank_is_no_exposed_exchange() -> None:
             fleet.compute(100)
         fleet.collective("all_reduce", 1 << 10, 5)
         fleet.step()
-    assert propose_team(fleet.crew()) is None
+    assert propose_job(fleet.job()) is None

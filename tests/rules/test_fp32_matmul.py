@@ -1,5 +1,6 @@
 from stepscope.rules import fp32_matmul
-from stepscope.rules.proposal import Abstention, Proposal, finding_of
+from stepscope.rules.proposal import Abstention, Proposal
+from tests.rules.judging import finding_of
 from tests.rules.steps import case_of_steps, launch
 
 SGEMM = "cutlass_80_simt_sgemm_128x256_8x4_nt_align1"

@@ -19,13 +19,16 @@ from stepscope.core.calibrated import AttentionPoint, Calibrated, CopyPoint, Gem
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import DeviceProperties
 from stepscope.hardware.lookup import find_spec
+from stepscope.pipeline.measure import measure_job
+from stepscope.pipeline.surveys import Surveys
+from stepscope.pipeline.workers import local_workers
 from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
 from stepscope.rules.bus import pinned_bytes_per_s
 from stepscope.rules.case import case_of
-from stepscope.rules.job import Job, measure_job
+from stepscope.rules.job import Job
+from stepscope.rules.judge_job import judge_job
 from stepscope.rules.rates import attention_ns, convolution_ns, matrix_ns, stream_ns
-from stepscope.rules.workers import local_workers
 from tests.shared_data import DEMO, SHARED, needs_shared
 
 PEAKS = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12}
@@ -133,20 +136,21 @@ def source() -> Source:
 @pytest.fixture(scope="module")
 def plain(source: Source) -> Job:
     """By datasheets."""
-    return measure_job([source], use_cache=False)
+    return measure_job([source])
 
 
 def test_another_device_is_judged_by_datasheets(source: Source, plain: Job) -> None:
     other = replace(machine(), machine=Machine(kind="cuda", device="NVIDIA A100"))
-    told = measure_job([source], use_cache=False, hardware=other)
-    assert (told.facts, told.judgements) == (plain.facts, plain.judgements)
+    told = measure_job([source], surveys=Surveys(use_cache=False, hardware=other))
+    assert told.facts == plain.facts
+    assert judge_job(told) == judge_job(plain)
     assert set(told.notes) - set(plain.notes) == {
         "the hardware file was measured on NVIDIA A100, and this run is of NVIDIA H200: it is judged by datasheets"
     }
 
 
 def test_mfu_is_told_against_both(source: Source, plain: Job) -> None:
-    told = measure_job([source], use_cache=False, hardware=machine(share=0.5))
+    told = measure_job([source], surveys=Surveys(use_cache=False, hardware=machine(share=0.5)))
     mfu = plain.facts.ranks[0].roofline.mfu
     assert mfu is not None
     assert told.facts.ranks[0].roofline == plain.facts.ranks[0].roofline, "against the datasheet, as before"
@@ -159,9 +163,9 @@ def test_mfu_is_told_against_both(source: Source, plain: Job) -> None:
 def test_it_travels_to_workers() -> None:
     hardware = machine()
     files = [Source(path=DEMO, label=f"rank{rank}") for rank in range(2)]
-    alone = measure_job(files, use_cache=False, hardware=hardware)
+    alone = measure_job(files, surveys=Surveys(use_cache=False, hardware=hardware))
     with local_workers(2) as workers:
-        assert measure_job(files, workers=workers, use_cache=False, hardware=hardware) == alone
+        assert measure_job(files, workers=workers, surveys=Surveys(use_cache=False, hardware=hardware)) == alone
     assert sum("measured on NVIDIA H200" in note for note in alone.notes) == 1
 
 

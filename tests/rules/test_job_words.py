@@ -16,8 +16,8 @@ from stepscope.readers import job_log
 from stepscope.readers.job_log_lines import MEANS
 from stepscope.readers.source import Source
 from stepscope.rules import job_words, slow_link
-from stepscope.rules.besidebook import advise, joined
-from stepscope.rules.explanation import EVERY_RULE
+from stepscope.rules.advice import advise, joined
+from stepscope.rules.registry import RULES
 from tests.scenarios import FINDINGS
 
 GB = 10**9
@@ -42,7 +42,7 @@ def beside_of(*warnings: Said, **more: object) -> Beside:
 def test_every_kind_has_its_meaning_and_every_advice_a_known_rule() -> None:
     assert set(MEANS) == set(said.KINDS)
     assert set(job_words.ADVICE) <= set(said.KINDS)
-    assert {rule for rule, _, _ in job_words.ADVICE.values()} <= set(EVERY_RULE)
+    assert {rule for rule, _, _ in job_words.ADVICE.values()} <= set(RULES)
 
 
 @pytest.mark.parametrize("kind", job_words.ADVICE)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from stepscope.core.diagnosis import Diagnosis
+from stepscope.pipeline.measure import measure_job
 from stepscope.readers.inputs import find_sources
-from stepscope.rules.job import measure_job
-from stepscope.rules.late_rank import propose_team
+from stepscope.rules.late_rank import propose_job
 from stepscope.rules.verdict import diagnose_job
-from tests.rules.crews import Fleet, ddp, gain
+from tests.rules.job_cases import Fleet, ddp, gain
 from tests.shared_data import ROOT
 
 
@@ -27,23 +27,23 @@ def sleepy(*host_us: float) -> Fleet:
 
 
 def test_a_slow_host_is_named_with_what_it_costs() -> None:
-    crew = sleepy(10, 10, 8000).crew()
-    said = propose_team(crew)
+    job = sleepy(10, 10, 8000).job()
+    said = propose_job(job)
     assert said is not None
     assert said.ranks == (2,)
-    assert gain(crew, said) == pytest.approx(crew.pitch_ns / 2.15e6, rel=0.15)
+    assert gain(job, said) == pytest.approx(job.pitch_ns / 2.15e6, rel=0.15)
 
 
 def test_even_ranks_have_nobody_late() -> None:
-    assert propose_team(sleepy(500, 500, 510).crew()) is None
+    assert propose_job(sleepy(500, 500, 510).job()) is None
 
 
 def test_a_rank_with_more_work_is_not_late() -> None:
-    assert propose_team(ddp(us=[100, 300]).crew()) is None
+    assert propose_job(ddp(us=[100, 300]).job()) is None
 
 
 def test_one_rank_alone_is_not_late() -> None:
-    assert propose_team(sleepy(8000).crew()) is None
+    assert propose_job(sleepy(8000).job()) is None
 
 
 def recorded_gloo(variant: str, step_ms: float) -> Diagnosis:
@@ -51,7 +51,7 @@ def recorded_gloo(variant: str, step_ms: float) -> Diagnosis:
     paths = sorted((ROOT / "lab" / "rank_traces").glob(f"gloo_late_rank.{variant}.rank*.gz"))
     assert len(paths) == 2
     with find_sources([str(path) for path in paths]) as found:
-        return diagnose_job(measure_job(found.sources, step_ns=round(step_ms * 1e6), use_cache=False))
+        return diagnose_job(measure_job(found.sources, step_ns=round(step_ms * 1e6)))
 
 
 def test_a_recorded_job_without_a_device_names_the_rank_that_sleeps() -> None:

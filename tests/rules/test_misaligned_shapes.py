@@ -1,5 +1,6 @@
 from stepscope.rules import misaligned_shapes
-from stepscope.rules.proposal import Abstention, Proposal, finding_of
+from stepscope.rules.proposal import Abstention, Proposal
+from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 
 ALIGN1 = "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_32x2_tn_align1"

@@ -3,7 +3,8 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.rules import nchw_layout, unfused_pointwise
-from stepscope.rules.proposal import Proposal, finding_of
+from stepscope.rules.proposal import Proposal
+from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 
 IMAGES = "[[64, 64, 112, 112], [64]]"

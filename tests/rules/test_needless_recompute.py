@@ -1,5 +1,6 @@
 from stepscope.rules import needless_recompute
-from stepscope.rules.proposal import Proposal, finding_of
+from stepscope.rules.proposal import Proposal
+from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 
 HALF = '["c10::BFloat16", "c10::BFloat16"]'

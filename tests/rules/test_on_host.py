@@ -8,7 +8,7 @@ from stepscope.analyses.survey import survey
 from stepscope.core.run import Known, LoaderKnobs, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.rules.case import case_of
-from stepscope.rules.rulebook import judge
+from tests.rules.judging import judge
 from tests.tracing import Event, mark, op, trace_of
 
 MS = 1_000_000

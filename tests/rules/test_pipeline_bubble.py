@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.rules.pipeline_bubble import propose_team
-from tests.rules.crews import Fleet, gain
+from stepscope.rules.pipeline_bubble import propose_job
+from tests.rules.job_cases import Fleet, gain
 
 
 def one_f_one_b(micro: int, us: float, steps: int = 4) -> Fleet:
@@ -23,16 +23,16 @@ def one_f_one_b(micro: int, us: float, steps: int = 4) -> Fleet:
 
 
 def test_a_short_pipeline_waits_and_is_found() -> None:
-    crew = one_f_one_b(2, 5000).crew()
-    said = propose_team(crew)
+    job = one_f_one_b(2, 5000).job()
+    said = propose_job(job)
     assert said is not None
     assert "2 stages with 2 micro-batches" in said.summary
-    assert 1.1 < gain(crew, said) < 1.4
+    assert 1.1 < gain(job, said) < 1.4
 
 
 def test_more_micro_batches_leave_less_to_gain() -> None:
-    few, many = one_f_one_b(2, 5000).crew(), one_f_one_b(16, 625).crew()
-    assert gain(many, propose_team(many)) < gain(few, propose_team(few))
+    few, many = one_f_one_b(2, 5000).job(), one_f_one_b(16, 625).job()
+    assert gain(many, propose_job(many)) < gain(few, propose_job(few))
 
 
 def test_launches_of_smaller_micro_batches_count() -> None:
@@ -45,8 +45,8 @@ def test_launches_of_smaller_micro_batches_count() -> None:
             fleet.compute([0, 100] if at else [100, 0], host_us=90, backward=True)
             fleet.collective("sendrecv", 1 << 20, 10, told=False)
         fleet.step()
-    crew = fleet.crew()
-    assert gain(crew, propose_team(crew)) < 1.02
+    job = fleet.job()
+    assert gain(job, propose_job(job)) < 1.02
 
 
 def test_waiting_in_all_reduces_is_no_bubble() -> None:
@@ -55,4 +55,4 @@ def test_waiting_in_all_reduces_is_no_bubble() -> None:
         fleet.compute([100, 500] if step % 2 else [500, 100])
         fleet.collective("all_reduce", 1 << 20, 10)
         fleet.step()
-    assert propose_team(fleet.crew()) is None
+    assert propose_job(fleet.job()) is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,9 +12,11 @@ from hypothesis import strategies as st
 
 from stepscope.core.diagnosis import Finding, Place
 from stepscope.rules import checkpoint_stall, device_sync, serial_loader
+from stepscope.rules import judge as judge_module
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Proposal, finding_of, predicted
-from stepscope.rules.rulebook import judge
+from stepscope.rules.job_case import JobProposal
+from stepscope.rules.proposal import Proposal
+from tests.rules.judging import finding_of, judge
 from tests.rules.recorded import SERIAL
 from tests.rules.recorder import Recorder
 from tests.tracing import mark, python
@@ -119,10 +123,15 @@ def test_saving_is_told_how_seldom_to_save() -> None:
 speedups = st.floats(0.0, 1e9)
 
 
-@given(speedups, st.lists(speedups, max_size=4), st.floats(0.0, 1e18))
-def test_no_finding_promises_a_slower_step(likely: float, others: list[float], pitch_ns: float) -> None:
-    words = Proposal(code="x", bound="host", summary="", action="", evidence=(), change=lambda graph: graph)
-    finding = predicted(words, (0,), pitch_ns, likely, others)
+@given(speedups, speedups | st.none(), speedups | st.none(), st.floats(0.0, 1e18))
+def test_no_finding_promises_a_slower_step(likely: float, less: float | None, more: float | None, pitch_ns: float) -> None:
+    def becoming(speedup: float | None) -> Any:
+        return None if speedup is None else lambda _: speedup
+
+    job: Any = SimpleNamespace(team=None, host_bounds=None, pitch_ns=pitch_ns, speedup=lambda speedup: speedup)
+    words = {"code": "x", "bound": "host", "summary": "", "action": "", "evidence": (), "ranks": (0,)}
+    proposal = JobProposal(change=becoming(likely), cautious=becoming(less), hopeful=becoming(more), **words)  # type: ignore[arg-type]
+    finding = judge_module.finding_of(job, proposal)
     finding.self_check()
     assert finding.predicted_speedup == max(1.0, likely)
-    assert finding.predicted_high == max(1.0, likely, *others)
+    assert finding.predicted_high == max(1.0, likely, less or 0.0, more or 0.0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stepscope.rules import python_overhead
-from stepscope.rules.proposal import Proposal, finding_of
+from stepscope.rules.proposal import Proposal
+from tests.rules.judging import finding_of
 from tests.rules.recorder import Recorder, gain
 from tests.tracing import mark, python
 

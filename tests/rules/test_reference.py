@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from stepscope.core.facts import RankFacts
+from stepscope.pipeline.measure import measure_file
 from stepscope.readers.source import Source
-from stepscope.rules.job import measure_file
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
 
 REFERENCE: dict[str, dict[str, int]] = (

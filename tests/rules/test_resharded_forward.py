@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stepscope.core.trace import DeviceProperties, MemoryEvents, Trace
-from stepscope.rules.resharded_forward import propose_team
-from tests.rules.crews import NODE, Fleet, gain
+from stepscope.rules.resharded_forward import propose_job
+from tests.rules.job_cases import NODE, Fleet, gain
 
 SIZES = (8 << 20, 12 << 20, 12 << 20, 16 << 20)
 
@@ -31,16 +31,16 @@ def sharded(*, again: tuple[int, ...]) -> Fleet:
 
 
 def test_the_second_gather_is_gone() -> None:
-    crew = sharded(again=SIZES).crew()
-    said = propose_team(crew)
+    job = sharded(again=SIZES).job()
+    said = propose_job(job)
     assert said is not None
     assert "4 all-gathers a step" in said.evidence[0]
-    assert gain(crew, said) == pytest.approx(4.9 / 3.3, rel=0.1)
+    assert gain(job, said) == pytest.approx(4.9 / 3.3, rel=0.1)
 
 
 @pytest.mark.parametrize("again", [(), (1 << 20, 1 << 20), (8 << 20,)])
 def test_gathered_once_or_something_else_is_right(again: tuple[int, ...]) -> None:
-    assert propose_team(sharded(again=again).crew()) is None
+    assert propose_job(sharded(again=again).job()) is None
 
 
 def with_memory(trace: Trace, reserved: int, whole: int) -> Trace:
@@ -60,7 +60,7 @@ def with_memory(trace: Trace, reserved: int, whole: int) -> Trace:
 
 
 def test_without_the_allocators_events_memory_is_not_known() -> None:
-    said = propose_team(sharded(again=SIZES).crew())
+    said = propose_job(sharded(again=SIZES).job())
     assert said is not None
     assert "not known: record with profile_memory=True" in said.evidence[1]
 
@@ -70,8 +70,8 @@ def test_no_more_is_kept_than_memory_has_room_for(room: int, num: int | None) ->
     whole = 1 << 30
     fleet = sharded(again=SIZES[::-1])
     reserved = round(0.95 * whole) - room
-    crew = fleet.crew([with_memory(trace, reserved, whole) for trace in fleet.traces()])
-    said = propose_team(crew)
+    job = fleet.job([with_memory(trace, reserved, whole) for trace in fleet.traces()])
+    said = propose_job(job)
     if num is None:
         assert said is None
         return

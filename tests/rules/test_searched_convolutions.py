@@ -16,10 +16,11 @@ from stepscope.core.find_db import FindDb, Searched, SearchedConvolutions, toget
 from stepscope.readers.miopen_keys import problem_of, solvers_of
 from stepscope.rules import untuned_convolution
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Proposal, Remark, finding_of
+from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.searched_convolutions import LookedUp, look_up
 from tests.builders import event, kernel
 from tests.miopen_files import GEMM, IGEMM, LAST_KEY, NAIVE, PLAIN_KEY, line, solver
+from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 from tests.shared_data import ROOT
 

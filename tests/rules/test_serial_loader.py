@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.core.run import Known, LoaderKnobs
 from stepscope.rules import serial_loader
-from stepscope.rules.rulebook import judge
+from tests.rules.judging import judge
 from tests.rules.recorded import SERIAL, Run
 from tests.tracing import op
 

@@ -10,9 +10,9 @@ from stepscope.analyses.ledger import ledger_of
 from stepscope.analyses.roofs import Roofs
 from stepscope.core.calibrated import SCHEMA, Calibrated, CollectivePoint, Machine, Timing
 from stepscope.hardware.lookup import load_specs
-from stepscope.rules.crew import Crew
-from stepscope.rules.slow_link import propose_team
-from tests.rules.crews import Fleet, gain
+from stepscope.rules.job_case import JobCase
+from stepscope.rules.slow_link import propose_job
+from tests.rules.job_cases import Fleet, gain
 
 
 def exchanging(size: int, us: float, host_us: tuple[float, float] = (10, 10)) -> Fleet:
@@ -27,20 +27,20 @@ def exchanging(size: int, us: float, host_us: tuple[float, float] = (10, 10)) ->
 
 
 def test_a_gigabyte_a_second_is_slow() -> None:
-    crew = exchanging(10_000_000, 10_000).crew()
-    said = propose_team(crew)
+    job = exchanging(10_000_000, 10_000).job()
+    said = propose_job(job)
     assert said is not None
     assert "1.00 GB/s" in said.summary
-    assert gain(crew, said) == pytest.approx(11.0 / 1.8, rel=0.1)
+    assert gain(job, said) == pytest.approx(11.0 / 1.8, rel=0.1)
 
 
 @pytest.mark.parametrize(("size", "us"), [(10_000_000, 600), (100_000, 5_000)])
 def test_fast_or_small_messages_are_no_slow_link(size: int, us: float) -> None:
-    assert propose_team(exchanging(size, us).crew()) is None
+    assert propose_job(exchanging(size, us).job()) is None
 
 
 def test_waiting_for_a_late_rank_is_no_slow_link() -> None:
-    assert propose_team(exchanging(10_000_000, 600, host_us=(10, 20_000)).crew()) is None
+    assert propose_job(exchanging(10_000_000, 600, host_us=(10, 20_000)).job()) is None
 
 
 def machine(bus_bytes_per_s: float, **told: object) -> Calibrated:
@@ -62,33 +62,33 @@ def machine(bus_bytes_per_s: float, **told: object) -> Calibrated:
     )
 
 
-def knowing(crew: Crew, measured: Calibrated) -> Crew:
+def knowing(job: JobCase, measured: Calibrated) -> JobCase:
     spec = next(each for each in load_specs() if "H200" in each.name)
-    cases = [replace(case, survey=replace(case.survey, roofs=Roofs(spec=spec, measured=measured))) for case in crew.cases]
-    return replace(crew, cases=tuple(cases))
+    cases = [replace(case, survey=replace(case.survey, roofs=Roofs(spec=spec, measured=measured))) for case in job.cases]
+    return replace(job, cases=tuple(cases))
 
 
 def test_a_calibrated_machine_expects_what_its_own_collectives_reached() -> None:
     # 10 MB in 200 us over two ranks: 50 GB/s, fast for a port and slow for links that were seen to reach 350.
-    crew = exchanging(10_000_000, 200).crew()
-    assert propose_team(crew) is None
-    said = propose_team(knowing(crew, machine(350e9)))
+    job = exchanging(10_000_000, 200).job()
+    assert propose_job(job) is None
+    said = propose_job(knowing(job, machine(350e9)))
     assert said is not None
     assert "50.00 GB/s; calibrated, they reached 350 here" in said.summary
-    assert propose_team(knowing(crew, machine(100e9))) is None
+    assert propose_job(knowing(job, machine(100e9))) is None
 
 
 def test_ranks_on_more_devices_than_a_node_has_are_held_against_the_network() -> None:
-    crew = exchanging(10_000_000, 10_000).crew()
-    assert propose_team(knowing(crew, machine(350e9, num_devices=1))) is not None
+    job = exchanging(10_000_000, 10_000).job()
+    assert propose_job(knowing(job, machine(350e9, num_devices=1))) is not None
     assert machine(350e9, num_devices=1).bus_bytes_per_s(2) == pytest.approx(3e9)
     # Measured on one device that all ranks shared, it says nothing of links.
     assert machine(350e9, ranks_share_a_device=True).bus_bytes_per_s(2) is None
 
 
 def test_the_ledger_names_the_measured_link() -> None:
-    crew = knowing(exchanging(10_000_000, 200).crew(), machine(350e9))
-    found = crew.cases[0].survey
+    job = knowing(exchanging(10_000_000, 200).job(), machine(350e9))
+    found = job.cases[0].survey
     assert ledger_of(found, 0).link == ("nvlink", 450e9, ledger_of(found, 0).link[2])  # type: ignore[index]
     known = replace(found, trace=replace(found.trace, meta=replace(found.trace.meta, world_size=2)))
     name, rate, source = ledger_of(known, 0).link or ("", 0.0, "")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stepscope.rules.rounds import num_rounds
-from stepscope.rules.sync_every_microbatch import propose_team
-from tests.rules.crews import Fleet, gain
+from stepscope.rules.sync_every_microbatch import propose_job
+from tests.rules.job_cases import Fleet, gain
 
 
 def accumulating(*exchanged: bool) -> Fleet:
@@ -27,14 +27,14 @@ def accumulating(*exchanged: bool) -> Fleet:
 
 
 def test_all_exchanges_but_the_last_are_gone() -> None:
-    crew = accumulating(True, True, True, True).crew()
-    said = propose_team(crew)
-    assert num_rounds(crew, 0) == 4
+    job = accumulating(True, True, True, True).job()
+    said = propose_job(job)
+    assert num_rounds(job, 0) == 4
     assert said is not None
     assert "4 micro-batches" in said.summary
-    assert gain(crew, said) == pytest.approx(6.0 / 3.0, rel=0.15)
+    assert gain(job, said) == pytest.approx(6.0 / 3.0, rel=0.15)
 
 
 def test_one_exchange_a_step_is_right() -> None:
-    assert propose_team(accumulating(False, False, False, True).crew()) is None
-    assert propose_team(accumulating(True).crew()) is None
+    assert propose_job(accumulating(False, False, False, True).job()) is None
+    assert propose_job(accumulating(True).job()) is None

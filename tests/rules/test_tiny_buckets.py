@@ -6,29 +6,29 @@ import numpy as np
 import pytest
 
 from stepscope.rules.messages import cost_of
-from stepscope.rules.tiny_buckets import propose_team
-from tests.rules.crews import Fleet, ddp, gain
+from stepscope.rules.tiny_buckets import propose_job
+from tests.rules.job_cases import Fleet, ddp, gain
 
 SMALL = 1 << 18
 
 
 def test_many_small_messages_are_merged() -> None:
-    crew = ddp(buckets=[(SMALL, 500.0)] * 40).crew()
-    said = propose_team(crew)
+    job = ddp(buckets=[(SMALL, 500.0)] * 40).job()
+    said = propose_job(job)
     assert said is not None
     assert "40 messages a step where 1" in said.evidence[0]
     # Twenty kernels and the update stay; one message of 10.5 MB comes after them.
-    assert gain(crew, said) == pytest.approx(crew.pitch_ns / 10.9e6, rel=0.2)
+    assert gain(job, said) == pytest.approx(job.pitch_ns / 10.9e6, rel=0.2)
 
 
 def test_default_buckets_are_left_alone() -> None:
     buckets = [(1 << 20, 200.0), (25 << 20, 2000.0), (25 << 20, 2000.0), (4 << 20, 500.0)]
-    assert propose_team(ddp(buckets=buckets).crew()) is None
+    assert propose_job(ddp(buckets=buckets).job()) is None
 
 
 def test_small_messages_that_hide_promise_nothing() -> None:
-    crew = ddp(us=2000, buckets=[(SMALL, 20.0)] * 40).crew()
-    assert gain(crew, propose_team(crew)) < 1.03
+    job = ddp(us=2000, buckets=[(SMALL, 20.0)] * 40).job()
+    assert gain(job, propose_job(job)) < 1.03
 
 
 def test_exchanges_that_the_next_layer_needs_are_no_buckets() -> None:
@@ -41,7 +41,7 @@ def test_exchanges_that_the_next_layer_needs_are_no_buckets() -> None:
             fleet.compute(100, backward=True)
             fleet.collective("all_reduce", SMALL, 300, inside=["autograd::engine::evaluate_function: ReduceBackward"])
         fleet.step()
-    assert propose_team(fleet.crew()) is None
+    assert propose_job(fleet.job()) is None
 
 
 def test_cost_is_fitted_where_messages_are_large_enough_to_tell() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from stepscope.replay.changes import with_task_ns, without_host_parts
 from stepscope.replay.graph import Graph
-from stepscope.rules.proposal import Proposal, ladder
+from stepscope.rules.proposal import Proposal
+from tests.rules.judging import ladder
 from tests.rules.recorder import Recorder
 
 

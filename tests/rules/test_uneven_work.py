@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.rules.uneven_work import propose_team
-from tests.rules.crews import Fleet, ddp, gain
+from stepscope.rules.uneven_work import propose_job
+from tests.rules.job_cases import Fleet, ddp, gain
 
 
 def test_a_rank_with_three_times_the_work_is_found() -> None:
-    crew = ddp(us=[100, 300], grid=[100, 300]).crew()
-    said = propose_team(crew)
+    job = ddp(us=[100, 300], grid=[100, 300]).job()
+    said = propose_job(job)
     assert said is not None
     assert said.ranks == (1,)
-    assert gain(crew, said) == pytest.approx(1.5, rel=0.1)
+    assert gain(job, said) == pytest.approx(1.5, rel=0.1)
 
 
 def test_work_that_changes_sides_is_everyones() -> None:
@@ -24,16 +24,16 @@ def test_work_that_changes_sides_is_everyones() -> None:
             fleet.compute(sizes, grid=sizes)
         fleet.collective("all_reduce", 1 << 20, 100)
         fleet.step()
-    crew = fleet.crew()
-    said = propose_team(crew)
+    job = fleet.job()
+    said = propose_job(job)
     assert said is not None
     assert said.ranks == (0, 1)
-    assert gain(crew, said) == pytest.approx(1.5, rel=0.1)
+    assert gain(job, said) == pytest.approx(1.5, rel=0.1)
 
 
 def test_even_ranks_have_even_work() -> None:
-    assert propose_team(ddp(us=[100, 101]).crew()) is None
+    assert propose_job(ddp(us=[100, 101]).job()) is None
 
 
 def test_the_same_kernels_on_a_slower_device_are_not_more_work() -> None:
-    assert propose_team(ddp(us=[100, 130]).crew()) is None
+    assert propose_job(ddp(us=[100, 130]).job()) is None

@@ -4,7 +4,8 @@ import pytest
 
 from stepscope.rules import unfused_pointwise
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, finding_of
+from stepscope.rules.proposal import Abstention, Proposal
+from tests.rules.judging import finding_of
 from tests.rules.steps import case_of_steps, launch
 
 N = 64 * 2**20

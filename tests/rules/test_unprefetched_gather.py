@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.rules.unprefetched_gather import propose_team
-from tests.rules.crews import Fleet, gain
+from stepscope.rules.unprefetched_gather import propose_job
+from tests.rules.job_cases import Fleet, gain
 
 
 def just_in_time(gather_us: float, layer_us: float) -> Fleet:
@@ -19,16 +19,16 @@ def just_in_time(gather_us: float, layer_us: float) -> Fleet:
 
 
 def test_gathers_hide_behind_the_layer_before() -> None:
-    crew = just_in_time(200, 300).crew()
-    said = propose_team(crew)
+    job = just_in_time(200, 300).job()
+    said = propose_job(job)
     assert said is not None
     # The first gather of a step has no layer before it.
-    assert gain(crew, said) == pytest.approx(8 * 510 / (210 + 8 * 305), rel=0.06)
+    assert gain(job, said) == pytest.approx(8 * 510 / (210 + 8 * 305), rel=0.06)
 
 
 def test_a_gather_longer_than_its_layer_stays_visible() -> None:
-    crew = just_in_time(400, 100).crew()
-    assert gain(crew, propose_team(crew)) == pytest.approx(8 * 510 / (8 * 405 + 100), rel=0.06)
+    job = just_in_time(400, 100).job()
+    assert gain(job, propose_job(job)) == pytest.approx(8 * 510 / (8 * 405 + 100), rel=0.06)
 
 
 def test_gathers_under_way_early_are_right() -> None:
@@ -41,7 +41,7 @@ def test_gathers_under_way_early_are_right() -> None:
             fleet.compute(300)
             fleet.settle()
         fleet.step()
-    assert propose_team(fleet.crew()) is None
+    assert propose_job(fleet.job()) is None
 
 
 def test_no_gathers_is_no_fault() -> None:
@@ -50,4 +50,4 @@ def test_no_gathers_is_no_fault() -> None:
         fleet.compute(100)
         fleet.collective("all_reduce", 8 << 20, 200)
         fleet.step()
-    assert propose_team(fleet.crew()) is None
+    assert propose_job(fleet.job()) is None

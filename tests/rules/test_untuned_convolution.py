@@ -1,5 +1,6 @@
 from stepscope.rules import untuned_convolution
-from stepscope.rules.proposal import Abstention, Proposal, Remark, finding_of
+from stepscope.rules.proposal import Abstention, Proposal, Remark
+from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 
 DIMS = "[[64, 256, 28, 28], [256, 256, 3, 3], [], [], [], [], [], [], []]"

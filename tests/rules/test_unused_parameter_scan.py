@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.rules.unused_parameter_scan import propose_team
-from tests.rules.crews import Fleet, gain
+from stepscope.rules.unused_parameter_scan import propose_job
+from tests.rules.job_cases import Fleet, gain
 
 
 def scanning(us: float, walk_us: float, name: str = "torch.distributed.ddp.reducer::search_unused_parameters") -> Fleet:
@@ -25,17 +25,17 @@ def scanning(us: float, walk_us: float, name: str = "torch.distributed.ddp.reduc
 
 
 def test_a_walk_that_all_wait_for_is_found() -> None:
-    crew = scanning(10, 2000).crew()
-    said = propose_team(crew)
+    job = scanning(10, 2000).job()
+    said = propose_job(job)
     assert said is not None
     assert "1 exchanges a step" in said.evidence[1]
-    assert gain(crew, said) > 3
+    assert gain(job, said) > 3
 
 
 def test_a_hidden_walk_gives_little() -> None:
-    crew = scanning(300, 500).crew()
-    assert gain(crew, propose_team(crew)) == pytest.approx(1.0, abs=0.02)
+    job = scanning(300, 500).job()
+    assert gain(job, propose_job(job)) == pytest.approx(1.0, abs=0.02)
 
 
 def test_no_walk_is_no_fault() -> None:
-    assert propose_team(scanning(10, 2000, name="something").crew()) is None
+    assert propose_job(scanning(10, 2000, name="something").job()) is None

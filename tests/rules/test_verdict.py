@@ -8,12 +8,9 @@ import pytest
 
 from stepscope.analyses.survey import survey
 from stepscope.core.diagnosis import BOUNDS, Diagnosis
-from stepscope.core.facts import Facts
 from stepscope.core.trace import DeviceProperties
 from stepscope.rules.case import case_of
-from stepscope.rules.job import Job
-from stepscope.rules.rulebook import judge
-from stepscope.rules.verdict import diagnose_job
+from tests.rules.judging import diagnosed
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 
 MS = 1_000_000
@@ -35,8 +32,7 @@ def stepping(*inside: Event, work_ms: int = 1, step_ms: int = 10, name: str = "g
 
 def judged(*events: Event, step_ns: int | None = None) -> Diagnosis:
     case = case_of(survey(trace_of(*events), None), 0, step_ns)
-    facts = Facts(ranks=(case.facts,), given_step_ns=step_ns)
-    return diagnose_job(Job(facts=facts, judgements=(judge(case),), notes=()))
+    return diagnosed(case, step_ns)
 
 
 def running_ahead(name: str) -> list[Event]:
@@ -133,7 +129,7 @@ def test_a_device_that_is_named_and_shows_no_work_leaves_the_bound_open() -> Non
         index=0, name="NVIDIA H200", memory_bytes=None, num_sms=None, compute_capability=None, warp_size=None
     )
     case = case_of(survey(replace(trace, meta=replace(trace.meta, devices=(device,))), None), 0, None)
-    diagnosis = diagnose_job(Job(facts=Facts(ranks=(case.facts,)), judgements=(judge(case),), notes=()))
+    diagnosis = diagnosed(case)
     assert diagnosis.verdict.bound == "unknown"
     assert any("ProfilerActivity.CUDA" in note for note in diagnosis.notes)
     assert judged(mark("ProfilerStep#0", 0, 10 * MS), *ops).verdict.bound == "compute"

@@ -63,9 +63,9 @@ def read_asked(arguments: argparse.Namespace, more_names: Collection[str] = ()) 
     from stepscope.core.gate import Check, parse
     from stepscope.errors import UsageError
     from stepscope.report.gate import known_names
-    from stepscope.rules.explanation import EVERY_RULE
+    from stepscope.rules.registry import RULES
 
-    codes = tuple(rule.CODE for rule in EVERY_RULE)
+    codes = tuple(rule.CODE for rule in RULES)
     names = known_names(codes) | frozenset(more_names)
     checks = [Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names)) for text in arguments.fail_if]
     missing, baseline = "fail", arguments.baseline

@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.analyses.run_known import run_facts
-from stepscope.analyses.survey import Survey, device_of, survey
+from stepscope.analyses.survey import Survey
 from stepscope.core.beside import Beside
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
-from stepscope.hardware.lookup import find_spec
+from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.options import Options
-from stepscope.pipeline.processes import workers_for
+from stepscope.pipeline.surveys import Surveys
+from stepscope.pipeline.workers import workers_for
 from stepscope.readers.beside import read_beside
 from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.nccl_log import read_nccl_logs
-from stepscope.readers.sniff import read_trace
 from stepscope.readers.source import Source
-from stepscope.rules.job import Job, measure_job
+from stepscope.rules.job import Job
 from stepscope.rules.untraced import diagnose_beside, diagnose_untraced
 from stepscope.rules.verdict import diagnose_job
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 HARDWARE_VARIABLE = "STEPSCOPE_HARDWARE"
 """In the environment: the hardware file that every command judges by."""
-MOST_KEPT_EVENTS = 2_000_000
-"""Of all traces that are kept for the next question: about a gigabyte. Beyond it a trace is read again."""
 
 
 def hardware_file(given: Path | None) -> Path | None:
@@ -55,11 +53,12 @@ class Recording:
     def __init__(self, paths: Sequence[str | Path], options: Options | None = None) -> None:
         self.options = options or Options()
         self.found = find_sources(paths)
-        self._kept: dict[Source, Survey] = {}
 
     def close(self) -> None:
-        """Lets go of an archive's temporary copy; what was measured stays."""
+        """Lets go of temporary files; what was measured stays."""
         self.found.close()
+        if "surveys" in self.__dict__:
+            self.surveys.close()
 
     def __enter__(self) -> Self:
         return self
@@ -118,10 +117,9 @@ class Recording:
                 run=self.run,
                 workers=workers,
                 step_ns=options.step_ns,
-                use_cache=options.use_cache,
+                surveys=self.surveys,
                 progress=files,
                 read_progress=read,
-                hardware=self.hardware,
             )
         return replace(job, notes=(*found.notes, *job.notes))
 
@@ -151,16 +149,14 @@ class Recording:
         alone = "`stepscope diagnose` says what can be said without one"
         raise InputError(f"no trace was named, only {names}. {needed}: name them beside it; {alone}")
 
+    @cached_property
+    def surveys(self) -> Surveys:
+        """The traces, each parsed once."""
+        return Surveys(use_cache=self.options.use_cache, hardware=self.hardware)
+
     def survey(self, source: Source) -> Survey:
-        """A source's events, linked and cut into steps; kept for the next question while there is room."""
-        if source in self._kept:
-            return self._kept[source]
-        trace = read_trace(source, use_cache=self.options.use_cache)
-        device = device_of(trace)
-        made = survey(trace, None if device is None else find_spec(device))
-        if sum(len(kept.trace) for kept in self._kept.values()) + len(trace) <= MOST_KEPT_EVENTS:
-            self._kept[source] = made
-        return made
+        """A source's events, linked and cut into steps."""
+        return self.surveys.of(source)
 
 
 def diagnose(paths: Sequence[str | Path], options: Options | None = None) -> Diagnosis:

@@ -60,9 +60,9 @@ ABANDONED_S = 24 * 3600
 """From when what a killed process left half written is removed."""
 
 
-def load(source: Source) -> Trace | None:
+def load(source: Source, folder: Path | None = None) -> Trace | None:
     """The source's Trace from its cache; None when there is none, or it is stale, damaged, or not ours."""
-    path = _place(source)
+    path = _place(source, folder)
     if path is None:
         return None
     with contextlib.suppress(OSError, ValueError, struct.error, msgspec.MsgspecError, zstandard.ZstdError, RecursionError):
@@ -81,10 +81,11 @@ def identity(source: Source) -> tuple[int, bytes] | None:
     return None
 
 
-def store(source: Source, trace: Trace, was: tuple[int, bytes] | None = None) -> None:
+def store(source: Source, trace: Trace, was: tuple[int, bytes] | None = None, folder: Path | None = None) -> None:
     """Keep the Trace for next time; where the cache folder cannot be written, not at all. `was`: what the source was before it
-    was read; one that has changed since is not kept, for nobody knows which of the two the Trace is of."""
-    path = _place(source)
+    was read; one that has changed since is not kept, for nobody knows which of the two the Trace is of. `folder` is
+    another than the user's own."""
+    path = _place(source, folder)
     if path is None:
         return
     try:
@@ -110,9 +111,9 @@ def cache_folder() -> Path | None:
     return Path(home, "stepscope") if os.path.isabs(home) else None
 
 
-def _place(source: Source) -> Path | None:
-    """Where the source's cache lies: a name made of where the source lies."""
-    folder, stem = cache_folder(), source.stem
+def _place(source: Source, folder: Path | None) -> Path | None:
+    """Where the source's cache lies, in the user's folder unless another is given: a name made of where the source lies."""
+    folder, stem = folder or cache_folder(), source.stem
     if folder is None:
         return None
     where = stem.url if isinstance(stem, RemotePath) else os.path.realpath(stem)

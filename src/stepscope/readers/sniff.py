@@ -71,9 +71,14 @@ def read_trace(source: Source, *, use_cache: bool = True, progress: Progress | N
     else:
         refuse_others(source)
         trace = read_kineto(source, progress)
-    if use_cache and trace.meta.size_bytes >= MIN_CACHED_BYTES:
+    if is_cached(trace, use_cache=use_cache):
         cache.store(source, trace, was)
     return trace
+
+
+def is_cached(trace: Trace, *, use_cache: bool) -> bool:
+    """Whether the user's cache takes it."""
+    return use_cache and trace.meta.size_bytes >= MIN_CACHED_BYTES
 
 
 def refuse_others(source: Source) -> None:

@@ -10,7 +10,7 @@ from stepscope.analyses.link_fit import cost_of
 from stepscope.core.trace import NONE, Bool, CollectiveArgs, Float64, Int64
 from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
-from stepscope.rules.crew import Crew
+from stepscope.rules.job_case import JobCase
 from stepscope.rules.messages import messages
 from stepscope.untrusted import parse_json
 
@@ -25,14 +25,14 @@ class Exchange:
     num_ranks: int
 
 
-def evened(crew: Crew, team: Team) -> Team:
+def evened(job: JobCase, team: Team) -> Team:
     """Every rank has the average of the ranks' kernels between any two collectives, and exchanges carry equal shares.
 
     Stretch by stretch and not step by step: a rank that lacks the work of the experts has all the rest, as large as anyone's, and
     its optimizer does not grow with the tokens that it would be sent.
     """
-    busy = [_busy(crew, place) for place in range(len(crew.cases))]
-    number, stretch = np.unique(np.concatenate([stretches(crew, place) for place in range(len(crew.cases))]), return_inverse=True)
+    busy = [_busy(job, place) for place in range(len(job.cases))]
+    number, stretch = np.unique(np.concatenate([stretches(job, place) for place in range(len(job.cases))]), return_inverse=True)
     bounds = np.cumsum([len(part.graph) for part in team.parts])[:-1]
     mine = np.split(stretch.reshape(-1), bounds)
     sums = np.array(
@@ -46,14 +46,14 @@ def evened(crew: Crew, team: Team) -> Team:
     for part, at, mask, own in zip(team.parts, mine, busy, sums, strict=True):
         factor = np.where(own > 0, average / np.maximum(own, 1.0), 1.0)
         graphs.append(replace(part.graph, task_ns=np.where(mask, part.graph.task_ns * factor[at], part.graph.task_ns)))
-    return _balanced(crew, with_graphs(team, graphs))
+    return _balanced(job, with_graphs(team, graphs))
 
 
-def _balanced(crew: Crew, team: Team) -> Team:
+def _balanced(job: JobCase, team: Team) -> Team:
     """Of what an uneven exchange's bytes take by the job's own line, the share is left that even splits would have."""
-    share, size = balanced_shares(crew), np.zeros(len(team.moving_ns))
-    for place in range(len(crew.cases)):
-        sent = messages(crew, place, lambda kind: kind.op == "all_to_all")
+    share, size = balanced_shares(job), np.zeros(len(team.moving_ns))
+    for place in range(len(job.cases)):
+        sent = messages(job, place, lambda kind: kind.op == "all_to_all")
         tied = (sent.number != NONE) & ~np.isnan(sent.bytes)
         np.maximum.at(size, sent.number[tied], sent.bytes[tied])
     cost = cost_of(size, team.moving_ns)
@@ -63,20 +63,20 @@ def _balanced(crew: Crew, team: Team) -> Team:
     return replace(team, moving_ns=team.moving_ns - less)
 
 
-def _busy(crew: Crew, place: int) -> Bool:
-    kinds = crew.cases[place].kinds
+def _busy(job: JobCase, place: int) -> Bool:
+    kinds = job.cases[place].kinds
     assert kinds is not None
     mask: Bool = kinds.arithmetic | kinds.memory
     return mask
 
 
-def stretches(crew: Crew, place: int) -> Int64:
+def stretches(job: JobCase, place: int) -> Int64:
     """Per task of a rank, a number for its step and the collective launched last before it, the same on all ranks. Sends and
     receives do not count: what stands between them is another stage's on every rank."""
-    part = crew.team.parts[place]
+    part = job.team.parts[place]
     between = np.zeros(len(part.graph), np.bool_)
-    between[messages(crew, place, lambda kind: kind.op in ("send", "recv", "sendrecv")).task] = True
-    return numbered(np.where(between, NONE, part.shared), part.graph.task_step, len(crew.team.moving_ns) + 1)
+    between[messages(job, place, lambda kind: kind.op in ("send", "recv", "sendrecv")).task] = True
+    return numbered(np.where(between, NONE, part.shared), part.graph.task_step, len(job.team.moving_ns) + 1)
 
 
 def numbered(shared: Int64, step: Int64, num: int) -> Int64:
@@ -94,20 +94,20 @@ def numbered(shared: Int64, step: Int64, num: int) -> Int64:
     return found
 
 
-def balanced_shares(crew: Crew) -> Float64:
+def balanced_shares(job: JobCase) -> Float64:
     """Per collective, the rows that travel at the busiest rank when every rank sends to all alike, over those that do now; 1
     where the splits are not recorded for all its ranks."""
     sides: dict[int, list[Exchange]] = {}
-    for place in range(len(crew.cases)):
-        trace, graph = crew.cases[place].survey.trace, crew.team.parts[place].graph
-        sent = messages(crew, place, lambda kind: kind.op == "all_to_all")
+    for place in range(len(job.cases)):
+        trace, graph = job.cases[place].survey.trace, job.team.parts[place].graph
+        sent = messages(job, place, lambda kind: kind.op == "all_to_all")
         for task, number, kind in zip(sent.task.tolist(), sent.number.tolist(), sent.kind, strict=True):
             said = trace.collective[graph.task_event[task]]
-            if number == NONE or said == NONE or crew.ranks[place] not in kind.group_ranks:
+            if number == NONE or said == NONE or job.ranks[place] not in kind.group_ranks:
                 continue
-            if side := exchange_of(trace.collectives[said], kind.group_ranks.index(crew.ranks[place])):
+            if side := exchange_of(trace.collectives[said], kind.group_ranks.index(job.ranks[place])):
                 sides.setdefault(number, []).append(side)
-    share = np.ones(len(crew.team.moving_ns))
+    share = np.ones(len(job.team.moving_ns))
     for number, mine in sides.items():
         num = mine[0].num_ranks
         busiest = max(max(side.sent, side.received) for side in mine)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.core.trace import NONE, Bool
-from stepscope.rules.crew import Crew, TeamProposal, without_collectives
+from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.messages import Messages, launched_inside, messages
 
 CODE = "buffer-broadcast"
@@ -37,30 +37,30 @@ class Policy:
 POLICY = Policy()
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """The broadcasts of the forward pass are gone."""
-    sent = [messages(crew, place, lambda kind: kind.op == "broadcast" and kind.on_device) for place in range(len(crew.cases))]
-    masks = [_in_forward(crew, place, one) for place, one in enumerate(sent)]
+    sent = [messages(job, place, lambda kind: kind.op == "broadcast" and kind.on_device) for place in range(len(job.cases))]
+    masks = [_in_forward(job, place, one) for place, one in enumerate(sent)]
     if not all(mask.any() for mask in masks):
         return None
-    graph = crew.team.parts[0].graph
+    graph = job.team.parts[0].graph
     if len(np.unique(graph.task_step[masks[0]])) < POLICY.least_steps * graph.num_steps:
         return None
     mine = masks[0][sent[0].task]
     size, num = float(np.nansum(sent[0].bytes[mine])) / graph.num_steps, int(mine.sum()) / graph.num_steps
-    return TeamProposal(
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"Each forward pass begins with {num:.0f} broadcasts of buffers, {size / 1e6:.2f} MB.",
         action="DistributedDataParallel(..., broadcast_buffers=False), if the buffers may differ between ranks",
         evidence=(f"{num:.0f} broadcasts a step inside {FORWARD}",),
-        ranks=crew.ranks,
+        ranks=job.ranks,
         change=lambda team: without_collectives(team, masks),
         changes_numerics=True,
     )
 
 
-def _in_forward(crew: Crew, place: int, sent: Messages) -> Bool:
-    mask = np.zeros(len(crew.team.parts[place].graph), np.bool_)
+def _in_forward(job: JobCase, place: int, sent: Messages) -> Bool:
+    mask = np.zeros(len(job.team.parts[place].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
-    return mask & launched_inside(crew, place, lambda name: name == FORWARD) if mask.any() else mask
+    return mask & launched_inside(job, place, lambda name: name == FORWARD) if mask.any() else mask

@@ -75,9 +75,11 @@ def case_of(
     step_ns: int | None,
     known: Known | None = None,
     searched: SearchedConvolutions | None = None,
+    facts: RankFacts | None = None,
 ) -> Case:
-    """Measure the rank and replay its steps."""
-    facts = measure_rank(found, rank, step_ns)
+    """Replay the rank's steps. `facts` where it was measured before."""
+    if facts is None:
+        facts = measure_rank(found, rank, step_ns)
     graph = build(found.trace, found.links, found.cut, found.host, found.collective)
     if graph is None and facts.device_name is None:
         graph = build_on_host(found.trace, found.cut, found.host)

@@ -27,6 +27,7 @@ from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "checkpoint-stall"
 BOUND = "host"
+NEEDS_DEVICE = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ import numpy as np
 from stepscope.core.trace import Bool
 from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
-from stepscope.rules.crew import Crew, TeamProposal
+from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.messages import launched_inside
 
 CODE = "data-parallel-module"
@@ -51,37 +51,37 @@ class Policy:
 POLICY = Policy()
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """Half of the copying gone, all of it hoped for, none of it sure."""
-    masks = [_own_work(crew, place) for place in range(len(crew.cases))]
+    masks = [_own_work(job, place) for place in range(len(job.cases))]
     if not any(mask.any() for mask in masks):
         return None
-    trace = crew.cases[0].survey.trace
+    trace = job.cases[0].survey.trace
     devices = len(np.unique(trace.device[trace.device_work]))
-    busy = sum(float(part.graph.task_ns[mask].sum()) for part, mask in zip(crew.team.parts, masks, strict=True))
-    per_step = busy / max(sum(part.graph.num_steps for part in crew.team.parts), 1) / 1e6
-    return TeamProposal(
+    busy = sum(float(part.graph.task_ns[mask].sum()) for part, mask in zip(job.team.parts, masks, strict=True))
+    per_step = busy / max(sum(part.graph.num_steps for part in job.team.parts), 1) / 1e6
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"nn.DataParallel drives {devices} devices from one process and copies the model to them in every step.",
         action="DistributedDataParallel, one process per device: torchrun --nproc_per_node=...",
         evidence=(f"{per_step:.1f} ms a step of broadcasts, scatters, gathers and reductions over {devices} devices",),
-        ranks=crew.ranks,
+        ranks=job.ranks,
         change=lambda team: _shorter(team, masks, POLICY.kept),
         cautious=lambda team: team,
         hopeful=lambda team: _shorter(team, masks, 0.0),
     )
 
 
-def _own_work(crew: Crew, place: int) -> Bool:
+def _own_work(job: JobCase, place: int) -> Bool:
     """Tasks of DataParallel's own functions, and the collectives of that process; none when it drives one device."""
-    case = crew.cases[place]
-    trace, graph = case.survey.trace, crew.team.parts[place].graph
+    case = job.cases[place]
+    trace, graph = case.survey.trace, job.team.parts[place].graph
     none = np.zeros(len(graph), np.bool_)
     if FORWARD not in trace.names or len(np.unique(trace.device[trace.device_work])) < 2:
         return none
     assert case.kinds is not None
-    return launched_inside(crew, place, lambda name: name in POLICY.ranges) | case.kinds.comms
+    return launched_inside(job, place, lambda name: name in POLICY.ranges) | case.kinds.comms
 
 
 def _shorter(team: Team, masks: Sequence[Bool], share: float) -> Team:

@@ -32,6 +32,7 @@ from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "debug-mode"
 BOUND = "host"
+NEEDS_DEVICE = False
 
 CHECK = re.compile(r"^aten::(isnan|any|is_nonzero|item|ne)$")
 NAN_CHECK = re.compile(r"^aten::(isnan|ne)$")

@@ -7,18 +7,14 @@ import inspect
 from types import ModuleType
 
 from stepscope.errors import UsageError
-from stepscope.rules.besidebook import BESIDE_RULES
-from stepscope.rules.crewbook import TEAM_RULES
-from stepscope.rules.rulebook import RULES
+from stepscope.rules.registry import RULES
 
-EVERY_RULE: tuple[ModuleType, ...] = tuple(dict.fromkeys((*RULES, *TEAM_RULES, *BESIDE_RULES)))
-"""Those about one rank, about many, and about what other tools recorded."""
 SECTIONS = ("What it sees", "Why it costs", "Evidence it needs", "What to do", "Example")
 
 
 def first_lines() -> list[tuple[str, str]]:
     """Each code with the first line of its text, by bound and code."""
-    ordered = sorted(EVERY_RULE, key=lambda rule: (rule.BOUND, rule.CODE))
+    ordered = sorted(RULES, key=lambda rule: (rule.BOUND, rule.CODE))
     return [(rule.CODE, text_of(rule).splitlines()[0]) for rule in ordered]
 
 
@@ -29,7 +25,7 @@ def text_of(rule: ModuleType) -> str:
 
 def explain(code: str) -> str:
     """The text of one rule; an unknown code is answered with the nearest ones."""
-    by_code = {rule.CODE: rule for rule in EVERY_RULE}
+    by_code = {rule.CODE: rule for rule in RULES}
     if code not in by_code:
         near = difflib.get_close_matches(code, by_code, n=3, cutoff=0.4)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""

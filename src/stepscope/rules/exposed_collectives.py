@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.core.trace import NONE, Bool
-from stepscope.rules.crew import Crew, TeamProposal, with_moving_ns
+from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
 
 CODE = "exposed-collectives"
 BOUND = "comms"
@@ -36,63 +36,63 @@ class Policy:
 POLICY = Policy()
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """As much of the moving as there is compute to hide it behind is gone."""
-    exposed = _exposed_ms(crew)
-    if exposed * 1e6 < POLICY.least_share * crew.pitch_ns:
+    exposed = _exposed_ms(job)
+    if exposed * 1e6 < POLICY.least_share * job.pitch_ns:
         return None
-    masks = [crew.tasks(place, np.ones(len(ledger), np.bool_)) for place, ledger in enumerate(crew.ledgers)]
-    moving, room = _moving_ms(crew, masks), _room_ms(crew)
+    masks = [job.tasks(place, np.ones(len(ledger), np.bool_)) for place, ledger in enumerate(job.ledgers)]
+    moving, room = _moving_ms(job, masks), _room_ms(job)
     hidden = min(exposed, room)
     if moving <= 0 or hidden <= 0:
         return None
     left = max(1.0 - hidden / moving, 0.0)
-    return TeamProposal(
+    return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Collectives {_doing(crew)} for {exposed:.1f} ms of a step with no kernel beside them.",
+        summary=f"Collectives {_doing(job)} for {exposed:.1f} ms of a step with no kernel beside them.",
         action="Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's prefetch; send fewer bytes (bf16"
         " gradients); or more compute per exchange (larger batch, accumulation with no_sync)",
         evidence=(
             f"{moving:.1f} ms a step of moving bytes, {exposed:.1f} ms of it exposed",
             f"{room:.1f} ms of compute a step have no collective beside them yet: so much could be hidden",
         ),
-        ranks=crew.ranks,
+        ranks=job.ranks,
         change=lambda team: with_moving_ns(team, masks, lambda ns: ns * left),
         cautious=lambda team: with_moving_ns(team, masks, lambda ns: ns * (1 + left) / 2),
     )
 
 
-def _doing(crew: Crew) -> str:
+def _doing(job: JobCase) -> str:
     """What they surely do: one rank's trace cannot tell moving from waiting."""
-    split = all(case.facts.partition is not None and case.facts.partition.waits_split for case in crew.cases)
+    split = all(case.facts.partition is not None and case.facts.partition.waits_split for case in job.cases)
     return "move bytes" if split else "move bytes or wait for other ranks"
 
 
-def _moving_ms(crew: Crew, masks: list[Bool]) -> float:
+def _moving_ms(job: JobCase, masks: list[Bool]) -> float:
     """Moving bytes a step, in the middle over the ranks."""
     values = []
-    for part, mask in zip(crew.team.parts, masks, strict=True):
+    for part, mask in zip(job.team.parts, masks, strict=True):
         shared = part.shared[mask & (part.shared != NONE)]
         own = part.graph.task_ns[mask & (part.shared == NONE)].sum()
-        values.append((float(crew.team.moving_ns[shared].sum()) + float(own)) / max(part.graph.num_steps, 1) / 1e6)
+        values.append((float(job.team.moving_ns[shared].sum()) + float(own)) / max(part.graph.num_steps, 1) / 1e6)
     return float(np.median(values)) if values else 0.0
 
 
-def _room_ms(crew: Crew) -> float:
+def _room_ms(job: JobCase) -> float:
     """Compute a step that no collective runs beside, in the middle over the ranks."""
     values = []
-    for case in crew.cases:
+    for case in job.cases:
         steps, parts = case.facts.steps, case.facts.typical_parts_ns
         hidden = steps.typical(case.facts.comms_hidden_ns)
         values.append(0.0 if parts is None else max(parts["compute"] - (hidden or 0.0), 0.0) / 1e6)
     return float(np.median(values)) if values else 0.0
 
 
-def _exposed_ms(crew: Crew) -> float:
+def _exposed_ms(job: JobCase) -> float:
     """Exposed moving of bytes a step, in the middle over the ranks."""
     values = []
-    for case in crew.cases:
+    for case in job.cases:
         parts = case.facts.typical_parts_ns
         values.append(0.0 if parts is None else parts["comms_transfer"] / 1e6)
     return float(np.median(values)) if values else 0.0

@@ -34,6 +34,7 @@ from stepscope.rules.proposal import Abstention, Proposal, Remark
 
 CODE = "gc-pause"
 BOUND = "host"
+NEEDS_DEVICE = False
 
 COLLECTOR = re.compile(r"^Python GC$|^<built-in (function|method) collect\b|^(python )?gc[._ ]?collect(\(\))?$", re.IGNORECASE)
 

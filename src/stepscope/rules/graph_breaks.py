@@ -38,6 +38,7 @@ from stepscope.rules.proposal import Abstention, Proposal, Remark
 
 CODE = "graph-breaks"
 BOUND = "host"
+NEEDS_DEVICE = False
 
 REGION = re.compile(r"^Torch-Compiled Region")
 COMPILED = re.compile(r"^CompiledFunction(Backward)?$|^## Call CompiledFxGraph")

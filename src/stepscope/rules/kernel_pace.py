@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.core.trace import Float64, Launch
-from stepscope.rules.crew import Crew
+from stepscope.rules.job_case import JobCase
 
 Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
 
@@ -29,9 +29,9 @@ class KernelPace:
     num_kernels: int
 
 
-def kernel_pace(crew: Crew, place: int) -> KernelPace | None:
+def kernel_pace(job: JobCase, place: int) -> KernelPace | None:
     """None when the ranks do not run the same kernels: then it is the work that differs."""
-    seen = [_kernels(crew, at) for at in range(len(crew.cases))]
+    seen = [_kernels(job, at) for at in range(len(job.cases))]
     mine, others = seen[place], [one for at, one in enumerate(seen) if at != place]
     if not mine or not others:
         return None
@@ -50,11 +50,11 @@ def kernel_pace(crew: Crew, place: int) -> KernelPace | None:
     )
 
 
-def _kernels(crew: Crew, place: int) -> dict[Key, list[float]]:
+def _kernels(job: JobCase, place: int) -> dict[Key, list[float]]:
     """Durations of a rank's compute kernels by name and launch geometry, over the steps that all ranks have."""
-    case, graph = crew.cases[place], crew.team.parts[place].graph
+    case, graph = job.cases[place], job.team.parts[place].graph
     assert case.kinds is not None
-    steps = min(part.graph.num_steps for part in crew.team.parts)
+    steps = min(part.graph.num_steps for part in job.team.parts)
     trace, found = case.survey.trace, dict[Key, list[float]]()
     chosen = np.flatnonzero((case.kinds.arithmetic | case.kinds.memory) & (graph.task_step < steps))
     for event in graph.task_event[chosen].tolist():

@@ -19,11 +19,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.replay.together import Team
-from stepscope.rules.crew import Crew, TeamProposal
+from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.pace import PART_WORDS, at_pace, excess, paces
 
 CODE = "late-rank"
 BOUND = "imbalance"
+NEEDS_DEVICE = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +42,22 @@ class Policy:
 POLICY = Policy()
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """That rank at the others' pace."""
-    if len(crew.cases) < 2:
+    if len(job.cases) < 2:
         return None
-    found = paces(crew)
+    found = paces(job)
     place = found.slowest
     usual = found.others(found.alone_ns, place)
     over = found.alone_ns[place] - usual
     part, more = excess(found, place)
-    if over < POLICY.least_excess * crew.pitch_ns or part == "compute" or more < POLICY.most_compute * over:
+    if over < POLICY.least_excess * job.pitch_ns or part == "compute" or more < POLICY.most_compute * over:
         return None
     values = tuple(host[part] for host in found.host_ns)
     if values[place] < POLICY.least_ratio * found.others(values, place):
         return None
-    rank = crew.ranks[place]
-    late = next((one for one in crew.lateness if one.rank == rank), None)
+    rank = job.ranks[place]
+    late = next((one for one in job.lateness if one.rank == rank), None)
     if late is None:
         seen = []
     elif late.median_ns > POLICY.hidden * over:
@@ -65,9 +66,9 @@ def propose_team(crew: Crew) -> TeamProposal | None:
         seen = ["the few recorded steps hide it: the hosts run ahead of the device there, which a longer run cannot"]
 
     def change(team: Team) -> Team:
-        return at_pace(crew, team, place, usual)
+        return at_pace(job, team, place, usual)
 
-    return TeamProposal(
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"Rank {rank} holds the others up: its own step takes {found.alone_ns[place] / 1e6:.1f} ms,"

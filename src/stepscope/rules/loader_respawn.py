@@ -30,6 +30,7 @@ from stepscope.rules.proposal import Abstention, Proposal, Remark
 
 CODE = "loader-respawn"
 BOUND = "data"
+NEEDS_DEVICE = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

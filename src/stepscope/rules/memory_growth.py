@@ -29,6 +29,7 @@ from stepscope.rules.proposal import Abstention, Proposal, Remark
 CODE = "memory-growth"
 NEEDS_REPLAY = False
 BOUND = "memory"
+NEEDS_DEVICE = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

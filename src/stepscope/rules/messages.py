@@ -1,4 +1,4 @@
-"""The collectives of a crew as messages: their tasks, sizes and times, and what a size costs on this job's own link."""
+"""The collectives of a job as messages: their tasks, sizes and times, and what a size costs on this job's own link."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.analyses.nesting import ancestor_with
 from stepscope.core.comms import Collective
 from stepscope.core.trace import NONE, Bool, Float64, Int64
 from stepscope.replay.together import Team
-from stepscope.rules.crew import Crew
+from stepscope.rules.job_case import JobCase
 
 __all__ = ["Cost", "Messages", "call_of_task", "cost_of", "launched_inside", "messages", "times_ns"]
 
@@ -33,11 +33,11 @@ class Messages:
         return len(self.task)
 
 
-def messages(crew: Crew, place: int, wanted: Callable[[Collective], bool]) -> Messages:
+def messages(job: JobCase, place: int, wanted: Callable[[Collective], bool]) -> Messages:
     """A rank's messages of a wanted kind."""
-    ledger, part = crew.ledgers[place], crew.team.parts[place]
+    ledger, part = job.ledgers[place], job.team.parts[place]
     kind_of = dict(zip(ledger.event.tolist(), ledger.kind.tolist(), strict=True))
-    task = np.flatnonzero(crew.tasks(place, crew.entries(place, wanted)))
+    task = np.flatnonzero(job.tasks(place, job.entries(place, wanted)))
     kinds = tuple(ledger.kinds[kind_of[event]] for event in part.graph.task_event[task].tolist())
     return Messages(
         task=task,
@@ -54,15 +54,15 @@ def times_ns(team: Team, place: int, found: Messages) -> Float64:
     return np.where(found.number == NONE, own, team.moving_ns[np.maximum(found.number, 0)] if len(team.moving_ns) else own)
 
 
-def call_of_task(crew: Crew, place: int) -> Int64:
+def call_of_task(job: JobCase, place: int) -> Int64:
     """Per task, the call that launched it."""
-    graph = crew.team.parts[place].graph
+    graph = job.team.parts[place].graph
     return np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
 
 
-def launched_inside(crew: Crew, place: int, names: Callable[[str], bool]) -> Bool:
+def launched_inside(job: JobCase, place: int, names: Callable[[str], bool]) -> Bool:
     """Mask over a rank's tasks: launched inside a host range whose name is wanted."""
-    found, graph = crew.cases[place].survey, crew.team.parts[place].graph
+    found, graph = job.cases[place].survey, job.team.parts[place].graph
     wanted = np.array([names(name) for name in found.trace.names], np.bool_)[found.trace.name] & ~found.trace.device_work
     inside: Bool = ancestor_with(found.links.parent, graph.call_event, wanted) != NONE
-    return inside[call_of_task(crew, place)]
+    return inside[call_of_task(job, place)]

@@ -10,7 +10,7 @@ from stepscope.core.trace import Bool
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.team import alone
 from stepscope.replay.together import Team, play_together
-from stepscope.rules.crew import Crew, with_rank
+from stepscope.rules.job_case import JobCase, with_rank
 
 BISECTIONS = 8
 PART_WORDS = {
@@ -26,7 +26,7 @@ PART_WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paces:
-    """Per rank of a crew, its step if it never had to wait for another, and what it is made of. Nanoseconds a step."""
+    """Per rank of a job, its step if it never had to wait for another, and what it is made of. Nanoseconds a step."""
 
     alone_ns: tuple[float, ...]
     host_ns: tuple[dict[str, float], ...]
@@ -42,16 +42,16 @@ class Paces:
         return float(np.median(rest)) if rest else values[place]
 
 
-def paces(crew: Crew) -> Paces:
+def paces(job: JobCase) -> Paces:
     """Play each rank alone and add up what it does."""
     host, compute = [], []
-    for part, case in zip(crew.team.parts, crew.cases, strict=True):
+    for part, case in zip(job.team.parts, job.cases, strict=True):
         steps = max(part.graph.num_steps, 1)
         host.append({name: _per_step(part.graph, name) for name in HOST_PARTS})
         assert case.kinds is not None
         busy = case.kinds.arithmetic | case.kinds.memory
         compute.append(float(part.graph.task_ns[busy].sum()) / steps)
-    return Paces(alone_ns=tuple(alone(crew.team)), host_ns=tuple(host), compute_ns=tuple(compute))
+    return Paces(alone_ns=tuple(alone(job.team)), host_ns=tuple(host), compute_ns=tuple(compute))
 
 
 def _per_step(graph: Graph, name: str) -> float:
@@ -62,9 +62,9 @@ def _per_step(graph: Graph, name: str) -> float:
     return float(totals.mean() if name == "input" else np.median(totals))
 
 
-def at_pace(crew: Crew, team: Team, place: int, target_ns: float) -> Team:
+def at_pace(job: JobCase, team: Team, place: int, target_ns: float) -> Team:
     """One rank as quick as `target_ns` a step: its host's time, and its kernels' where that is not enough, cut down alike."""
-    case = crew.cases[place]
+    case = job.cases[place]
     assert case.kinds is not None
     busy = case.kinds.arithmetic | case.kinds.memory
     graph = team.parts[place].graph

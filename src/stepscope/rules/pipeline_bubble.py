@@ -24,7 +24,7 @@ import numpy as np
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Graph
 from stepscope.replay.together import Team, play_together
-from stepscope.rules.crew import Crew, TeamProposal
+from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.messages import messages
 from stepscope.rules.rounds import num_rounds
 
@@ -44,50 +44,50 @@ class Policy:
 POLICY = Policy()
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """Four times the micro-batches: a quarter of the bubble, four times the launches."""
-    if len(crew.cases) < 2:
+    if len(job.cases) < 2:
         return None
-    waited = _waits(crew, crew.team)
+    waited = _waits(job, job.team)
     bubble = float(waited.min())
-    if bubble < POLICY.least_share * crew.pitch_ns:
+    if bubble < POLICY.least_share * job.pitch_ns:
         return None
-    num_stages, num = _num_stages(crew), _num_microbatches(crew)
+    num_stages, num = _num_stages(job), _num_microbatches(job)
     if num_stages < 2 or num is None:
         return None
     formula = (num_stages - 1) / (num + num_stages - 1)
-    return TeamProposal(
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"{num_stages} stages with {num} micro-batches: every stage waits {bubble / 1e6:.1f} ms a step or longer.",
         action=f"More micro-batches of the same batch ({POLICY.more * num}), or an interleaved or zero-bubble schedule",
         evidence=(
-            f"waiting in send and receive takes {bubble / crew.pitch_ns:.0%} of the step on the busiest stage",
+            f"waiting in send and receive takes {bubble / job.pitch_ns:.0%} of the step on the busiest stage",
             f"(p - 1) / (m + p - 1) is {formula:.0%}",
         ),
-        ranks=crew.ranks,
-        change=lambda team: _finer(crew, team, POLICY.more),
-        cautious=lambda team: _finer(crew, team, 2),
+        ranks=job.ranks,
+        change=lambda team: _finer(job, team, POLICY.more),
+        cautious=lambda team: _finer(job, team, 2),
     )
 
 
-def _waits(crew: Crew, team: Team) -> Float64:
+def _waits(job: JobCase, team: Team) -> Float64:
     """Per rank, waiting for the other side in sends and receives, a step."""
     played = play_together(team)
     values = []
     for place, waited in enumerate(played.waited_ns):
-        sent = messages(crew, place, lambda kind: kind.op in POINT_TO_POINT)
+        sent = messages(job, place, lambda kind: kind.op in POINT_TO_POINT)
         # The first step of a replay has no steps before it to wait for: the one in the middle is like the rest.
         steps = np.bincount(sent.step, waited[sent.task], minlength=team.parts[place].graph.num_steps)
         values.append(float(np.median(steps)))
     return np.array(values, np.float64)
 
 
-def _num_stages(crew: Crew) -> int:
+def _num_stages(job: JobCase) -> int:
     """The most ranks that sends and receives tie together."""
     partners: dict[int, set[int]] = {}
-    for place in range(len(crew.cases)):
-        for number in messages(crew, place, lambda kind: kind.op in POINT_TO_POINT).number.tolist():
+    for place in range(len(job.cases)):
+        for number in messages(job, place, lambda kind: kind.op in POINT_TO_POINT).number.tolist():
             if number != NONE:
                 partners.setdefault(number, set()).add(place)
     pipelines: list[set[int]] = []
@@ -97,38 +97,38 @@ def _num_stages(crew: Crew) -> int:
     return max((len(one) for one in pipelines), default=0)
 
 
-def _num_microbatches(crew: Crew) -> int | None:
+def _num_microbatches(job: JobCase) -> int | None:
     """1F1B alternates forward and backward on its last stage once a micro-batch; GPipe sends and receives once for each."""
-    rounds = max(num_rounds(crew, place) for place in range(len(crew.cases)))
+    rounds = max(num_rounds(job, place) for place in range(len(job.cases)))
     if rounds > 1:
         return rounds
     counts = []
-    for place in range(len(crew.cases)):
-        sent = messages(crew, place, lambda kind: kind.op in POINT_TO_POINT)
-        counts.append(len(sent) / max(crew.team.parts[place].graph.num_steps, 1))
+    for place in range(len(job.cases)):
+        sent = messages(job, place, lambda kind: kind.op in POINT_TO_POINT)
+        counts.append(len(sent) / max(job.team.parts[place].graph.num_steps, 1))
     return round(min(counts) / 2) or None
 
 
-def _finer(crew: Crew, team: Team, more: int) -> Team:
+def _finer(job: JobCase, team: Team, more: int) -> Team:
     """`more` times the micro-batches: each wait is shorter by its share of the bubble, and the host launches `more` times."""
-    played, waits = play_together(team), _waits(crew, team)
+    played, waits = play_together(team), _waits(job, team)
     gone = (1 - 1 / more) * float(waits.min())
     parts = []
     for place, (part, waited) in enumerate(zip(team.parts, played.waited_ns, strict=True)):
-        task = messages(crew, place, lambda kind: kind.op in POINT_TO_POINT).task
+        task = messages(job, place, lambda kind: kind.op in POINT_TO_POINT).task
         tied = task[part.shared[task] != NONE]
         left = max(1.0 - gone / max(float(waits[place]), 1.0), 0.0)
         task_ns, shared = part.graph.task_ns.copy(), part.shared.copy()
         # Each rank at its own pace from here on: what is left of the waiting is part of its own time.
         task_ns[tied] = team.moving_ns[part.shared[tied]] + waited[tied] * left
         shared[tied] = NONE
-        parts.append(replace(part, graph=_launching(crew, place, replace(part.graph, task_ns=task_ns), more), shared=shared))
+        parts.append(replace(part, graph=_launching(job, place, replace(part.graph, task_ns=task_ns), more), shared=shared))
     return replace(team, parts=tuple(parts))
 
 
-def _launching(crew: Crew, place: int, graph: Graph, more: int) -> Graph:
+def _launching(job: JobCase, place: int, graph: Graph, more: int) -> Graph:
     """The host's own work of forward and backward done `more` times."""
-    optimizer = crew.cases[place].table.optimizer
+    optimizer = job.cases[place].table.optimizer
     first = np.minimum(graph.call_first[:-1], max(len(graph) - 1, 0))
     launches = np.diff(graph.call_first) > 0
     again = launches & ~optimizer[first] if len(graph) else launches

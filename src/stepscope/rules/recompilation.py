@@ -48,6 +48,7 @@ from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "recompilation"
 BOUND = "host"
+NEEDS_DEVICE = False
 ACTION = "torch.compile(dynamic=True) or mark_dynamic for the size that changes; TORCH_LOGS=recompiles names the guard"
 ACTIONS = {
     SIZE_BOUND: "the code branches on the size of {name} at dimension {index}: keep its sizes on one side of that, or pad",

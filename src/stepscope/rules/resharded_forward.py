@@ -30,7 +30,7 @@ from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
-from stepscope.rules.crew import Crew, TeamProposal, without_collectives
+from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.messages import launched_inside, messages
 
 CODE = "resharded-forward"
@@ -53,17 +53,17 @@ class Policy:
 POLICY = Policy()
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """The gathers of the backward pass are gone, as far as memory has room for what they bring."""
-    found = [_again(crew, place) for place in range(len(crew.cases))]
-    room = _room_bytes(crew)
-    masks = [mask if room is None else _fitting(crew, place, mask, room) for place, (mask, _) in enumerate(found)]
+    found = [_again(job, place) for place in range(len(job.cases))]
+    room = _room_bytes(job)
+    masks = [mask if room is None else _fitting(job, place, mask, room) for place, (mask, _) in enumerate(found)]
     if not all(mask.any() for mask in masks):
         return None
-    steps = max(crew.team.parts[0].graph.num_steps, 1)
+    steps = max(job.team.parts[0].graph.num_steps, 1)
     num, size = int(masks[0].sum()), found[0][1] / steps / 1e6
     part = "" if num == int(found[0][0].sum()) else " of the last layers, which is what memory has room for"
-    return TeamProposal(
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"{size:.0f} MB of parameters are gathered again for backward in each step.",
@@ -75,15 +75,15 @@ def propose_team(crew: Crew) -> TeamProposal | None:
             if room is None
             else f"{room / 1e6:.0f} MB of device memory are not reserved on the rank with least",
         ),
-        ranks=crew.ranks,
-        change=lambda team: _kept(crew, team, masks),
+        ranks=job.ranks,
+        change=lambda team: _kept(job, team, masks),
     )
 
 
-def _room_bytes(crew: Crew) -> float | None:
+def _room_bytes(job: JobCase) -> float | None:
     """Device memory that the allocator never reserved, on the rank with least; None where any rank does not tell."""
     rooms = []
-    for case in crew.cases:
+    for case in job.cases:
         device, memory = case.survey.device, case.survey.trace.memory
         if device is None or device.memory_bytes is None or memory is None:
             return None
@@ -94,9 +94,9 @@ def _room_bytes(crew: Crew) -> float | None:
     return min(rooms) if rooms else None
 
 
-def _fitting(crew: Crew, place: int, mask: Bool, room: float) -> Bool:
+def _fitting(job: JobCase, place: int, mask: Bool, room: float) -> Bool:
     """The gathers whose parameters fit in `room`, those that backward asks for first: the last layers."""
-    sent = messages(crew, place, lambda kind: kind.op == "all_gather" and kind.on_device)
+    sent = messages(job, place, lambda kind: kind.op == "all_gather" and kind.on_device)
     kept, taken = np.zeros_like(mask), Counter[int]()
     for task, size, step in zip(sent.task.tolist(), sent.bytes.tolist(), sent.step.tolist(), strict=True):
         if mask[task] and taken[step] + size <= room:
@@ -105,11 +105,11 @@ def _fitting(crew: Crew, place: int, mask: Bool, room: float) -> Bool:
     return kept
 
 
-def _again(crew: Crew, place: int) -> tuple[Bool, float]:
+def _again(job: JobCase, place: int) -> tuple[Bool, float]:
     """Mask of the gathers in backward that forward made too, and their bytes in all steps."""
-    table = crew.cases[place].table
-    sent = messages(crew, place, lambda kind: kind.op == "all_gather" and kind.on_device)
-    mask, size = np.zeros(len(crew.team.parts[place].graph), np.bool_), 0.0
+    table = job.cases[place].table
+    sent = messages(job, place, lambda kind: kind.op == "all_gather" and kind.on_device)
+    mask, size = np.zeros(len(job.team.parts[place].graph), np.bool_), 0.0
     ahead, behind = 0.0, Counter[tuple[int, str, float]]()
     for at, kind in enumerate(sent.kind):
         if sent.step[at] == NONE or np.isnan(sent.bytes[at]):
@@ -127,13 +127,13 @@ def _again(crew: Crew, place: int) -> tuple[Bool, float]:
     return mask, size
 
 
-def _kept(crew: Crew, team: Team, masks: Sequence[Bool]) -> Team:
+def _kept(job: JobCase, team: Team, masks: Sequence[Bool]) -> Team:
     """Neither the gathers, nor what the host does for them, nor the copies of what came."""
     graphs, gone = [], []
     for place, (part, mask) in enumerate(zip(team.parts, masks, strict=True)):
-        trace = crew.cases[place].survey.trace
+        trace = job.cases[place].survey.trace
         asking = np.flatnonzero(matching(trace, UNSHARD) & ~trace.device_work)
         graphs.append(without_host_ranges(part.graph, union(trace.start_ns[asking], trace.end_ns[asking])))
-        inside = launched_inside(crew, place, lambda name: UNSHARD.search(name) is not None)
+        inside = launched_inside(job, place, lambda name: UNSHARD.search(name) is not None)
         gone.append(mask | (inside & (part.shared == NONE)))
     return without_collectives(with_graphs(team, graphs), gone)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.core.trace import NONE, Int64
-from stepscope.rules.crew import Crew
+from stepscope.rules.job_case import JobCase
 
 
-def num_rounds(crew: Crew, place: int) -> int:
+def num_rounds(job: JobCase, place: int) -> int:
     """The most rounds that a step of this rank has."""
-    number = round_of(crew, place)
+    number = round_of(job, place)
     return int(number.max()) + 1 if len(number) else 0
 
 
-def round_of(crew: Crew, place: int) -> Int64:
+def round_of(job: JobCase, place: int) -> Int64:
     """Per task, the round of its step: a new one begins where forward follows backward work; NONE after the last backward."""
-    case, graph = crew.cases[place], crew.team.parts[place].graph
+    case, graph = job.cases[place], job.team.parts[place].graph
     assert case.kinds is not None
     backward, optimizer = case.table.backward, case.table.optimizer
     number = np.full(len(graph), NONE, np.int64)

@@ -38,6 +38,7 @@ from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "serial-loader"
 BOUND = "data"
+NEEDS_DEVICE = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

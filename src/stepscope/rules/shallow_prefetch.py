@@ -28,6 +28,7 @@ from stepscope.rules.proposal import Abstention, Proposal, Remark
 
 CODE = "shallow-prefetch"
 BOUND = "data"
+NEEDS_DEVICE = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from stepscope.core.nccl import NcclLog
 from stepscope.core.nccl_notes import slow_links
 from stepscope.core.system_report import Topology
 from stepscope.core.trace import NONE, Bool, Float64
-from stepscope.rules.crew import Crew, TeamProposal, with_moving_ns
+from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
 
 CODE = "slow-link"
 BOUND = "comms"
@@ -56,60 +56,60 @@ class Policy:
 POLICY = Policy()
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """Large messages at the expected rate. One rank alone cannot tell a slow link from a late peer."""
-    if len(crew.cases) < 2:
+    if len(job.cases) < 2:
         return None
     rates, masks = [], []
-    for place in range(len(crew.cases)):
-        found, mask = _rates(crew, place)
+    for place in range(len(job.cases)):
+        found, mask = _rates(job, place)
         rates.append(found)
         masks.append(mask)
     every = np.concatenate(rates) if rates else np.empty(0)
     if len(every) == 0:
         return None
     rate = float(np.median(every))
-    expected, words = _expected(crew)
+    expected, words = _expected(job)
     if rate > POLICY.slow * expected:
         return None
     factor = rate / expected
     named = (
         ()
-        if crew.nccl is None
-        else tuple(f"NCCL's log names {kind}: {count} connections" for kind, count in crew.nccl.transports.items())
+        if job.nccl is None
+        else tuple(f"NCCL's log names {kind}: {count} connections" for kind, count in job.nccl.transports.items())
     )
-    return TeamProposal(
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"Large collectives move {rate / 1e9:.2f} GB/s; {words}.",
         action="NCCL_DEBUG=INFO shows the transport: where it says NET/Socket set NCCL_SOCKET_IFNAME or NCCL_IB_HCA to the fast"
         " cards, remove NCCL_IB_DISABLE and NCCL_P2P_DISABLE",
         evidence=(f"{len(every)} collectives of 1 MB and more, bus bandwidth {rate / 1e9:.2f} GB/s in the middle", *named),
-        ranks=crew.ranks,
+        ranks=job.ranks,
         change=lambda team: with_moving_ns(team, masks, lambda ns: ns * factor),
         cautious=lambda team: with_moving_ns(team, masks, lambda ns: ns * min(1.0, 2 * factor)),
     )
 
 
-def _expected(crew: Crew) -> tuple[float, str]:
+def _expected(job: JobCase) -> tuple[float, str]:
     """Bytes a second over the bus, and where they are from."""
-    roofs = crew.cases[0].survey.roofs
-    reached = None if roofs is None or roofs.measured is None else roofs.measured.bus_bytes_per_s(crew.num_ranks)
+    roofs = job.cases[0].survey.roofs
+    reached = None if roofs is None or roofs.measured is None else roofs.measured.bus_bytes_per_s(job.num_ranks)
     if reached is None:
         return POLICY.expected_bytes_per_s, "one 100 Gb/s port moves 12.5"
     return reached, f"calibrated, they reached {reached / 1e9:.3g} here"
 
 
-def _rates(crew: Crew, place: int) -> tuple[Float64, Bool]:
+def _rates(job: JobCase, place: int) -> tuple[Float64, Bool]:
     """Bus bandwidth of each large collective, and the mask of their tasks."""
-    ledger, matched = crew.ledgers[place], crew.matched
+    ledger, matched = job.ledgers[place], job.matched
     ids = matched.of[ledger.rank]
     dur = (ledger.end_ns - ledger.start_ns - matched.wait_ns(ledger)).astype(np.float64)
     sizes = np.array([kind.bytes or 0 for kind in ledger.kinds], np.float64)[ledger.kind] if len(ledger) else np.empty(0)
     wires = np.array([bus_factor(kind.op, max(kind.group_size or len(kind.group_ranks), 2)) for kind in ledger.kinds], np.float64)
     large = (sizes >= POLICY.least_bytes) & (dur > 0) & (ids != NONE)
     rates = sizes[large] * wires[ledger.kind[large]] / (dur[large] * 1e-9) if len(ledger) else np.empty(0)
-    return rates, crew.tasks(place, large) if len(ledger) else np.zeros(len(crew.team.parts[place].graph), np.bool_)
+    return rates, job.tasks(place, large) if len(ledger) else np.zeros(len(job.team.parts[place].graph), np.bool_)
 
 
 def advise(beside: Beside) -> Sequence[Advice]:

@@ -30,6 +30,7 @@ from stepscope.rules.proposal import Abstention, Proposal
 
 CODE = "starved-loader"
 BOUND = "data"
+NEEDS_DEVICE = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

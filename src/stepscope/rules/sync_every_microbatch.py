@@ -28,7 +28,7 @@ from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
-from stepscope.rules.crew import Crew, TeamProposal, without_collectives
+from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.rounds import num_rounds, round_of
 
 CODE = "sync-every-microbatch"
@@ -49,19 +49,19 @@ class Policy:
 POLICY = Policy()
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """Only the last round's exchange is kept."""
-    rounds = [_rounds(crew, place) for place in range(len(crew.cases))]
+    rounds = [_rounds(job, place) for place in range(len(job.cases))]
     if any(found is None for found in rounds):
         return None
     masks = [found for found in rounds if found is not None]
-    around = [_around(crew, place) for place in range(len(crew.cases))]
+    around = [_around(job, place) for place in range(len(job.cases))]
     first = masks[0]
-    gone = int(first.sum()) / max(crew.team.parts[0].graph.num_steps, 1)
-    ledger = crew.ledgers[0]
-    num = num_rounds(crew, 0)
-    size = sum(ledger.kinds[k].bytes or 0 for k in ledger.kind[np.isin(ledger.event, crew.team.parts[0].graph.task_event[first])])
-    return TeamProposal(
+    gone = int(first.sum()) / max(job.team.parts[0].graph.num_steps, 1)
+    ledger = job.ledgers[0]
+    num = num_rounds(job, 0)
+    size = sum(ledger.kinds[k].bytes or 0 for k in ledger.kind[np.isin(ledger.event, job.team.parts[0].graph.task_event[first])])
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"Gradients are exchanged after each of {num} micro-batches; the last exchange alone is used.",
@@ -69,9 +69,9 @@ def propose_team(crew: Crew) -> TeamProposal | None:
         "model.set_requires_gradient_sync(False))",
         evidence=(
             f"{num} rounds of forward and backward for one optimizer step",
-            f"{gone:.0f} exchanges a step are thrown away, {size / max(crew.team.parts[0].graph.num_steps, 1) / 1e6:.0f} MB",
+            f"{gone:.0f} exchanges a step are thrown away, {size / max(job.team.parts[0].graph.num_steps, 1) / 1e6:.0f} MB",
         ),
-        ranks=crew.ranks,
+        ranks=job.ranks,
         change=lambda team: _held(team, masks, around),
     )
 
@@ -87,10 +87,10 @@ def _held(team: Team, masks: Sequence[Bool], around: Sequence[Intervals]) -> Tea
     return without_collectives(with_graphs(team, graphs), gone)
 
 
-def _around(crew: Crew, place: int) -> Intervals:
+def _around(job: JobCase, place: int) -> Intervals:
     """When the host works for exchanges that are not needed: from each step's first round to its last one, which is kept."""
-    graph, trace = crew.team.parts[place].graph, crew.cases[place].survey.trace
-    number = round_of(crew, place)
+    graph, trace = job.team.parts[place].graph, job.cases[place].survey.trace
+    number = round_of(job, place)
     launched = np.repeat(graph.call_start_ns, np.diff(graph.call_first))
     bounds = []
     for step in range(graph.num_steps):
@@ -115,11 +115,11 @@ def _spans(trace: Trace, events: Int64) -> list[tuple[int, int]]:
     return list(zip(trace.start_ns[events].tolist(), trace.end_ns[events].tolist(), strict=True))
 
 
-def _rounds(crew: Crew, place: int) -> Bool | None:
+def _rounds(job: JobCase, place: int) -> Bool | None:
     """Mask of the exchanges of all rounds but the last; None when the rounds do not exchange the same."""
-    graph, ledger = crew.team.parts[place].graph, crew.ledgers[place]
-    number = round_of(crew, place)
-    wanted = crew.tasks(place, crew.entries(place, lambda kind: kind.op in ("all_reduce", "reduce_scatter")))
+    graph, ledger = job.team.parts[place].graph, job.ledgers[place]
+    number = round_of(job, place)
+    wanted = job.tasks(place, job.entries(place, lambda kind: kind.op in ("all_reduce", "reduce_scatter")))
     launched = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
     mask = np.zeros(len(graph), np.bool_)
     size_of = {int(e): ledger.kinds[k].bytes or 0 for e, k in zip(ledger.event, ledger.kind, strict=True)}

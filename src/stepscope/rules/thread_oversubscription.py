@@ -35,6 +35,7 @@ from stepscope.rules.proposal import Abstention, Remark
 
 CODE = "thread-oversubscription"
 BOUND = "host"
+NEEDS_DEVICE = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

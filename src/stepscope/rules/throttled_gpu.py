@@ -28,7 +28,7 @@ from stepscope.core.beside import Advice, Beside
 from stepscope.core.system_report import FAULT, HEAT, POWER, DeviceSeries
 from stepscope.replay.together import Team
 from stepscope.rules.case import Case
-from stepscope.rules.crew import Crew, TeamProposal, with_rank
+from stepscope.rules.job_case import JobCase, JobProposal, with_rank
 from stepscope.rules.kernel_pace import KernelPace, kernel_pace
 from stepscope.rules.proposal import Proposal, Remark
 
@@ -78,14 +78,14 @@ def propose(case: Case) -> Proposal | Remark | None:
     )
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """That rank's kernels at the others' rate."""
-    found = slow_device(crew)
+    found = slow_device(job)
     if found is None:
         return None
     place, pace = found
-    rank = crew.ranks[place]
-    return TeamProposal(
+    rank = job.ranks[place]
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"Rank {rank}'s device takes {pace.factor:.2f} times as long as the others for the same kernels.",
@@ -95,15 +95,15 @@ def propose_team(crew: Crew) -> TeamProposal | None:
             f"nine tenths of their time at {pace.low:.2f} times or more",
         ),
         ranks=(rank,),
-        change=lambda team: _at_rate(crew, team, place, 1.0 / pace.factor),
+        change=lambda team: _at_rate(job, team, place, 1.0 / pace.factor),
     )
 
 
-def slow_device(crew: Crew) -> tuple[int, KernelPace] | None:
+def slow_device(job: JobCase) -> tuple[int, KernelPace] | None:
     """The rank whose device is slower than the others', if there is one."""
-    if len(crew.cases) < 2:
+    if len(job.cases) < 2:
         return None
-    paces = [(place, kernel_pace(crew, place)) for place in range(len(crew.cases))]
+    paces = [(place, kernel_pace(job, place)) for place in range(len(job.cases))]
     known = [(place, pace) for place, pace in paces if pace is not None]
     if not known:
         return None
@@ -111,8 +111,8 @@ def slow_device(crew: Crew) -> tuple[int, KernelPace] | None:
     return (place, pace) if pace.factor >= POLICY.least_factor and pace.low >= POLICY.least_low else None
 
 
-def _at_rate(crew: Crew, team: Team, place: int, factor: float) -> Team:
-    kinds, graph = crew.cases[place].kinds, team.parts[place].graph
+def _at_rate(job: JobCase, team: Team, place: int, factor: float) -> Team:
+    kinds, graph = job.cases[place].kinds, team.parts[place].graph
     assert kinds is not None
     busy = kinds.arithmetic | kinds.memory
     return with_rank(team, place, replace(graph, task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns)))

@@ -24,7 +24,7 @@ import numpy as np
 
 from stepscope.core.trace import NONE
 from stepscope.replay.together import Team
-from stepscope.rules.crew import Crew, TeamProposal, without_collectives
+from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.messages import Cost, Messages, cost_of, launched_inside, messages, times_ns
 
 CODE = "tiny-buckets"
@@ -50,22 +50,22 @@ class Bucket:
     bytes: float
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """Consecutive messages merged into buckets, each sent when its last gradient is there."""
-    found = [_gradients(crew, place) for place in range(len(crew.cases))]
+    found = [_gradients(job, place) for place in range(len(job.cases))]
     merged = [buckets(one) for one in found]
     num_before, num_after = sum(len(one) for one in found), sum(len(one) for one in merged)
     if num_after == 0 or num_before < POLICY.least_per_bucket * num_after:
         return None
     sizes = np.concatenate([one.bytes for one in found])
-    took = np.concatenate([times_ns(crew.team, place, one) for place, one in enumerate(found)])
+    took = np.concatenate([times_ns(job.team, place, one) for place, one in enumerate(found)])
     cost = cost_of(sizes, took)
     if cost is None:
         return None
-    steps = sum(part.graph.num_steps for part in crew.team.parts)
+    steps = sum(part.graph.num_steps for part in job.team.parts)
     known = "" if cost.measured else " (too small to tell the link's rate: taken as the slowest that it can be)"
     free = replace(cost, beta_bytes_per_ns=np.inf)
-    return TeamProposal(
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"{num_before / steps:.0f} gradient messages a step of {np.median(sizes) / 1e6:.2f} MB each pay the latency of"
@@ -75,16 +75,16 @@ def propose_team(crew: Crew) -> TeamProposal | None:
             f"{num_before / steps:.0f} messages a step where {num_after / steps:.0f} of at most 25 MiB would do",
             f"a message takes {cost.alpha_ns / 1e6:.2f} ms + its bytes / {cost.beta_bytes_per_ns:.2f} GB/s{known}",
         ),
-        ranks=crew.ranks,
+        ranks=job.ranks,
         change=lambda team: with_buckets(team, found, merged, cost),
         hopeful=None if cost.measured else lambda team: with_buckets(team, found, merged, free),
     )
 
 
-def _gradients(crew: Crew, place: int) -> Messages:
+def _gradients(job: JobCase, place: int) -> Messages:
     """Messages sent as gradients are accumulated: nothing of the backward pass waits for them."""
-    sent = messages(crew, place, lambda kind: kind.op in ("all_reduce", "reduce_scatter") and kind.on_device)
-    inside = launched_inside(crew, place, lambda name: "AccumulateGrad" in name)
+    sent = messages(job, place, lambda kind: kind.op in ("all_reduce", "reduce_scatter") and kind.on_device)
+    inside = launched_inside(job, place, lambda name: "AccumulateGrad" in name)
     chosen = np.flatnonzero(inside[sent.task] & ~np.isnan(sent.bytes) & (sent.step != NONE))
     return Messages(
         task=sent.task[chosen],

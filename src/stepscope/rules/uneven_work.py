@@ -22,7 +22,7 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Float64
 from stepscope.rules.balance import balanced_shares, evened
-from stepscope.rules.crew import Crew, TeamProposal
+from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.pace import at_pace, excess, paces
 from stepscope.rules.throttled_gpu import slow_device
 
@@ -41,25 +41,25 @@ class Policy:
 POLICY = Policy()
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """The work of each step shared out evenly."""
-    if len(crew.cases) < 2:
+    if len(job.cases) < 2:
         return None
-    per_step = _compute_per_step(crew)
-    found = paces(crew)
+    per_step = _compute_per_step(job)
+    found = paces(job)
     place = int(np.argmax(found.compute_ns))
     usual = found.others(found.compute_ns, place)
-    same = found.compute_ns[place] - usual >= POLICY.least_excess * crew.pitch_ns and excess(found, found.slowest)[0] == "compute"
+    same = found.compute_ns[place] - usual >= POLICY.least_excess * job.pitch_ns and excess(found, found.slowest)[0] == "compute"
     spread = float(np.mean((per_step.max(axis=0) - per_step.mean(axis=0)) / np.maximum(per_step.mean(axis=0), 1.0)))
     if not same and spread < POLICY.least_spread:
         return None
-    if same and slow_device(crew) is not None:
+    if same and slow_device(job) is not None:
         # The same work on a slower device.
         return None
     most = float(np.mean(per_step.max(axis=0))) / 1e6
-    rank = crew.ranks[place]
+    rank = job.ranks[place]
 
-    return TeamProposal(
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"The ranks' kernels take unlike times: {most:.1f} ms a step on the rank with most,"
@@ -70,33 +70,33 @@ def propose_team(crew: Crew) -> TeamProposal | None:
             if same
             else "the rank with most changes from step to step",
             f"the rank with most has {spread:.0%} more than the average in a step",
-            *_uneven_exchanges(crew),
+            *_uneven_exchanges(job),
         ),
-        ranks=(rank,) if same else crew.ranks,
-        change=lambda team: evened(crew, team),
-        cautious=(lambda team: at_pace(crew, team, place, (found.alone_ns[place] + found.others(found.alone_ns, place)) / 2))
+        ranks=(rank,) if same else job.ranks,
+        change=lambda team: evened(job, team),
+        cautious=(lambda team: at_pace(job, team, place, (found.alone_ns[place] + found.others(found.alone_ns, place)) / 2))
         if same
         else None,
     )
 
 
-def _compute_per_step(crew: Crew) -> Float64:
+def _compute_per_step(job: JobCase) -> Float64:
     """Kernel time by rank and step, over the steps that all have."""
-    steps = min(part.graph.num_steps for part in crew.team.parts)
+    steps = min(part.graph.num_steps for part in job.team.parts)
     rows = []
-    for part, case in zip(crew.team.parts, crew.cases, strict=True):
+    for part, case in zip(job.team.parts, job.cases, strict=True):
         assert case.kinds is not None
         busy = (case.kinds.arithmetic | case.kinds.memory) & (part.graph.task_step != NONE)
         rows.append(np.bincount(part.graph.task_step[busy], part.graph.task_ns[busy], minlength=steps)[:steps])
     return np.array(rows, np.float64)
 
 
-def _uneven_exchanges(crew: Crew) -> list[str]:
+def _uneven_exchanges(job: JobCase) -> list[str]:
     """What the recorded splits of all-to-alls say of the same."""
-    share = balanced_shares(crew)
+    share = balanced_shares(job)
     uneven = share[share < 1 - POLICY.least_spread]
     if not len(uneven):
         return []
-    steps = max(crew.team.parts[0].graph.num_steps, 1)
+    steps = max(job.team.parts[0].graph.num_steps, 1)
     times = 1 / float(np.median(uneven))
     return [f"{len(uneven) / steps:.0f} all-to-alls a step move {times:.1f} times at the busiest rank what even splits would"]

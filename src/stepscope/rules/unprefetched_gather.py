@@ -25,7 +25,7 @@ from stepscope.analyses.intervals import Intervals, lengths_in
 from stepscope.core.trace import NONE, Int64
 from stepscope.replay.graph import Graph
 from stepscope.replay.team import with_graphs
-from stepscope.rules.crew import Crew, TeamProposal
+from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.messages import messages
 
 CODE = "unprefetched-gather"
@@ -56,22 +56,22 @@ class Early:
     """The first compute task launched after it, which needs it."""
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """Each gather may begin when the one before it is done, one layer earlier."""
-    found = [_late(crew, place) for place in range(len(crew.cases))]
+    found = [_late(job, place) for place in range(len(job.cases))]
     if not all(early for early, _ in found):
         return None
     early = [one for one, _ in found]
-    steps = max(crew.team.parts[0].graph.num_steps, 1)
+    steps = max(job.team.parts[0].graph.num_steps, 1)
     num, total = len(early[0]), found[0][1]
-    return TeamProposal(
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"{num / steps:.0f} all-gathers a step begin only when their layer needs them.",
         action="FSDP1: backward_prefetch=BackwardPrefetch.BACKWARD_PRE, forward_prefetch=True; FSDP2:"
         " set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (one layer's parameters more in memory)",
         evidence=(f"{num / steps:.0f} of {total / steps:.0f} all-gathers a step have no compute beside them",),
-        ranks=crew.ranks,
+        ranks=job.ranks,
         change=lambda team: with_graphs(
             team, [prefetched(part.graph, mine) for part, mine in zip(team.parts, early, strict=True)]
         ),
@@ -79,16 +79,16 @@ def propose_team(crew: Crew) -> TeamProposal | None:
     )
 
 
-def _late(crew: Crew, place: int) -> tuple[list[Early], int]:
+def _late(job: JobCase, place: int) -> tuple[list[Early], int]:
     """The gathers with nothing beside them, and how many gathers there are."""
-    case, graph = crew.cases[place], crew.team.parts[place].graph
+    case, graph = job.cases[place], job.team.parts[place].graph
     assert case.kinds is not None
-    sent = messages(crew, place, lambda kind: kind.op == "all_gather" and kind.on_device)
+    sent = messages(job, place, lambda kind: kind.op == "all_gather" and kind.on_device)
     if len(sent) == 0:
         return [], 0
     trace = case.survey.trace
     start, end = trace.start_ns[graph.task_event[sent.task]], trace.end_ns[graph.task_event[sent.task]]
-    alone = lengths_in(start, end, _computing(crew, place)) <= POLICY.most_beside * (end - start)
+    alone = lengths_in(start, end, _computing(job, place)) <= POLICY.most_beside * (end - start)
     if alone.mean() < POLICY.least_share:
         return [], len(sent)
     compute = np.flatnonzero((case.kinds.arithmetic | case.kinds.memory) & ~case.table.optimizer)
@@ -102,8 +102,8 @@ def _late(crew: Crew, place: int) -> tuple[list[Early], int]:
     return found, len(sent)
 
 
-def _computing(crew: Crew, place: int) -> Intervals:
-    found: Intervals = crew.cases[place].survey.sets.compute
+def _computing(job: JobCase, place: int) -> Intervals:
+    found: Intervals = job.cases[place].survey.sets.compute
     return found
 
 

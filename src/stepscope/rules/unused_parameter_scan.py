@@ -27,7 +27,7 @@ from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
-from stepscope.rules.crew import Crew, TeamProposal, without_collectives
+from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.messages import messages
 
 CODE = "unused-parameter-scan"
@@ -44,15 +44,15 @@ class Policy:
 POLICY = Policy()
 
 
-def propose_team(crew: Crew) -> TeamProposal | None:
+def propose_job(job: JobCase) -> JobProposal | None:
     """The walk over the graph and the exchange of its result are gone."""
-    scans = [_scans(crew, place) for place in range(len(crew.cases))]
+    scans = [_scans(job, place) for place in range(len(job.cases))]
     if not all(len(one) for one in scans):
         return None
-    masks = [_map_exchange(crew, place) for place in range(len(crew.cases))]
-    steps = max(crew.team.parts[0].graph.num_steps, 1)
-    walked = float((scans[0].end - scans[0].start).sum()) / max(crew.cases[0].facts.steps.num_seen, 1) / 1e6
-    return TeamProposal(
+    masks = [_map_exchange(job, place) for place in range(len(job.cases))]
+    steps = max(job.team.parts[0].graph.num_steps, 1)
+    walked = float((scans[0].end - scans[0].start).sum()) / max(job.cases[0].facts.steps.num_seen, 1) / 1e6
+    return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"DDP walks the graph for unused parameters in every step: {walked:.1f} ms of the host.",
@@ -61,23 +61,23 @@ def propose_team(crew: Crew) -> TeamProposal | None:
             f"{walked:.1f} ms a step in the reducer's search_unused_parameters, as recorded",
             f"{int(masks[0].sum()) / steps:.0f} exchanges a step of what was used",
         ),
-        ranks=crew.ranks,
+        ranks=job.ranks,
         change=lambda team: _unscanned(team, scans, masks),
     )
 
 
-def _scans(crew: Crew, place: int) -> Intervals:
-    trace = crew.cases[place].survey.trace
+def _scans(job: JobCase, place: int) -> Intervals:
+    trace = job.cases[place].survey.trace
     found = np.flatnonzero(matching(trace, SCAN) & ~trace.device_work)
     return union(trace.start_ns[found], trace.end_ns[found])
 
 
-def _map_exchange(crew: Crew, place: int) -> Bool:
+def _map_exchange(job: JobCase, place: int) -> Bool:
     """Integer all-reduces of the backward pass."""
-    sent = messages(crew, place, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes)
-    mask = np.zeros(len(crew.team.parts[place].graph), np.bool_)
+    sent = messages(job, place, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes)
+    mask = np.zeros(len(job.team.parts[place].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
-    return mask & crew.cases[place].table.backward if mask.any() else mask
+    return mask & job.cases[place].table.backward if mask.any() else mask
 
 
 def _unscanned(team: Team, scans: list[Intervals], masks: list[Bool]) -> Team:

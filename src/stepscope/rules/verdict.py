@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from stepscope.core.beside import Advice
+from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts
+from stepscope.rules.advice import advise, joined, weighed
 from stepscope.rules.allocations import NEEDS as NEEDS_MEMORY
-from stepscope.rules.besidebook import advise, joined, weighed
 from stepscope.rules.job import Job
-from stepscope.rules.rulebook import LEAST_SPEEDUP, Judgement
+from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
+from stepscope.rules.judge_job import judge_job
 from stepscope.rules.sure_bound import MOST_IDLE, is_blind, is_missed, sure_bound
 from stepscope.rules.untraced import run_notes
 
@@ -62,13 +65,12 @@ LEAST_SHARE = 0.01
 
 def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     """What limits the run and what to do about it; with `every`, also findings that give next to nothing."""
-    facts, rank = job.facts, job.facts.median_rank
-    judgement = job.judgements[facts.ranks.index(rank)]
-    if job.together is not None and job.together.judgement is not None:
-        judgement = job.together.judgement
-        findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
-    else:
-        findings = tuple(_on_ranks(f, job) for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
+    judged = judge_job(job)
+    facts, judgement = judged.facts, judged.judgement
+    if facts.comms is not None:
+        facts = replace(facts, comms=_with_replayed(facts.comms, judged.replayed_ranks))
+    rank = facts.median_rank
+    findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
     advice: tuple[Advice, ...] = ()
     if facts.beside is not None:
         findings, advice = joined(findings, advise(weighed(facts.beside, facts)))
@@ -79,20 +81,15 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
         ladder=judgement.ladder,
         findings=findings,
         facts=facts,
-        notes=(*job.notes, *_notes(facts, rank), *_not_judged(judgement, facts)),
+        notes=(*job.notes, *judged.notes, *_notes(facts, rank), *_not_judged(judgement, facts)),
         unknown_events=sum(sum(r.unknown.values()) for r in facts.ranks),
         advice=advice,
     )
 
 
-def _on_ranks(finding: Finding, job: Job) -> Finding:
-    """The finding with every rank that has it too."""
-    ranks = [
-        facts.rank
-        for facts, judgement in zip(job.facts.ranks, job.judgements, strict=True)
-        if any(other.code == finding.code and other.predicted_speedup >= LEAST_SPEEDUP for other in judgement.findings)
-    ]
-    return replace(finding, ranks=tuple(ranks) or finding.ranks)
+def _with_replayed(comms: CommsFacts, ranks: Collection[int]) -> CommsFacts:
+    """Which ranks were replayed together."""
+    return replace(comms, ranks=tuple(replace(row, replayed=row.rank in ranks) for row in comms.ranks))
 
 
 def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:

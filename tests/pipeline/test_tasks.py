@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from stepscope.errors import StepscopeError
+from stepscope.pipeline import measure
+from stepscope.pipeline.measure import measure_job
+from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
+from stepscope.pipeline.workers import local_workers
 from stepscope.readers.inputs import find_sources
-from stepscope.rules import job
-from stepscope.rules.job import measure_job
-from stepscope.rules.tasks import DiedError, Workers, run_tasks
-from stepscope.rules.workers import local_workers
 from tests.builders import trace_text, write
 from tests.tasks import die_always, die_once, measure_or_die, no_memory, square
 
@@ -71,9 +71,9 @@ def test_a_task_out_of_memory_is_given_up_after_a_try_alone() -> None:
 def test_a_rank_whose_worker_always_dies_is_named_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(3):
         write(tmp_path / f"rank{rank}.json.gz", trace_text(header={}))
-    monkeypatch.setattr(job, "measure_file", measure_or_die)
+    monkeypatch.setattr(measure, "measure_file", measure_or_die)
     with find_sources([tmp_path]) as found, local_workers(2) as workers:
-        measured = measure_job(found.sources, workers=workers, use_cache=False)
+        measured = measure_job(found.sources, workers=workers)
     assert [facts.rank for facts in measured.facts.ranks] == [0, 2]
     assert any("rank1.json.gz" in note and "died" in note for note in measured.notes)
 

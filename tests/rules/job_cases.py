@@ -11,8 +11,7 @@ from stepscope.analyses.matching import match
 from stepscope.analyses.survey import survey
 from stepscope.core.trace import CollectiveArgs, Launch, Trace
 from stepscope.rules.case import case_of
-from stepscope.rules.crew import Crew, TeamProposal
-from stepscope.rules.crewbook import crew_of
+from stepscope.rules.job_case import JobCase, JobProposal, job_case_of
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 
 US = 1_000
@@ -50,7 +49,7 @@ class Rank:
 
 
 class Fleet:
-    """`fleet.compute(...)`, `fleet.collective(...)`, `fleet.step()` at the end of each step, then `fleet.crew()`."""
+    """`fleet.compute(...)`, `fleet.collective(...)`, `fleet.step()` at the end of each step, then `fleet.job()`."""
 
     def __init__(self, num_ranks: int = 2) -> None:
         self.ranks = [Rank() for _ in range(num_ranks)]
@@ -162,17 +161,17 @@ class Fleet:
     def traces(self) -> list[Trace]:
         return [trace_of(*rank.events) for rank in self.ranks]
 
-    def crew(self, traces: Sequence[Trace] | None = None) -> Crew:
+    def job(self, traces: Sequence[Trace] | None = None) -> JobCase:
         cases = [case_of(survey(trace, None), at, None) for at, trace in enumerate(traces or self.traces())]
         ledgers = [ledger_of(case.survey, at) for at, case in enumerate(cases)]
-        crew = crew_of(cases, ledgers, ledgers, match(ledgers), None)
-        assert crew is not None
-        return crew
+        job = job_case_of(cases, ledgers, ledgers, match(ledgers), None)
+        assert job is not None
+        return job
 
 
-def gain(crew: Crew, said: TeamProposal | None) -> float:
+def gain(job: JobCase, said: JobProposal | None) -> float:
     """What the proposal gives; 1 when the rule said nothing."""
-    return 1.0 if said is None else crew.speedup(said.change(crew.team))
+    return 1.0 if said is None else job.speedup(said.change(job.team))
 
 
 def ddp(steps: int = 4, *, buckets: Sequence[tuple[int, float]] = ((25_000_000, 400.0),), **compute: Any) -> Fleet:

@@ -21,6 +21,8 @@ Result = TypeVar("Result")
 class Workers:
     """An executor, and what to do when it breaks. This one does nothing about it."""
 
+    is_local = True
+    """Whether they see this machine's disk."""
     lost: tuple[type[BaseException], ...] = ()
     """Raised for a task on which the executor's workers died and which it has given up itself."""
 

@@ -1,69 +1,20 @@
-"""The rules that look at what other tools recorded, and what they advise.
-
-Such a rule is a module with `CODE`, `BOUND`, a docstring in the usual sections, and `advise(beside)`, which gives Advice,
-several, or nothing. A rule that judges traces too has both `propose` and `advise`.
-"""
+"""What the rules advise about what other tools recorded: `advise` of a rule gives Advice, several, or nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import Facts
-from stepscope.rules import (
-    barrier_stalls,
-    fragmentation,
-    gil_contention,
-    graph_breaks,
-    job_words,
-    low_l2_hits,
-    low_occupancy,
-    memory_growth,
-    memory_pressure,
-    memory_stalls,
-    one_busy_core,
-    page_cache_misses,
-    python_overhead,
-    recompilation,
-    register_pressure,
-    slow_link,
-    tail_wave,
-    thread_oversubscription,
-    throttled_gpu,
-    uncoalesced_access,
-    untuned_convolution,
-)
-
-BESIDE_RULES: tuple[ModuleType, ...] = (
-    barrier_stalls,
-    fragmentation,
-    gil_contention,
-    graph_breaks,
-    low_l2_hits,
-    low_occupancy,
-    memory_growth,
-    memory_pressure,
-    memory_stalls,
-    one_busy_core,
-    page_cache_misses,
-    python_overhead,
-    recompilation,
-    register_pressure,
-    slow_link,
-    tail_wave,
-    thread_oversubscription,
-    throttled_gpu,
-    uncoalesced_access,
-    untuned_convolution,
-)
+from stepscope.rules import graph_breaks, job_words, recompilation
+from stepscope.rules.registry import AUXILIARY_RULES
 
 
 def advise(beside: Beside) -> tuple[Advice, ...]:
     """What every rule says, and what PyTorch said of their faults; the weightiest first, what has no weight after that."""
-    found = [advice for rule in (*BESIDE_RULES, job_words) for advice in _several(rule.advise(beside))]
+    found = [advice for rule in (*AUXILIARY_RULES, job_words) for advice in _several(rule.advise(beside))]
     return tuple(sorted(found, key=lambda advice: -(advice.weight if advice.weight is not None else -1.0)))
 
 

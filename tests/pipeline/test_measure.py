@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import InputError
+from stepscope.pipeline.measure import measure_job
+from stepscope.pipeline.tasks import Workers
 from stepscope.readers.source import Source
-from stepscope.rules.job import measure_job
-from stepscope.rules.tasks import Workers
 from tests.shared_data import DEMO
 
 
@@ -27,18 +27,18 @@ def sources(folder: Path, *names: str) -> list[Source]:
 def test_an_executor_gives_the_same_facts_as_none(tmp_path: Path) -> None:
     files = sources(tmp_path, "rank1.json.gz", "rank0.json.gz")
     seen: list[tuple[int, int]] = []
-    alone = measure_job(files, use_cache=False)
+    alone = measure_job(files)
     with ThreadPoolExecutor(2) as pool:
         workers = Workers(pool, 2)
-        together = measure_job(files, workers=workers, use_cache=False, progress=lambda done, total: seen.append((done, total)))
+        together = measure_job(files, workers=workers, progress=lambda done, total: seen.append((done, total)))
     assert alone == together
     assert seen == [(1, 2), (2, 2)]
 
 
 def test_one_bad_file_is_a_note_and_only_bad_files_are_an_error(tmp_path: Path) -> None:
     good, bad = sources(tmp_path, "rank0.json.gz", "bad.json")
-    job = measure_job([good, bad], use_cache=False)
+    job = measure_job([good, bad])
     assert len(job.facts.ranks) == 1
     assert any("bad.json" in note for note in job.notes)
     with pytest.raises(InputError, match=r"bad\.json"):
-        measure_job([bad], use_cache=False)
+        measure_job([bad])

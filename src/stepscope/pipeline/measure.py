@@ -1,0 +1,292 @@
+"""A job: files in, facts out. One file is one task; events never travel between processes, but as columns on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from stepscope.analyses.job_comms import job_comms
+from stepscope.analyses.lateness import lateness
+from stepscope.analyses.ledger import ledger_of
+from stepscope.analyses.matching import match
+from stepscope.analyses.rank import measure_rank
+from stepscope.analyses.roofline import slower_than_peak
+from stepscope.analyses.survey import Survey
+from stepscope.analyses.waits import with_waits
+from stepscope.core.beside import Beside
+from stepscope.core.calibrated import Calibrated
+from stepscope.core.comms import Lateness, Ledger, Matched
+from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.facts import Facts, RankFacts
+from stepscope.core.find_db import SearchedConvolutions, together_of
+from stepscope.core.nccl import NcclLog
+from stepscope.core.run import RunFacts
+from stepscope.core.trace import TraceMeta
+from stepscope.errors import InputError, StepscopeError
+from stepscope.pipeline.options import BytesRead, FilesRead
+from stepscope.pipeline.surveys import Surveys, survey_of
+from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
+from stepscope.readers import cache
+from stepscope.readers.inputs import assign_ranks
+from stepscope.readers.nccl_log import read_nccl_logs
+from stepscope.readers.sniff import is_cached, read_trace
+from stepscope.readers.source import Source
+from stepscope.rules.case import Case, case_of
+from stepscope.rules.job import CaseOf, Job
+
+MOST_LETTERS = 80
+"""Of a hardware file's own texts."""
+MOST_SHORTENED = 1.5
+"""A log's step over the profiled one, beyond which they are not the same steps: a profiler costs time, it does not give any."""
+MOST_NAMED = 8
+"""Problems listed when there is nothing else to say: those of a job are mostly the same one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one task brings back: facts, or why there are none."""
+
+    meta: TraceMeta | None = None
+    facts: RankFacts | None = None
+    ledger: Ledger | None = None
+    slower: float | None = None
+    """How much longer its FLOPs need at the rates that the machine was measured at than at the datasheet's peaks."""
+    problem: str | None = None
+
+
+def measure_file(
+    source: Source,
+    step_ns: int | None,
+    use_cache: bool,
+    hardware: Calibrated | None = None,
+    folder: Path | None = None,
+) -> Measured:
+    """One rank's facts, in a process of its own; its columns are left in `folder`, so that nobody parses it again. A file that
+    cannot be read is a result too: the other ranks go on."""
+    try:
+        trace = read_trace(source, use_cache=use_cache)
+    except StepscopeError as problem:
+        return Measured(problem=str(problem))
+    if folder is not None and not is_cached(trace, use_cache=use_cache):
+        cache.store(source, trace, folder=folder)
+    return measure_survey(survey_of(trace, hardware), step_ns)
+
+
+def measure_survey(survey: Survey, step_ns: int | None) -> Measured:
+    meta = survey.trace.meta
+    facts = measure_rank(survey, meta.rank or 0, step_ns)
+    ledger = ledger_of(survey, facts.rank)
+    return Measured(
+        meta=meta,
+        facts=facts,
+        ledger=ledger if len(ledger) else None,
+        slower=slower_than_peak(survey),
+    )
+
+
+def measure_job(
+    sources: Sequence[Source],
+    *,
+    logs: Sequence[Source] = (),
+    beside: Beside | None = None,
+    run: RunFacts | None = None,
+    workers: Workers | None = None,
+    step_ns: int | None = None,
+    surveys: Surveys | None = None,
+    progress: FilesRead | None = None,
+    read_progress: BytesRead | None = None,
+) -> Job:
+    """Every rank that could be read, by rank, and notes on what could not. A given step time goes before a measured one, and that
+    before one that a log tells."""
+    surveys = surveys or Surveys(use_cache=False)
+    is_measured = is_logged = False
+    unfit: tuple[str, ...] = ()
+    if run is not None:
+        sources = [replace(source, known=run.known.get(source.rank)) if source.rank is not None else source for source in sources]
+        if step_ns is None and run.step_ns is not None:
+            step_ns, is_measured = run.step_ns, True
+    logged = None if beside is None or beside.training is None else beside.training.step_ns
+    if step_ns is None and logged is not None:
+        is_logged, unfit = _fits(sources[0], logged, surveys)
+        step_ns = logged if is_logged else None
+    measured = _measured(sources, workers, step_ns, surveys, progress, read_progress)
+    good = [(source, each) for source, each in zip(sources, measured, strict=True) if each.meta is not None]
+    problems = [each.problem for each in measured if each.problem is not None]
+    if not good:
+        raise InputError(problems[0] if len(problems) == 1 else _none_read(problems))
+    metas = [each.meta for _, each in good if each.meta is not None]
+    numbers, notes = assign_ranks(metas)
+    ranks = sorted(
+        (_numbered(source, each, number) for (source, each), number in zip(good, numbers, strict=True)),
+        key=lambda rank: (rank.facts.rank, rank.facts.path),
+    )
+    nccl = read_nccl_logs(logs) if logs else None
+    exchanged = _exchanged(ranks, nccl)
+    searched = None if beside is None or beside.kernels is None else together_of(beside.kernels.find_dbs)
+    return Job(
+        facts=Facts(
+            ranks=tuple(rank.facts for rank in ranks) if exchanged is None else exchanged.facts,
+            given_step_ns=step_ns,
+            is_step_measured=is_measured,
+            is_step_logged=is_logged,
+            beside=beside,
+            run=run,
+            nccl=nccl,
+            comms=None if exchanged is None else exchanged.comms,
+        ),
+        notes=(
+            *(f"left out: {problem}" for problem in problems),
+            *notes,
+            *_hardware_notes(surveys.hardware, [each for _, each in good]),
+            *unfit,
+            *(() if exchanged is None else exchanged.matched.notes),
+        ),
+        world_size=_world_size(metas),
+        ledgers=() if exchanged is None else exchanged.ledgers,
+        matched=None if exchanged is None else exchanged.matched,
+        lateness=() if exchanged is None else exchanged.lateness,
+        case_of=_case_maker(ranks, surveys, searched),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rank:
+    """A rank with its number in the job."""
+
+    source: Source
+    facts: RankFacts
+    ledger: Ledger | None
+
+
+def _numbered(source: Source, measured: Measured, number: int) -> _Rank:
+    assert measured.facts is not None
+    ledger = None if measured.ledger is None else replace(measured.ledger, rank=number)
+    return _Rank(source=source, facts=replace(measured.facts, rank=number), ledger=ledger)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exchanged:
+    """What the ranks' collectives tell together."""
+
+    facts: tuple[RankFacts, ...]
+    """With waiting split from moving bytes."""
+    ledgers: tuple[Ledger, ...]
+    matched: Matched
+    lateness: tuple[Lateness, ...]
+    comms: CommsFacts
+
+
+def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged | None:
+    """None where no collective was recorded, or two traces are of one rank."""
+    ledgers = [rank.ledger for rank in ranks if rank.ledger is not None]
+    if not ledgers or len({rank.facts.rank for rank in ranks}) < len(ranks):
+        return None
+    matched = match(ledgers)
+    late = lateness(ledgers, matched)
+    facts = [rank.facts if rank.ledger is None else with_waits(rank.facts, rank.ledger, matched) for rank in ranks]
+    comms = job_comms(facts, ledgers, matched, late, nccl=nccl)
+    return _Exchanged(facts=tuple(facts), ledgers=tuple(ledgers), matched=matched, lateness=late, comms=comms)
+
+
+def _case_maker(ranks: Sequence[_Rank], surveys: Surveys, searched: SearchedConvolutions | None) -> CaseOf:
+    """Of a rank at this index, for this step time."""
+
+    def case(index: int, step_ns: int | None) -> Case | None:
+        rank = ranks[index]
+        try:
+            survey = surveys.of(rank.source)
+        except StepscopeError:
+            return None
+        return case_of(survey, rank.facts.rank, step_ns, rank.source.known, searched, rank.facts)
+
+    return case
+
+
+def _fits(source: Source, logged_ns: int, surveys: Surveys) -> tuple[bool, tuple[str, ...]]:
+    """Whether a log's step can be that of this trace: the profiler lengthens steps, and never makes one much shorter."""
+    try:
+        steps = surveys.of(source).cut.steps
+    except StepscopeError:
+        return True, ()
+    if steps.pitch_ns is None or not steps.is_pitch or logged_ns <= MOST_SHORTENED * steps.pitch_ns:
+        return True, ()
+    words = f"the log tells {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.pitch_ns / 1e6:.4g}"
+    return False, (f"{words}: they are not of one run, or not of the same steps; the log's step time was not used",)
+
+
+def _hardware_notes(hardware: Calibrated | None, good: Sequence[Measured]) -> tuple[str, ...]:
+    """What the hardware file was used for, and where it could not be."""
+    if hardware is None:
+        return ()
+    facts = [(r.facts, r.slower) for r in good if r.facts is not None]
+    others = {one.device_name or "no device that it names" for one, _ in facts if not hardware.is_of(one.device_name)}
+    notes = [
+        f"the hardware file was measured on {hardware.machine.device[:MOST_LETTERS]}, and this run is of {other[:MOST_LETTERS]}:"
+        " it is judged by datasheets"
+        for other in sorted(others)[:MOST_NAMED]
+    ]
+    if len(others) < len({one.device_name for one, _ in facts}):
+        where = f"{hardware.machine.device[:MOST_LETTERS]} ({hardware.date[:MOST_LETTERS]})"
+        notes.append(f"products, memory and copies are judged by what was measured on {where}, not by its datasheet")
+    used = [(one.roofline.mfu, slower) for one, slower in facts if one.roofline.mfu is not None and slower is not None]
+    if used:
+        mfu, slower = sorted(used)[len(used) // 2]
+        notes.append(f"MFU {mfu:.1%} is of the datasheet's peak; of what this machine keeps up it is {mfu * slower:.1%}")
+    return tuple(notes)
+
+
+def _world_size(metas: Sequence[TraceMeta]) -> int | None:
+    told = {meta.world_size for meta in metas if meta.world_size is not None}
+    return told.pop() if len(told) == 1 else None
+
+
+def _none_read(problems: Sequence[str]) -> str:
+    more = [f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else []
+    return "\n  ".join(["no trace could be read:", *problems[:MOST_NAMED], *more])
+
+
+def _measured(
+    sources: Sequence[Source],
+    workers: Workers | None,
+    step_ns: int | None,
+    surveys: Surveys,
+    progress: FilesRead | None,
+    read_progress: BytesRead | None,
+) -> list[Measured]:
+    """What was measured of each source, in their order: they finish in any, and what is said of the job does not depend on it."""
+    measured: dict[int, Measured] = {}
+    results = (
+        _measured_here(sources, step_ns, surveys, read_progress)
+        if workers is None
+        else _measured_by(workers, sources, step_ns, surveys)
+    )
+    for number, result in results:
+        measured[number] = result
+        if progress is not None:
+            progress(len(measured), len(sources))
+    return [measured[number] for number in range(len(sources))]
+
+
+def _measured_here(
+    sources: Sequence[Source], step_ns: int | None, surveys: Surveys, read_progress: BytesRead | None
+) -> Iterator[tuple[int, Measured]]:
+    for number, source in enumerate(sources):
+        try:
+            yield number, measure_survey(surveys.of(source, read_progress), step_ns)
+        except StepscopeError as problem:
+            yield number, Measured(problem=str(problem))
+
+
+def _measured_by(
+    workers: Workers, sources: Sequence[Source], step_ns: int | None, surveys: Surveys
+) -> Iterator[tuple[int, Measured]]:
+    folder = surveys.folder if workers.is_local else None
+    measure = partial(measure_file, step_ns=step_ns, use_cache=surveys.use_cache, hardware=surveys.hardware, folder=folder)
+    for number, result in run_tasks(workers, measure, sources):
+        if isinstance(result, DiedError):
+            words = "the worker that read it died, and again when it was tried anew, most likely for lack of memory"
+            yield number, Measured(problem=f"{sources[number].label}: {words}")
+        else:
+            yield number, result

@@ -1,0 +1,194 @@
+"""Judging a job: every rule is asked once for each rank or once for all, and a replay says what each fix gives the whole job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stepscope.core.diagnosis import Finding, Place
+from stepscope.replay.changes import Change
+from stepscope.replay.team import with_graphs
+from stepscope.replay.together import Team
+from stepscope.rules import late_rank
+from stepscope.rules.case import Case
+from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
+from stepscope.rules.proposal import Abstention, Proposal, Remark, places_in
+from stepscope.rules.registry import job_rules, rank_rules
+
+LEAST_SPEEDUP = 1.02
+"""Findings that give less are left out unless asked for."""
+NO_MORE = 1.15
+"""Times the gain from a rank as fast as the others, up to which a fix of that rank alone is the same fix."""
+
+Word = Proposal | Abstention | Remark | None
+Pair = tuple[Finding, JobProposal]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What the rules have to say about a job."""
+
+    findings: tuple[Finding, ...] = ()
+    """Largest gain first, all of them."""
+    ladder: tuple[float, ...] = ()
+    """The speedup of the first fix worth naming, of the first two at once, and so on to all of them."""
+    abstentions: tuple[Abstention, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    lacks_stacks: bool = False
+    """Stacks would name the lines of what is worth fixing, and none were recorded."""
+
+
+def judge(job: JobCase) -> Judgement:
+    """Every rule's findings, with what its fix gives the job: a rule about one rank is fixed on every rank that has it."""
+    words = [[rule.propose(case) for rule in rank_rules(case)] for case in job.cases]
+    proposals = [*_about_all(job), *_about_ranks(job, words)]
+    pairs = sorted(
+        ((finding_of(job, proposal), proposal) for proposal in proposals),
+        key=lambda pair: -pair[0].predicted_speedup,
+    )
+    pairs = _without_repeats(job, pairs)
+    worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
+    # What could not be judged is mostly the same on every rank.
+    first = words[0] if words else []
+    return Judgement(
+        findings=tuple(finding for finding, _ in pairs),
+        ladder=ladder(job, worth),
+        abstentions=tuple(word for word in first if isinstance(word, Abstention)),
+        remarks=tuple(word for word in first if isinstance(word, Remark)),
+        lacks_stacks=any(proposal.lacks_stacks for proposal in worth),
+    )
+
+
+def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
+    """The proposal with what the replay says it gives: the fix as it is likely to turn out, giving less and giving more. A fix
+    that the replay finds to lengthen the step gives nothing: nobody need apply it."""
+    cautious = proposal.cautious or proposal.change
+    hopeful = proposal.hopeful or proposal.change
+    changed = [proposal.change(job.team)]
+    changed += [change(job.team) for change in (proposal.cautious, proposal.hopeful) if change is not None]
+    if job.host_bounds is not None:
+        quick, slow = job.host_bounds
+        changed += [hopeful(quick), cautious(slow)]
+    gains = [max(1.0, job.speedup(team)) for team in changed]
+    return Finding(
+        code=proposal.code,
+        bound=proposal.bound,
+        summary=proposal.summary,
+        action=proposal.action,
+        evidence=proposal.evidence,
+        ranks=proposal.ranks,
+        predicted_speedup=gains[0],
+        predicted_low=min(gains),
+        predicted_high=max(gains),
+        predicted_step_ms=job.pitch_ns / gains[0] / 1e6,
+        changes_numerics=proposal.changes_numerics,
+        places=proposal.places,
+    )
+
+
+def ladder(job: JobCase, proposals: Sequence[JobProposal]) -> tuple[float, ...]:
+    """What the fixes give one after the other: the first alone, the first two, and so on to all at once. They do not multiply,
+    and one that has nothing left to give after those before it (a chain fused that is gone by then) is left out."""
+    team, gains = job.team, [1.0]
+    for proposal in proposals:
+        changed = proposal.change(team)
+        gain = job.speedup(changed)
+        if gain > gains[-1]:
+            team = changed
+        gains.append(max(gain, gains[-1]))
+    return tuple(gains[1:])
+
+
+def _about_all(job: JobCase) -> list[JobProposal]:
+    """What the rules about the ranks together say; of a rank that exchanges nothing with others, nothing."""
+    if job.is_alone:
+        return []
+    has_device = all(case.graph is not None for case in job.cases)
+    said = [rule.propose_job(job) for rule in job_rules(has_device=has_device)]
+    return [proposal for proposal in said if proposal is not None]
+
+
+def _about_ranks(job: JobCase, words: Sequence[Sequence[Word]]) -> list[JobProposal]:
+    """The proposals about single ranks, joined by code: each rank's own change on its own graph."""
+    by_code: dict[str, dict[int, Proposal]] = {}
+    for index, said in enumerate(words):
+        for proposal in said:
+            if isinstance(proposal, Proposal):
+                by_code.setdefault(proposal.code, {})[index] = proposal
+    return [joined(job, proposals) for proposals in by_code.values()]
+
+
+def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
+    """One code's proposals, by the rank's index, in the words of the rank that it costs most."""
+    gains = dict.fromkeys(proposals, LEAST_SPEEDUP)
+    if len(proposals) > 1:
+        gains = {index: _alone_gain(job.cases[index], proposal) for index, proposal in proposals.items()}
+    most = max(gains, key=lambda index: gains[index])
+    case, proposal = job.cases[most], proposals[most]
+    places = places_in(case, proposal)
+    action, evidence = proposal.action, proposal.evidence
+    if places:
+        action = f"{action}. {_most_at(places[0])}"
+        evidence = (*evidence, *(f"{place.share:.0%} of it at {place.words}" for place in places))
+    at_fault = [index for index, gain in gains.items() if gain >= LEAST_SPEEDUP] or [most]
+    return JobProposal(
+        code=proposal.code,
+        bound=proposal.bound,
+        summary=proposal.summary,
+        action=action,
+        evidence=evidence,
+        ranks=tuple(job.ranks[index] for index in at_fault),
+        change=_on_ranks({index: each.change for index, each in proposals.items()}),
+        cautious=_variant(proposals, "cautious"),
+        hopeful=_variant(proposals, "hopeful"),
+        changes_numerics=proposal.changes_numerics,
+        places=places,
+        lacks_stacks=proposal.events is not None and case.stacks is None,
+    )
+
+
+def _alone_gain(case: Case, proposal: Proposal) -> float:
+    """What the fix would give the rank if it were alone."""
+    assert case.graph is not None
+    return case.speedup(proposal.change(case.graph))
+
+
+def _variant(proposals: Mapping[int, Proposal], name: str) -> JobChange | None:
+    """The cautious or hopeful change of each rank; None where no rank has one."""
+    changes = {index: getattr(proposal, name) for index, proposal in proposals.items()}
+    if not any(changes.values()):
+        return None
+    return _on_ranks({index: change or proposals[index].change for index, change in changes.items()})
+
+
+def _on_ranks(changes: Mapping[int, Change]) -> JobChange:
+    def change(team: Team) -> Team:
+        graphs = [changes[index](part.graph) if index in changes else part.graph for index, part in enumerate(team.parts)]
+        return with_graphs(team, graphs)
+
+    return change
+
+
+def _most_at(place: Place) -> str:
+    most = "Most" if place.share > 0.5 else f"The largest part ({place.share:.0%})"
+    return f"{most} of it at {place.words}"
+
+
+def _without_repeats(job: JobCase, pairs: list[Pair]) -> list[Pair]:
+    """What only the late rank suffers from is said with its lateness, not again as a fault of the job."""
+    late = next((pair for pair in pairs if pair[0].code == late_rank.CODE), None)
+    if late is None or late[0].predicted_speedup < LEAST_SPEEDUP:
+        return pairs
+    index = job.ranks.index(late[0].ranks[0])
+    kept, reasons = [], []
+    for finding, proposal in pairs:
+        if finding.bound in ("host", "data") and finding.predicted_speedup >= LEAST_SPEEDUP:
+            changed = proposal.change(job.team)
+            elsewhere = with_rank(changed, index, job.team.parts[index].graph)
+            is_same = finding.predicted_speedup <= NO_MORE * late[0].predicted_speedup
+            if is_same and job.speedup(elsewhere) < LEAST_SPEEDUP:
+                reasons.append(f"{finding.code} there: {finding.summary}")
+                continue
+        kept.append((finding, proposal))
+    explained = (replace(late[0], evidence=(*late[0].evidence, *reasons)), late[1])
+    return [explained if pair[0].code == late_rank.CODE else pair for pair in kept]

@@ -1,0 +1,157 @@
+"""From a measured job to its judgement: which ranks are replayed, together or alone, and what the rules say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from stepscope.analyses.ledger import ledger_of
+from stepscope.core.diagnosis import Finding
+from stepscope.core.facts import Facts, Replayed
+from stepscope.replay.team import team_shares
+from stepscope.rules.case import Case
+from stepscope.rules.job import Job
+from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
+from stepscope.rules.judge import LEAST_SPEEDUP, Judgement, judge
+from stepscope.rules.proposal import Abstention
+from stepscope.rules.sure_bound import is_missed
+
+MOST_RANKS = 8
+"""Replayed; of a larger job those that arrive latest and earliest, and some between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What the rules say, and the facts with what the replay adds to them."""
+
+    judgement: Judgement
+    facts: Facts
+    replayed_ranks: tuple[int, ...] = ()
+    """Those that were replayed together."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Cases:
+    """Cases of single ranks, each made once; a rank that cannot be read again is noted."""
+
+    job: Job
+    notes: list[str] = field(default_factory=list)
+
+    def of(self, index: int, step_ns: int | None) -> Case | None:
+        case = self.job.case_of(index, step_ns)
+        if case is None:
+            # A worker of a cluster could read it; this machine cannot, or no more.
+            rank = self.job.facts.ranks[index].rank
+            self.notes.append(f"rank {rank} could not be read again, and was not replayed")
+        return case
+
+
+def judge_job(job: Job) -> Judged:
+    """Ranks that exchange data are replayed together; of others, each by itself."""
+    cases = _Cases(job)
+    together = _judged_together(job, cases)
+    judged = together if together is not None else _judged_alone(job, cases)
+    return replace(judged, notes=(*judged.notes, *cases.notes))
+
+
+def _judged_together(job: Job, cases: _Cases) -> Judged | None:
+    """None where no rank recorded a collective, or none can be replayed."""
+    if job.matched is None:
+        return None
+    step_ns, facts = job.facts.given_step_ns, job.facts
+    index_of = {rank.rank: index for index, rank in enumerate(facts.ranks)}
+    chosen = choose(job)
+    usable = [case for rank in chosen if (case := cases.of(index_of[rank], None)) is not None and case.recorded is not None]
+    if not usable:
+        return None
+    owned = [ledger_of(case.survey, case.facts.rank) for case in usable]
+    job_case = job_case_of(usable, owned, job.ledgers, job.matched, step_ns, facts.nccl)
+    if job_case is None:
+        return None
+    played = replayed_of(job_case, step_ns)
+    judgement = Judgement(abstentions=(_missed(played),)) if is_missed(played) else judge(job_case)
+    notes: tuple[str, ...] = ()
+    if len(usable) < len(job.ledgers):
+        notes = (f"{len(usable)} of {len(job.ledgers)} ranks were replayed together: the latest, the earliest and some between",)
+    return Judged(
+        judgement=judgement,
+        facts=replace(facts, ranks=tuple(replace(rank, replayed=played) for rank in facts.ranks)),
+        replayed_ranks=tuple(case.facts.rank for case in usable),
+        notes=notes,
+    )
+
+
+def _judged_alone(job: Job, cases: _Cases) -> Judged:
+    """The median rank's judgement, with every rank that has the same fault."""
+    facts = job.facts
+    median = facts.ranks.index(facts.median_rank)
+    judgements: dict[int, Judgement] = {}
+    replayed: dict[int, Replayed | None] = {}
+    for index in _spread(len(facts.ranks), median):
+        case = cases.of(index, facts.given_step_ns)
+        if case is not None:
+            judgements[index] = judge(job_case_of_rank(case))
+            replayed[index] = case.facts.replayed
+    ranks = [replace(rank, replayed=replayed.get(index)) for index, rank in enumerate(facts.ranks)]
+    judgement = judgements.get(median, Judgement())
+    numbers = {index: facts.ranks[index].rank for index in judgements}
+    findings = tuple(_with_ranks(finding, judgements, numbers) for finding in judgement.findings)
+    return Judged(judgement=replace(judgement, findings=findings), facts=replace(facts, ranks=tuple(ranks)))
+
+
+def _with_ranks(finding: Finding, judgements: Mapping[int, Judgement], numbers: Mapping[int, int]) -> Finding:
+    """The finding with every rank that has it too."""
+    ranks = [
+        numbers[index]
+        for index, judgement in judgements.items()
+        if any(other.code == finding.code and other.predicted_speedup >= LEAST_SPEEDUP for other in judgement.findings)
+    ]
+    return replace(finding, ranks=tuple(sorted(ranks)) or finding.ranks)
+
+
+def replayed_of(job: JobCase, step_ns: int | None) -> Replayed:
+    """What the replay of all ranks says of the job: its step, and what each resource holds up."""
+    played = job.cases[0].facts.replayed
+    if played is None:
+        # Without a device no rank is replayed alone.
+        played = Replayed(recorded_error=0.0, pitch_ns=job.pitch_ns, error=None, cost_ns=0.0, shares={})
+    kinds = [case.kinds for case in job.cases if case.kinds is not None]
+    return replace(
+        played,
+        pitch_ns=job.pitch_ns,
+        error=None if step_ns is None else job.pitch_ns / step_ns - 1,
+        shares=team_shares(job.team, kinds),
+    )
+
+
+def _missed(played: Replayed) -> Abstention:
+    assert played.error is not None
+    more = "more" if played.error > 0 else "less"
+    words = f"the ranks replayed together take {abs(played.error):.0%} {more} than the step"
+    return Abstention(
+        code="what fixes would give",
+        needs=f"{words}: the recorded steps are not the run's usual ones; record others",
+    )
+
+
+def choose(job: Job) -> list[int]:
+    """The ranks to replay together: all of a few, else from the latest to the earliest in even strides."""
+    ranks = [ledger.rank for ledger in job.ledgers]
+    if len(ranks) <= MOST_RANKS:
+        return sorted(ranks)
+    ordered = sorted(job.lateness, key=lambda late: late.median_ns)
+    return sorted(ordered[index].rank for index in _strides(len(ordered)))
+
+
+def _strides(num: int) -> list[int]:
+    """At most MOST_RANKS of so many, evenly spread, the first and the last among them."""
+    indices: list[int] = np.unique(np.linspace(0, num - 1, min(num, MOST_RANKS)).round().astype(int)).tolist()
+    return indices
+
+
+def _spread(num: int, median: int) -> Sequence[int]:
+    """The median rank, then others."""
+    return list(dict.fromkeys((median, *_strides(num))))[:MOST_RANKS]

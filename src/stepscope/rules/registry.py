@@ -1,0 +1,150 @@
+"""The rules: one module each, asked for what it has a function for.
+
+- `propose(case)`: about one rank, asked once for each rank that is judged;
+- `propose_job(job)`: about the ranks together, asked once a job;
+- `advise(auxiliary)`: about what other tools recorded, asked once a job.
+
+`NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY = False` that it has something
+to say of a rank whose steps cannot be replayed. A new rule is its module and a line here.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from stepscope.rules import (
+    allocator_churn,
+    barrier_stalls,
+    buffer_broadcast,
+    checkpoint_stall,
+    data_parallel_module,
+    debug_mode,
+    device_sync,
+    dtype_casts,
+    exposed_collectives,
+    fp32_matmul,
+    fragmentation,
+    gc_pause,
+    gil_contention,
+    graph_breaks,
+    host_offload,
+    late_rank,
+    launch_overhead,
+    loader_respawn,
+    looped_optimizer,
+    low_l2_hits,
+    low_occupancy,
+    many_small_copies,
+    memory_growth,
+    memory_pressure,
+    memory_stalls,
+    misaligned_shapes,
+    nchw_layout,
+    needless_recompute,
+    one_busy_core,
+    page_cache_misses,
+    pageable_copy,
+    pipeline_bubble,
+    python_overhead,
+    recompilation,
+    register_pressure,
+    resharded_forward,
+    serial_loader,
+    shallow_prefetch,
+    slow_link,
+    small_batch,
+    starved_loader,
+    sync_every_microbatch,
+    tail_wave,
+    thread_oversubscription,
+    throttled_gpu,
+    tiny_buckets,
+    uncoalesced_access,
+    uneven_work,
+    unfused_attention,
+    unfused_pointwise,
+    unoverlapped_copy,
+    unprefetched_gather,
+    untuned_convolution,
+    unused_parameter_scan,
+    wide_logits,
+)
+from stepscope.rules.case import Case
+
+RULES: tuple[ModuleType, ...] = (
+    serial_loader,
+    pageable_copy,
+    starved_loader,
+    loader_respawn,
+    shallow_prefetch,
+    many_small_copies,
+    unoverlapped_copy,
+    host_offload,
+    memory_pressure,
+    fragmentation,
+    memory_growth,
+    device_sync,
+    launch_overhead,
+    looped_optimizer,
+    small_batch,
+    recompilation,
+    graph_breaks,
+    gc_pause,
+    python_overhead,
+    thread_oversubscription,
+    allocator_churn,
+    debug_mode,
+    checkpoint_stall,
+    fp32_matmul,
+    unfused_attention,
+    unfused_pointwise,
+    needless_recompute,
+    nchw_layout,
+    dtype_casts,
+    wide_logits,
+    misaligned_shapes,
+    untuned_convolution,
+    throttled_gpu,
+    exposed_collectives,
+    sync_every_microbatch,
+    slow_link,
+    late_rank,
+    uneven_work,
+    tiny_buckets,
+    resharded_forward,
+    unprefetched_gather,
+    pipeline_bubble,
+    buffer_broadcast,
+    unused_parameter_scan,
+    data_parallel_module,
+    barrier_stalls,
+    gil_contention,
+    low_l2_hits,
+    low_occupancy,
+    memory_stalls,
+    one_busy_core,
+    page_cache_misses,
+    register_pressure,
+    tail_wave,
+    uncoalesced_access,
+)
+RANK_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose"))
+JOB_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose_job"))
+AUXILIARY_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise"))
+
+
+def rank_rules(case: Case) -> tuple[ModuleType, ...]:
+    """Those that can judge this rank. Without a replay that are the ones that promise no gain; the others are about kernels,
+    copies and launches, and need a device."""
+    if case.graph is None:
+        return tuple(rule for rule in RANK_RULES if not getattr(rule, "NEEDS_REPLAY", True))
+    return _for(RANK_RULES, has_device=not case.graph.on_host)
+
+
+def job_rules(*, has_device: bool) -> tuple[ModuleType, ...]:
+    """Those that can judge ranks together."""
+    return _for(JOB_RULES, has_device=has_device)
+
+
+def _for(rules: tuple[ModuleType, ...], *, has_device: bool) -> tuple[ModuleType, ...]:
+    return rules if has_device else tuple(rule for rule in rules if not getattr(rule, "NEEDS_DEVICE", True))

@@ -1,0 +1,144 @@
+"""Every file is parsed once and every rule asked once for each rank, whatever a command makes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.cli.main import main
+from stepscope.pipeline import surveys
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import Recording, diagnose
+from stepscope.readers import sniff
+from stepscope.report.json import contract
+from stepscope.rules import registry
+from stepscope.rules.judge import judge
+from tests.rules.job_cases import ddp
+from tests.shared_data import DEMO, SHARED, needs_shared
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file was parsed in this process."""
+    counts: Counter[str] = Counter()
+    read = sniff.read_kineto
+
+    def counted(source: Any, *more: Any) -> Any:
+        counts[Path(str(source.path)).name] += 1
+        return read(source, *more)
+
+    monkeypatch.setattr(sniff, "read_kineto", counted)
+    return counts
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each rule was asked about a rank, and about all of them."""
+    counts: Counter[str] = Counter()
+
+    def count(rule: Any, function: str) -> None:
+        plain = getattr(rule, function)
+
+        def counted(case: Any) -> Any:
+            counts[f"{rule.CODE} {function}"] += 1
+            return plain(case)
+
+        monkeypatch.setattr(rule, function, counted)
+
+    for rule in registry.RANK_RULES:
+        count(rule, "propose")
+    for rule in registry.JOB_RULES:
+        count(rule, "propose_job")
+    return counts
+
+
+def run(*words: str | Path) -> None:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        assert main([str(word) for word in words]) == 0, out.getvalue()
+
+
+def test_one_rank_is_parsed_and_judged_once(parsed: Counter[str], asked: Counter[str], tmp_path: Path) -> None:
+    run("report", DEMO, "--no-cache", "-o", tmp_path / "report.html")
+    assert parsed == {DEMO.name: 1}
+    assert set(asked.values()) == {1}
+    assert len(asked) == len(registry.RANK_RULES)
+
+
+@needs_shared
+@pytest.mark.parametrize("command", ["diagnose", "report", "export", "query"])
+def test_four_ranks_are_parsed_and_judged_once_each(
+    command: str, parsed: Counter[str], asked: Counter[str], tmp_path: Path
+) -> None:
+    paths = sorted((SHARED / "lab" / "ranks4").glob("ddp_straggler.slow.rank*.json.gz"))
+    assert len(paths) == 4
+    if command == "query":
+        with Recording(paths, Options(use_cache=False, jobs=1)) as recording:
+            assert recording.diagnosis.findings
+            for source in recording.found.sources:
+                recording.survey(source)
+    else:
+        more = {"diagnose": [], "report": ["-o", tmp_path / "r.html"], "export": ["-o", tmp_path / "t.json"]}[command]
+        words = ["export", "perfetto"] if command == "export" else [command]
+        run(*words, *paths, "--no-cache", "--jobs", "1", *more)
+    assert parsed == {path.name: 1 for path in paths}
+    ranks = {code: num for code, num in asked.items() if code.endswith("propose")}
+    assert set(ranks.values()) == {4}, ranks
+    assert {num for code, num in asked.items() if code.endswith("propose_job")} == {1}
+
+
+@needs_shared
+def test_ranks_read_by_other_processes_are_not_parsed_again(parsed: Counter[str]) -> None:
+    paths = sorted((SHARED / "lab" / "ranks2").glob("ddp_straggler.slow.rank*.json.gz"))
+    with Recording(paths, Options(use_cache=False, jobs=2)) as recording:
+        assert recording.diagnosis.findings
+        folder = recording.surveys.folder
+        assert len(list(folder.iterdir())) == 2
+    assert not parsed
+    assert not folder.exists()
+
+
+def test_a_trace_too_large_to_keep_is_not_parsed_again(parsed: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surveys, "MOST_KEPT_EVENTS", 10)
+    with Recording([DEMO], Options(use_cache=False)) as recording:
+        first = contract(recording.diagnosis)
+        recording.survey(recording.found.sources[0])
+    assert parsed == {DEMO.name: 1}
+    monkeypatch.undo()
+    assert contract(diagnose([DEMO], Options(use_cache=False))) == first
+
+
+def test_a_log_beside_a_trace_does_not_have_it_judged_twice(parsed: Counter[str], asked: Counter[str], tmp_path: Path) -> None:
+    shutil.copy(DEMO, tmp_path / "trace.pt.trace.json.gz")
+    (tmp_path / "train.log").write_text("".join(f"step {step} | loss 2.{step} | step time 66.0 ms\n" for step in range(40)))
+    run("diagnose", tmp_path, "--no-cache")
+    assert set(parsed.values()) == {1}
+    assert set(asked.values()) == {1}
+
+
+def test_ranks_that_are_the_same_are_judged_as_one(tmp_path: Path) -> None:
+    for rank in range(3):
+        shutil.copy(DEMO, tmp_path / f"rank{rank}.pt.trace.json.gz")
+    options = Options(step_ms=65.48, use_cache=False, jobs=1)
+    one, three = diagnose([DEMO], options), diagnose([tmp_path], options)
+    assert [replace(finding, ranks=()) for finding in three.findings] == [replace(finding, ranks=()) for finding in one.findings]
+    assert {finding.ranks for finding in three.findings} == {(0, 1, 2)}
+    assert (three.verdict, three.ladder, three.replay) == (one.verdict, one.ladder, one.replay)
+
+
+def test_ranks_that_exchange_data_and_are_the_same_are_judged_as_one() -> None:
+    fleet = ddp()
+    traces = fleet.traces()
+    two, one = fleet.job(traces), fleet.job(traces[:1])
+    assert two.pitch_ns == pytest.approx(one.pitch_ns, rel=0.01)
+    gains = [{finding.code: finding.predicted_speedup for finding in judge(job).findings} for job in (one, two)]
+    shared = gains[0].keys() & gains[1].keys()
+    assert shared
+    assert {code: gains[0][code] for code in shared} == pytest.approx({code: gains[1][code] for code in shared}, rel=0.02)
