@@ -17,6 +17,7 @@ from stepscope.pipeline import surveys
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording, diagnose
 from stepscope.readers import sniff
+from stepscope.readers.kineto import read_kineto
 from stepscope.report.json import contract
 from stepscope.rules import registry
 from stepscope.rules.judge import judge
@@ -28,7 +29,7 @@ from tests.shared_data import DEMO, SHARED, needs_shared
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each file was parsed in this process."""
     counts: Counter[str] = Counter()
-    read = sniff.read_kineto
+    read = read_kineto
 
     def counted(source: Any, *more: Any) -> Any:
         counts[Path(str(source.path)).name] += 1
@@ -85,9 +86,9 @@ def test_four_ranks_are_parsed_and_judged_once_each(
             for source in recording.found.sources:
                 recording.survey(source)
     else:
-        more = {"diagnose": [], "report": ["-o", tmp_path / "r.html"], "export": ["-o", tmp_path / "t.json"]}[command]
+        made = {"diagnose": [], "report": ["-o", str(tmp_path / "r.html")], "export": ["-o", str(tmp_path / "t.json")]}
         words = ["export", "perfetto"] if command == "export" else [command]
-        run(*words, *paths, "--no-cache", "--jobs", "1", *more)
+        run(*words, *paths, "--no-cache", "--jobs", "1", *made[command])
     assert parsed == {path.name: 1 for path in paths}
     ranks = {code: num for code, num in asked.items() if code.endswith("propose")}
     assert set(ranks.values()) == {4}, ranks
