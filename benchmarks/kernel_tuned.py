@@ -240,7 +240,7 @@ def main() -> int:
 
 def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespace) -> Any:
     from stepscope.cli.tune_kernel import add_kernel_arguments, keep, tune
-    from stepscope.report.kernel_tune_view import render_kernel_tuning
+    from stepscope.report.kernel_tune.view import render_kernel_tuning
 
     parser = argparse.ArgumentParser()
     add_kernel_arguments(parser)
@@ -256,7 +256,7 @@ def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespac
 
 
 def _save(found: list[tuple[Sweep, Any]], path: Path, seconds: float) -> None:
-    from stepscope.report.kernel_tune_json import kernel_tuning_contract
+    from stepscope.report.kernel_tune.json import kernel_tuning_contract
 
     told = {"seconds": seconds, "sweeps": {sweep.word: kernel_tuning_contract(one) for sweep, one in found}}
     path.write_text(json.dumps(told, indent=1), encoding="utf-8")
@@ -264,7 +264,7 @@ def _save(found: list[tuple[Sweep, Any]], path: Path, seconds: float) -> None:
 
 def _show(found: list[tuple[Sweep, Any]]) -> None:
     """One table: a line for each timed case, then what was refused."""
-    from stepscope.report.kernel_tune_words import fault_words, settings_words
+    from stepscope.report.kernel_tune.words import fault_words, settings_words
 
     print(f"{'sweep':<11} {'case':<34} {'winner':<46} {'us':>8} {'baseline':>9} {'reference':>9} {'speedup':>17} {'of floor':>8}")
     for sweep, one in found:

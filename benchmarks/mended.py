@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stepscope.experiments.trial import run_trial
+from stepscope.experiments.trials.trial import run_trial
 
 JOBS = ("workers", "optimizer", "pointwise", "launches", "micro", "pictures", "buckets")
 OTHERS = {"micro": ("small-batch", ["--batch", "4", "--accum", "16"], ["--batch", "64"])}

@@ -288,7 +288,7 @@ def launch_triton(torch: Any) -> None:
 def score(path: Path) -> int:
     from stepscope.core.beside import Beside
     from stepscope.core.kernel_report import KernelReport
-    from stepscope.readers import ncu_csv
+    from stepscope.readers.ncu import csv as ncu_csv
     from stepscope.readers.source import Source
     from stepscope.rules import (
         barrier_stalls,

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.experiments.bootstrap import pace
-from stepscope.experiments.knob_space import Space, parse_knobs
-from stepscope.experiments.trial import run_trial
-from stepscope.experiments.tune import OnSteps, Search, TunePolicy, words_of
+from stepscope.experiments.trials.trial import run_trial
+from stepscope.experiments.tune.knob_space import Space, parse_knobs
+from stepscope.experiments.tune.tuner import OnSteps, Search, TunePolicy, words_of
 
 KNOBS = ("num_workers=0..3", "num_threads=1..3", "prefetch_factor=1,4", "fused_optimizer=off,on")
 JOB = Path(__file__).with_name("tuned_job.py")

@@ -23,9 +23,9 @@ from queue import Queue
 
 from stepscope.core.experiment import CANDIDATE, NO_GAIN, PROVEN, UNSETTLED, WORSE, Side, Verified
 from stepscope.core.trials import Change, Trial, Value
-from stepscope.experiments.schedule import VerifyPolicy
-from stepscope.experiments.trial import run_trial
-from stepscope.experiments.verify import verify
+from stepscope.experiments.trials.trial import run_trial
+from stepscope.experiments.verify.experiment import verify
+from stepscope.experiments.verify.schedule import VerifyPolicy
 
 HEAD = """
 import os

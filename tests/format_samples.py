@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stepscope.core.saved import save
-from stepscope.readers.kineto import read_kineto
+from stepscope.readers.kineto.trace import read_kineto
 from stepscope.report.json import to_json
 from tests import memory_snapshots, miopen_files, nccl_logs, scenarios
 from tests.builders import source, step_events, tar_bytes, trace_text

@@ -30,7 +30,8 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.errors import StepscopeError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from stepscope.readers import feed, stream
+from stepscope.readers import stream
+from stepscope.readers.kineto import json_chunks as feed
 from stepscope.report.json import to_json
 from stepscope.report.markdown import to_markdown
 from stepscope.report.terminal import render

@@ -17,10 +17,10 @@ from tests.shared_data import ROOT
 
 SOURCES = ROOT / "src" / "stepscope"
 FOR_OUR_OWN_DECODERS = {
-    "readers/assemble.py",
-    "readers/nsys_events.py",
-    "readers/nsys_nvtx.py",
-    "readers/rescue.py",
+    "readers/trace/assemble.py",
+    "readers/nsys/events.py",
+    "readers/nsys/nvtx.py",
+    "readers/kineto/json_recovery.py",
 }
 """They write what the same reading decodes again, and nobody else sees."""
 WRITERS = {"dump", "dumps", "JSONEncoder"}

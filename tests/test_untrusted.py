@@ -11,9 +11,9 @@ from stepscope.cli.main import main
 from stepscope.core.json_decode import convert_json, decode_json
 from stepscope.core.toml_text import parse_toml
 from stepscope.readers import stream
-from stepscope.readers.run_folder import read_run
-from stepscope.readers.run_values import sound_object, sound_row
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
+from stepscope.readers.run_folder.folder import read_run
+from stepscope.readers.run_folder.values import sound_object, sound_row
 from stepscope.readers.source import Source
 from stepscope.untrusted import (
     MAX_DEPTH,

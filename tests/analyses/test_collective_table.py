@@ -17,7 +17,7 @@ from stepscope.analyses.matching import match
 from stepscope.analyses.survey import survey
 from stepscope.core.comms import Ledger
 from stepscope.core.comms_facts import CollectiveRow
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from tests.builders import source
 from tests.ledgers import MS, Call, ledger
 from tests.shared_data import SHARED, needs_shared

@@ -10,7 +10,7 @@ import pytest
 from stepscope.analyses.health import Outcome, expected_ranks, health
 from stepscope.core.diagnosis import Finding
 from stepscope.core.health import BAD, OK, UNKNOWN, Health
-from stepscope.readers.run_tail import Follower, RankTail
+from stepscope.readers.run_folder.tail import Follower, RankTail
 from stepscope.report.health_view import render_health
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 

@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.analyses.memory_plan import beside_plan
 from stepscope.core.memory_report import MemoryRecord, MemoryReport
-from stepscope.readers.memory_snapshot import read
+from stepscope.readers.memory.snapshot import read
 from tests.memory_snapshots import MB, pickled, source_of, training
 
 

@@ -13,7 +13,7 @@ from stepscope.analyses.parallel_shape import parallel_shape
 from stepscope.analyses.survey import survey
 from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, Ledger
 from stepscope.core.trace import NONE
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from tests.builders import source
 from tests.ledgers import MS, Call, ledger
 from tests.shared_data import SHARED, needs_shared

@@ -10,7 +10,7 @@ from stepscope.analyses.links import link
 from stepscope.analyses.places import frames_at, places_of, stacks_of
 from stepscope.core.diagnosis import Place
 from stepscope.core.trace import NONE, Kind, Trace
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.shared_data import SHARED, needs_shared
 from tests.tracing import Event, call, index_of, kernel, mark, op, python, trace_of

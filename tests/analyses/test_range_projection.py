@@ -12,8 +12,8 @@ from stepscope.analyses.links import link
 from stepscope.analyses.range_projection import ProjectionRow, project, projection_rows
 from stepscope.core.trace import NONE, Kind
 from stepscope.pipeline.measure import measure_file
-from stepscope.readers import nsys_sqlite
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.nsys import sqlite as nsys_sqlite
+from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.nsys_files import TID, Export
 from tests.shared_data import DEMO

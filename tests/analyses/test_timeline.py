@@ -19,7 +19,7 @@ from stepscope.analyses.timeline_rows import join_small, rows_of
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.timeline import Timeline
 from stepscope.core.trace import NONE, Kind, Trace
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.shared_data import DEMO, SHARED, needs_shared
 from tests.tracing import call, copy, kernel, mark, op, python, trace_of

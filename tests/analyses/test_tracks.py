@@ -27,7 +27,7 @@ from stepscope.analyses.tracks_nesting import MOST_LANES, nest
 from stepscope.analyses.waits import with_waits
 from stepscope.core.facts import PARTS
 from stepscope.core.trace import NONE
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.builders import source
 from tests.ledgers import Call, ledger

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.analyses.tracks_samples import sampled_series
-from stepscope.readers.run_folder import RankRecord, read_run
+from stepscope.readers.run_folder.folder import RankRecord, read_run
 from tests.live_runs import WALL_NS, add_samples, sample, wall, write_rank, write_run
 
 

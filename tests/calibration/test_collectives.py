@@ -19,7 +19,7 @@ from stepscope.calibration.extent import CPU_QUICK
 from stepscope.calibration.groups import Job, groups_of, in_job, number
 from stepscope.core.calibrated import Timing, bus_factor, ring_steps
 from stepscope.errors import UsageError
-from stepscope.readers.hardware_file import read_hardware
+from stepscope.readers.system.hardware_file import read_hardware
 
 RANK = """
 import sys

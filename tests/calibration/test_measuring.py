@@ -17,7 +17,7 @@ from stepscope.calibration.saving import save
 from stepscope.calibration.summary import rate_text, size_text, summary, time_text
 from stepscope.calibration.survey import measure_device, unsteady_note
 from stepscope.core.calibrated import Calibrated, Timing
-from stepscope.readers.hardware_file import read_hardware
+from stepscope.readers.system.hardware_file import read_hardware
 
 TINY = Extent(
     gemms=((16, 16, 16), (16, 32, 16), (32, 32, 32), (64, 16, 32), (48, 48, 8)),

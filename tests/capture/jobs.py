@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.readers.run_folder import RunRecord, read_run
+from stepscope.readers.run_folder.folder import RunRecord, read_run
 
 LOOP = """
 import os, signal, sys, time

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stepscope.readers.proc import processes
+from stepscope.readers.system.proc import processes
 from tests.capture.jobs import environment, stepscope
 
 JOB = """

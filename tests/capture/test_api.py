@@ -13,7 +13,7 @@ import stepscope
 from stepscope.capture.guard import Guard
 from stepscope.capture.options import Options, options_of
 from stepscope.capture.pitch import Anchor
-from stepscope.readers.run_folder import read_run
+from stepscope.readers.run_folder.folder import read_run
 
 torch = pytest.importorskip("torch")
 

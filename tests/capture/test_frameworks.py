@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.readers.run_folder import RankRecord, read_run
+from stepscope.readers.run_folder.folder import RankRecord, read_run
 from tests.capture.jobs import environment, stepscope
 
 pytest.importorskip("torch")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.readers.run_folder import RankRecord, RunRecord, read_run
+from stepscope.readers.run_folder.folder import RankRecord, RunRecord, read_run
 from tests.capture.jobs import LOOP, environment, script, stepscope
 
 torch = pytest.importorskip("torch")

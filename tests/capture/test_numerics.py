@@ -21,7 +21,7 @@ from stepscope.capture.equal import add_digest
 from stepscope.capture.guard import Guard
 from stepscope.capture.losses import remember_unscaled
 from stepscope.capture.numerics import Numerics, digest, total_norm
-from stepscope.experiments.trial_record import _numerics
+from stepscope.experiments.trials.record import _numerics
 from stepscope.runfolder import NUMERICS_FILE
 
 

@@ -15,7 +15,7 @@ import pytest
 from stepscope.capture import watchdog_process
 from stepscope.capture.signals import Relay, _in_effect
 from stepscope.capture.watchdog import Watchdog
-from stepscope.readers.proc import processes, read_process
+from stepscope.readers.system.proc import processes, read_process
 from tests.capture.jobs import environment, stepscope
 from tests.capture.terminals import JOB, Terminal, launcher, python, started
 from tests.waiting import until
@@ -146,7 +146,7 @@ def test_a_watchdog_that_is_gone_costs_the_job_nothing(tmp_path: Path) -> None:
 TRIAL = """
 import sys
 from pathlib import Path
-from stepscope.experiments.trial_process import run_job
+from stepscope.experiments.trials.process import run_job
 from stepscope.capture.launch import environment
 run_job(Path(sys.argv[1]), sys.argv[2:], environment(Path(sys.argv[1])), timeout_s=None, is_wanted=lambda: True)
 """

@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.calibration.extent import Extent
 from stepscope.cli.main import main
-from stepscope.readers.hardware_file import read_hardware
+from stepscope.readers.system.hardware_file import read_hardware
 
 TINY = Extent(
     gemms=((16, 16, 16), (16, 32, 16), (32, 32, 32), (64, 16, 32)),

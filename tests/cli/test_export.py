@@ -87,7 +87,7 @@ def test_a_folder_that_refuses_us_is_named(trace: Path, capsys: pytest.CaptureFi
 def test_a_failure_half_way_leaves_the_old_file(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stepscope.report.perfetto import Timeline
+    from stepscope.report.perfetto.timeline import Timeline
 
     target = write(tmp_path / "t.json", "old")
 

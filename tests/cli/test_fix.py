@@ -74,7 +74,7 @@ def test_a_mend_that_is_proven_stays(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trials = Trials()
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", trials)
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
     code, out = fix(run, tmp_path / "out", "--verify", "--format", "json")
     assert code == 0
     told = json.loads(capsys.readouterr().out)
@@ -96,7 +96,7 @@ def test_a_mend_that_is_proven_stays(
 def test_a_mend_that_gives_nothing_is_put_back(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", Trials(after_ms=80.0))
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", Trials(after_ms=80.0))
     code, _ = fix(run, tmp_path / "out", "--verify", "--no-check")
     assert code == 1
     text = capsys.readouterr().out
@@ -108,10 +108,10 @@ def test_a_mend_that_gives_nothing_is_put_back(
 def test_a_mend_that_changes_what_is_computed_is_put_back(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", Trials(parts=True))
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", Trials(parts=True))
     assert fix(run, tmp_path / "out", "--verify")[0] == 1
     assert "what is computed differs" in " ".join(capsys.readouterr().out.split())
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", Trials(parts=True))
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", Trials(parts=True))
     assert fix(run, tmp_path / "out2", "--verify", "--allow-numerics", "--format", "markdown")[0] == 0
     text = capsys.readouterr().out
     assert "| serial-loader | 1.84x" in text
@@ -132,7 +132,7 @@ def test_mends_that_compute_something_else_only_together_are_no_success(
             return super().__call__(command, folder, change, **more)
 
     for more, code in (("--verify",), 1), (("--verify", "--allow-numerics"), 0):
-        monkeypatch.setattr("stepscope.experiments.trial.run_trial", Both())
+        monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", Both())
         assert fix(run, tmp_path / f"out{code}", *more)[0] == code
         text = " ".join(capsys.readouterr().out.split())
         assert "2 of 2 findings mended" in text.replace("\u00a0", " ")
@@ -183,7 +183,7 @@ def test_ctrl_c_tells_what_was_kept_by_then(
             raise KeyboardInterrupt
         return trials(command, folder, change, **more)
 
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
     (tmp_path / "out").mkdir()
     code, out = fix(run, tmp_path / "out", "--verify")
     assert code == 130
@@ -204,7 +204,7 @@ def test_sigterm_while_it_looks_again_tells_what_was_kept_by_then(
             raise SystemExit(143)
         return trials(command, folder, change, **more)
 
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
     (tmp_path / "out").mkdir()
     code, out = fix(run, tmp_path / "out", "--verify", "--most", "1")
     assert code == 130
@@ -224,7 +224,7 @@ def test_a_disk_that_fills_up_does_not_take_what_was_kept(
             raise UsageError("the trial could not be started: no space left on device")
         return trials(command, folder, change, **more)
 
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
     (tmp_path / "out").mkdir()
     code, _ = fix(run, tmp_path / "out", "--verify", "--format", "json", "--most", "1")
     told = json.loads(capsys.readouterr().out)
@@ -263,7 +263,7 @@ def test_the_budget_is_for_the_whole_command(
 ) -> None:
     """Checks, rounds, the new recording and the proof of the whole: what was kept by then is told, and what was not tried."""
     trials = Timed(run_s)
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", trials)
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
     monkeypatch.setattr("stepscope.cli.fix.time.monotonic", lambda: trials.now_s)
     code, _ = fix(run, tmp_path / "out", "--verify", "--budget", "90", "--format", "json", *more)
     told = json.loads(capsys.readouterr().out)
@@ -283,7 +283,7 @@ def test_a_mend_that_there_is_no_time_to_measure_afresh_is_told_so(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trials = Timed(2.0)
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", trials)
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
     monkeypatch.setattr("stepscope.cli.fix.time.monotonic", lambda: trials.now_s)
     # Reckoned by runs of 2 s, the whole fits; then each takes longer.
     was = trials.__class__.__call__

@@ -16,7 +16,7 @@ import pytest
 from stepscope.cli import tune
 from stepscope.core.trials import Change, Setup, Trial
 from stepscope.errors import InputError, UsageError
-from stepscope.experiments.tuning_cache import CacheEntry, CacheKey, TuningCache
+from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "tuning.schema.json").read_text())
 COMMAND = ["--", sys.executable, "train.py"]
@@ -43,7 +43,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
         taken = dict.fromkeys(change.knobs, 1)
         return Trial(folder="", change=change, exit_code=0, step_ns=steps, wall_s=1.0, is_cut=True, setup=setup, taken=taken)
 
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
 
 
 def searched(tmp_path: Path, *words: str) -> int:
@@ -188,7 +188,7 @@ def test_kernel_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sigterm_ends_it_as_ctrl_c_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_in_job: bool, at: int
 ) -> None:
-    from stepscope.experiments import trial
+    from stepscope.experiments.trials import trial
 
     made_up, count = trial.run_trial, [0]
     before = signal.getsignal(signal.SIGTERM)
@@ -243,7 +243,7 @@ def test_no_trial_may_take_longer_than_what_is_left_of_the_budget(
         seen.append(timeout_s)
         return Trial(folder="f", change=Change(), exit_code=0, step_ns=(1,), wall_s=1.0)
 
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
     runner = tune.Runner(("python",), tmp_path, parse("--knob", "num_workers=0,1"))
     runner.left_s = lambda: left
     runner.measure(Change())
@@ -255,7 +255,7 @@ def test_a_job_that_leaves_by_itself_is_no_signal(monkeypatch: pytest.MonkeyPatc
     def run_trial(*_words: Any, **_options: Any) -> Trial:
         raise SystemExit(3)
 
-    monkeypatch.setattr("stepscope.experiments.trial.run_trial", run_trial)
+    monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
     runner = tune.Runner(("python",), tmp_path, parse("--knob", "num_workers=0,1"))
     with pytest.raises(SystemExit) as left:
         runner.measure(Change())

@@ -25,11 +25,11 @@ from stepscope.core.kernel_tuning import (
     Trying,
 )
 from stepscope.errors import InputError, UsageError
-from stepscope.experiments.kernel_floor import datasheet_roofs, floor_of
-from stepscope.experiments.tuning_cache import TuningCache
-from stepscope.report.kernel_tune_json import kernel_tuning_contract
-from stepscope.report.kernel_tune_markdown import kernel_tuning_markdown
-from stepscope.report.kernel_tune_view import render_kernel_tuning
+from stepscope.experiments.kernels.floor import datasheet_roofs, floor_of
+from stepscope.experiments.tune.cache import TuningCache
+from stepscope.report.kernel_tune.json import kernel_tuning_contract
+from stepscope.report.kernel_tune.markdown import kernel_tuning_markdown
+from stepscope.report.kernel_tune.view import render_kernel_tuning
 
 FOLDER = Path(__file__).parents[1] / "kernels"
 BLOCKED = f"{FOLDER}/blocked.py"
@@ -98,7 +98,7 @@ def test_mistakes_are_told_with_what_to_do() -> None:
 def test_mistakes_in_the_target_are_told_by_its_process(
     words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepscope.experiments.kernel_remote._Worker", InThisProcess)
+    monkeypatch.setattr("stepscope.experiments.kernels.remote._Worker", InThisProcess)
     with pytest.raises(UsageError, match=message):
         run(*words, "--device", "cpu")
 
@@ -107,13 +107,13 @@ class InThisProcess:
     """A worker without a process."""
 
     def __init__(self, opening: object) -> None:
-        from stepscope.experiments import kernel_worker
+        from stepscope.experiments.kernels import worker as kernel_worker
 
         assert isinstance(opening, kernel_worker.Opening)
         self._bench = kernel_worker.open_bench(opening)
 
     def ask(self, request: object, limit_s: float) -> object:
-        from stepscope.experiments import kernel_worker
+        from stepscope.experiments.kernels import worker as kernel_worker
 
         assert isinstance(request, kernel_worker.Request)
         told = kernel_worker.answer(self._bench, request)

@@ -20,10 +20,10 @@ from stepscope.cli.verify_prediction import read_prediction
 from stepscope.core.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import FormatError, InputError, UsageError
-from stepscope.experiments import trial as trials
-from stepscope.experiments.trial_process import _marked
-from stepscope.experiments.tune_budget import Budget
-from stepscope.experiments.verify import SpentError
+from stepscope.experiments.budget import Budget
+from stepscope.experiments.trials import trial as trials
+from stepscope.experiments.trials.process import _marked
+from stepscope.experiments.verify.experiment import SpentError
 from stepscope.report.names import clean
 from stepscope.runfolder import SITE_FOLDER
 from tests.shared_data import ROOT

@@ -15,13 +15,13 @@ from stepscope.core.comparison import Comparison
 from stepscope.core.diagnosis import Finding
 from stepscope.core.scaling import SCALING_PARTS, UNPROFILED
 from stepscope.errors import FormatError
-from stepscope.experiments.compare import compare
-from stepscope.experiments.compare_saved import side_of_json
-from stepscope.experiments.compare_side import CompareSide, WorkDone, side_of
+from stepscope.experiments.compare.comparison import compare
+from stepscope.experiments.compare.saved import side_of_json
+from stepscope.experiments.compare.side import CompareSide, WorkDone, side_of
 from stepscope.pipeline.comparison import read_side
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording, diagnose
-from stepscope.report.comparison_words import step_words
+from stepscope.report.comparison.words import step_words
 from stepscope.report.json import to_json
 from tests.experiments.test_pairing import pieces
 from tests.live_runs import add_steps, row, write_rank, write_run
@@ -472,7 +472,7 @@ def test_a_trace_against_itself_shows_no_change_at_all() -> None:
 
 def test_a_run_that_failed_is_told_so(tmp_path: Path) -> None:
     from stepscope.pipeline.comparison import _failure
-    from stepscope.readers.run_folder import read_run
+    from stepscope.readers.run_folder.folder import read_run
     from stepscope.runfolder import ENDED_FILE
     from tests.live_runs import write_rank, write_run
 

@@ -7,7 +7,7 @@ import pytest
 
 from stepscope.cli.verify import ALLOWABLE
 from stepscope.core.trials import Change, Setup, Trial
-from stepscope.experiments.equal_terms import (
+from stepscope.experiments.compare.comparability import (
     NAMES,
     NUMERICS,
     causes,

@@ -8,9 +8,9 @@ import torch
 
 from stepscope.core.kernel_tuning import Error
 from stepscope.errors import UsageError
-from stepscope.experiments.kernel_bench import Compared, KernelBench
-from stepscope.experiments.kernel_call import direction_like
-from stepscope.experiments.kernel_errors import compare, judge, rounding, times
+from stepscope.experiments.kernels.bench import Compared, KernelBench
+from stepscope.experiments.kernels.call import direction_like
+from stepscope.experiments.kernels.errors import compare, judge, rounding, times
 from tests.kernels.running import bench_of, case
 
 

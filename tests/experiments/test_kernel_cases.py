@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from stepscope.core.kernel_tuning import shape_words
 from stepscope.errors import UsageError
-from stepscope.experiments.kernel_cases import declared_shapes, edge_shapes, make_cases, parse_dtypes, parse_shapes
-from stepscope.experiments.kernel_space import declared_configs, default_ways, parse_configs, process_of, product
+from stepscope.experiments.kernels.cases import declared_shapes, edge_shapes, make_cases, parse_dtypes, parse_shapes
+from stepscope.experiments.kernels.space import declared_configs, default_ways, parse_configs, process_of, product
 
 
 def test_shapes_are_read_as_cases_of_tensors() -> None:

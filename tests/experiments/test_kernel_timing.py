@@ -10,11 +10,11 @@ import pytest
 
 from stepscope.core.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG
 from stepscope.core.trials import Value
-from stepscope.experiments.kernel_bench import Sampled
-from stepscope.experiments.kernel_choice import gain, timed
-from stepscope.experiments.kernel_timing import Race, Raced
-from stepscope.experiments.kernel_tune import Plan, SweepPolicy, tune_kernel
-from stepscope.experiments.kernel_worker import Described
+from stepscope.experiments.kernels.bench import Sampled
+from stepscope.experiments.kernels.choice import gain, timed
+from stepscope.experiments.kernels.timing import Race, Raced
+from stepscope.experiments.kernels.tuner import Plan, SweepPolicy, tune_kernel
+from stepscope.experiments.kernels.worker import Described
 from tests.kernels.running import Scripted, case
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.errors import UsageError
-from stepscope.experiments.knob_space import Knob, Space, parse_knobs, parse_ways
+from stepscope.experiments.tune.knob_space import Knob, Space, parse_knobs, parse_ways
 
 
 def knob(text: str, *ways: str) -> Knob:

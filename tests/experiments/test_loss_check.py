@@ -16,9 +16,9 @@ from stepscope.core.experiment import (
     Side,
 )
 from stepscope.core.trials import Change, StepLoss, Trial
-from stepscope.experiments.loss_check import check_loss
-from stepscope.experiments.schedule import VerifyPolicy
-from stepscope.experiments.verify import verify
+from stepscope.experiments.verify.experiment import verify
+from stepscope.experiments.verify.loss_check import check_loss
+from stepscope.experiments.verify.schedule import VerifyPolicy
 
 STEPS = 60
 Course = Callable[[int], float]

@@ -22,9 +22,9 @@ from stepscope.core.experiment import (
 )
 from stepscope.core.mended import BY_HAND, KEPT, NOT_TRIED, PUT_BACK, Mended
 from stepscope.core.trials import Change
-from stepscope.experiments.mending import MendPolicy, mend, propose, settings_for
-from stepscope.experiments.numerics_check import DIFFERS, IDENTICAL
-from stepscope.report.fix_view import head_words
+from stepscope.experiments.fixing import MendPolicy, mend, propose, settings_for
+from stepscope.experiments.verify.numerics_check import DIFFERS, IDENTICAL
+from stepscope.report.fix.view import head_words
 
 
 def finding(code: str, gain: float = 1.5, action: str = "do it", *, changes_numerics: bool = False) -> Finding:

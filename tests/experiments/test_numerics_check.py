@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.core.trials import NumericRow
-from stepscope.experiments.numerics_check import DIFFERS, IDENTICAL, NOISE, ROUNDING, UNKNOWN, check_numerics
+from stepscope.experiments.verify.numerics_check import DIFFERS, IDENTICAL, NOISE, ROUNDING, UNKNOWN, check_numerics
 
 
 def rows(loss: Callable[[int], float | None], digest: str | None = "d", num: int = 20) -> list[NumericRow]:

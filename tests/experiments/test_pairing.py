@@ -9,9 +9,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.experiments.compare_pieces import Detail, Pieces, Share, Sort, join, plain_name, shapes_words
-from stepscope.experiments.differences import account, device_accounts, device_change
-from stepscope.experiments.pairing import pair
+from stepscope.experiments.compare.differences import account, device_accounts, device_change
+from stepscope.experiments.compare.pairing import pair
+from stepscope.experiments.compare.pieces import Detail, Pieces, Share, Sort, join, plain_name, shapes_words
 
 Call = tuple[str, str, float]
 """`phase op[shapes]`, the kernel, nanoseconds."""

@@ -15,11 +15,11 @@ pytest.importorskip("torch")
 
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.errors import UsageError
-from stepscope.experiments.trial import run_trial, steps_of
-from stepscope.experiments.trial_process import Ended, _marked
-from stepscope.experiments.trial_record import _numerics, odd_ns, timed_steps, trial_of
-from stepscope.readers.run_folder import read_run
-from stepscope.readers.run_values import Row
+from stepscope.experiments.trials.process import Ended, _marked
+from stepscope.experiments.trials.record import _numerics, odd_ns, timed_steps, trial_of
+from stepscope.experiments.trials.trial import run_trial, steps_of
+from stepscope.readers.run_folder.folder import read_run
+from stepscope.readers.run_folder.values import Row
 from stepscope.runfolder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 from tests.live_runs import add_steps, row, write_rank, write_run
 

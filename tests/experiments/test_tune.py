@@ -24,12 +24,12 @@ from stepscope.core.tuning import (
     Tuning,
 )
 from stepscope.errors import InputError, UsageError
-from stepscope.experiments.knob_space import Space, parse_knobs, parse_ways
-from stepscope.experiments.tune import OnSteps, Search, Start, TunePolicy
-from stepscope.experiments.tune_batch import check_batch
-from stepscope.experiments.tune_proof import ProofPolicy, concluded
-from stepscope.experiments.tune_start import from_cache, from_findings, keep, key_of
-from stepscope.experiments.tuning_cache import TuningCache
+from stepscope.experiments.tune.batch import check_batch
+from stepscope.experiments.tune.cache import TuningCache
+from stepscope.experiments.tune.knob_space import Space, parse_knobs, parse_ways
+from stepscope.experiments.tune.proof import ProofPolicy, concluded
+from stepscope.experiments.tune.start import from_cache, from_findings, keep, key_of
+from stepscope.experiments.tune.tuner import OnSteps, Search, Start, TunePolicy
 
 pytest.importorskip("optuna")
 
@@ -295,7 +295,7 @@ def test_two_machines_share_the_trials(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_is_claimed_is_not_tried_elsewhere(tmp_path: Path) -> None:
-    from stepscope.experiments.tune_study import Study
+    from stepscope.experiments.tune.study import Study
 
     where, storage = space("num_workers=0..2"), str(tmp_path / "trials.journal")
     studies = [Study(where, name="one", storage=storage, seed=0) for _ in range(2)]
@@ -317,7 +317,7 @@ def test_a_storage_that_cannot_be_used_is_said_without_its_password(tmp_path: Pa
     with pytest.raises(InputError) as problem:
         searched(space("num_workers=0..2"), Clocked(loader_clock), storage=f"sqlite:///{tmp_path}/not/there.db")
     assert "cannot be used" in str(problem.value)
-    from stepscope.experiments.tune_storage import hidden
+    from stepscope.experiments.tune.study_storage import hidden
 
     assert hidden("mysql://me:secret@host/db") == "mysql://host/db"
 

@@ -9,8 +9,8 @@ import pytest
 
 from stepscope.core.trials import Change, NumericRow, Trial
 from stepscope.core.tuning import NOT_PROVEN, PROVEN, Tuning
-from stepscope.experiments.tune import OnSteps, Search, TunePolicy
-from stepscope.experiments.tune_budget import divided
+from stepscope.experiments.budget import divided
+from stepscope.experiments.tune.tuner import OnSteps, Search, TunePolicy
 from tests.experiments.test_tune import proven, space, trial
 
 pytest.importorskip("optuna")

@@ -11,11 +11,11 @@ import pytest
 from stepscope.core.experiment import NumericsCheck
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.core.tuning import NOT_PROVEN, PROVEN, REFUSED, Tuning
-from stepscope.experiments.knob_space import Space
-from stepscope.experiments.numerics_check import NOISE
-from stepscope.experiments.tune import OnSteps
-from stepscope.experiments.tune_start import keep, key_of
-from stepscope.experiments.tuning_cache import TuningCache
+from stepscope.experiments.tune.cache import TuningCache
+from stepscope.experiments.tune.knob_space import Space
+from stepscope.experiments.tune.start import keep, key_of
+from stepscope.experiments.tune.tuner import OnSteps
+from stepscope.experiments.verify.numerics_check import NOISE
 from tests.experiments.test_tune import Clocked, proven, searched, space, trial
 
 pytest.importorskip("optuna")

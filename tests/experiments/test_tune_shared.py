@@ -16,11 +16,11 @@ import pytest
 
 from stepscope.core.tuning import AGAIN, MEASURED, SEARCH, Tried
 from stepscope.errors import InputError
-from stepscope.experiments.tune import Search, TunePolicy
-from stepscope.experiments.tune_crowd import GONE_S, Crowd
-from stepscope.experiments.tune_final import Settled
-from stepscope.experiments.tune_storage import opened_study
-from stepscope.experiments.tune_study import MAX_GONE, Study
+from stepscope.experiments.tune.final import Settled
+from stepscope.experiments.tune.study import MAX_GONE, Study
+from stepscope.experiments.tune.study_storage import opened_study
+from stepscope.experiments.tune.tuner import Search, TunePolicy
+from stepscope.experiments.tune.workers import GONE_S, Crowd
 from tests.experiments.test_tune import Clocked, loader_clock, proven, space
 
 pytest.importorskip("optuna")
@@ -53,7 +53,7 @@ def measured(settings: Any, ns: float = 1e7, host: str = "a") -> Tried:
 
 WORKER = """
 import json, sys, time
-from stepscope.experiments.tune import Search, TunePolicy
+from stepscope.experiments.tune.tuner import Search, TunePolicy
 from tests.experiments.test_tune import Clocked, loader_clock, proven, space
 made = Clocked(loader_clock)
 search = Search(
@@ -97,7 +97,7 @@ def test_the_setting_of_a_killed_process_is_tried_by_another(tmp_path: Path) -> 
     storage = str(tmp_path / "trials.journal")
     dies = (
         "import os, signal, sys\n"
-        "from stepscope.experiments.tune import Search, TunePolicy\n"
+        "from stepscope.experiments.tune.tuner import Search, TunePolicy\n"
         "from tests.experiments.test_tune import Clocked, loader_clock, space\n"
         "made = Clocked(loader_clock)\n"
         "def measure(change, on_steps):\n"
@@ -141,7 +141,7 @@ def test_a_database_that_two_processes_lay_out_at_once_is_opened_again(monkeypat
         pruners=SimpleNamespace(NopPruner=object),
         storages=SimpleNamespace(RDBStorage=lambda *_, **__: 1),
     )
-    monkeypatch.setattr("stepscope.experiments.tune_storage.AGAIN_S", 0.0)
+    monkeypatch.setattr("stepscope.experiments.tune.study_storage.AGAIN_S", 0.0)
     assert opened_study(optuna, "sqlite:///trials.db", "one", None) == "the study"
     assert made == ["one"] * 3
     problems[:] = [ValueError("no such driver\nand much more")]
@@ -180,7 +180,7 @@ def test_a_trial_that_has_no_setting_yet_is_waited_for_no_longer_than_its_proces
         waits.append(1)
         pair.clock.now_s += GONE_S / 3
 
-    monkeypatch.setattr("stepscope.experiments.tune_study.time.sleep", sleep)
+    monkeypatch.setattr("stepscope.experiments.tune.study.time.sleep", sleep)
     assert pair.second.ask() is not None
     assert len(waits) == 4
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import InputError
-from stepscope.experiments.tuning_cache import CacheEntry, CacheKey, TuningCache
+from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 
 KEY = CacheKey(what="train.py", shapes="batch=32", dtype="float32", device="H200", versions={"torch": "2.8", "python": "3.12"})
 ENTRY = CacheEntry(

@@ -25,8 +25,8 @@ from stepscope.core.experiment import (
 from stepscope.core.trials import Change, Setup, Trial
 from stepscope.errors import UsageError
 from stepscope.experiments.bootstrap import student
-from stepscope.experiments.schedule import VerifyPolicy, looks, order, paired_interval, share_of_errors, verdict_of
-from stepscope.experiments.verify import hold, verify
+from stepscope.experiments.verify.experiment import hold, verify
+from stepscope.experiments.verify.schedule import VerifyPolicy, looks, order, paired_interval, share_of_errors, verdict_of
 
 SETUP = Setup(world_size=1, batch_size=16, num_batches=1.0, seed=0, data="d", num_parameters=10, versions={"torch": "2"})
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from stepscope.core.kernel_tuning import Case, Error
 from stepscope.core.trials import Value
-from stepscope.experiments.kernel_bench import Compared, KernelBench, Referred, Sampled
-from stepscope.experiments.kernel_worker import Opening, open_bench
+from stepscope.experiments.kernels.bench import Compared, KernelBench, Referred, Sampled
+from stepscope.experiments.kernels.worker import Opening, open_bench
 
 FOLDER = Path(__file__).parent
 

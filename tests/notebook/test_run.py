@@ -18,7 +18,7 @@ from stepscope.core.saved import save
 from stepscope.errors import InputError, UsageError
 from stepscope.notebook import run_tables
 from stepscope.pipeline import recording, surveys
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from tests.builders import kernel, trace_text, write
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.nccl_logs import two_nodes

@@ -16,8 +16,8 @@ from stepscope.cli.main import main
 from stepscope.pipeline import surveys
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording, diagnose
-from stepscope.readers import sniff
-from stepscope.readers.kineto import read_kineto
+from stepscope.readers import open_trace as sniff
+from stepscope.readers.kineto.trace import read_kineto
 from stepscope.report.json import contract
 from stepscope.rules import registry
 from stepscope.rules.judge import judge

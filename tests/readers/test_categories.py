@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.core.trace import DEVICE_WORK, HOST_RANGES, Kind
-from stepscope.readers.categories import kind_of_category
+from stepscope.readers.trace.categories import kind_of_category
 
 # libkineto's ActivityType.h, by where PyTorch's deviceTypeFromActivity and the plugins put them.
 HOST = ["cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function", "mtia_runtime", "glow_runtime", "hpu_op"]

@@ -11,7 +11,7 @@ import pytest
 
 from stepscope.core.training_log import ExecutionGraph, TrainingLog
 from stepscope.errors import FormatError, StepscopeError
-from stepscope.readers import chakra
+from stepscope.readers.chakra import trace as chakra
 from stepscope.readers.formats import format_of
 from stepscope.readers.source import Source
 
@@ -214,7 +214,7 @@ def test_callers_in_a_circle_end(tmp_path: Path) -> None:
 
 
 def test_many_names_and_long_nodes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stepscope.readers import chakra_nodes
+    from stepscope.readers.chakra import nodes as chakra_nodes
 
     monkeypatch.setattr(chakra_nodes, "MAX_NAMES", 10)
     monkeypatch.setattr(chakra, "MAX_NODE_BYTES", 5000)
@@ -230,7 +230,7 @@ def test_many_names_and_long_nodes_are_bounded(tmp_path: Path, monkeypatch: pyte
 
 
 def test_tensors_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stepscope.readers import chakra_nodes
+    from stepscope.readers.chakra import nodes as chakra_nodes
 
     monkeypatch.setattr(chakra_nodes, "MAX_TENSORS", 3)
     nodes = [node(at, "aten::a", values=[[at, 100 + at, 0, 10, 4, "cpu"]]) for at in range(2, 7)]

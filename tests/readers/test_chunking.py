@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepscope.core.trace import Trace
-from stepscope.readers import feed, stream
-from stepscope.readers.kineto import read_kineto
-from stepscope.readers.skim import Skimmer
+from stepscope.readers import stream
+from stepscope.readers.kineto.json_skip import Skimmer
+from stepscope.readers.kineto import json_chunks as feed
+from stepscope.readers.kineto.trace import read_kineto
 from tests.builders import event, same, source, step_events, trace_text, write
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(['}, {"ph":', "]}", '\\"', '"traceEvents": [', "\\"])

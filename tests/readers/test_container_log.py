@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.beside import read_beside
+from stepscope.readers.auxiliary import read_beside
 from stepscope.readers.container_log import MAX_ENTRY_BYTES, ContainerLog, opened
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.nccl_log import read_nccl_logs
+from stepscope.readers.nccl.log import read_nccl_logs
 from stepscope.readers.source import Source
 from tests.readers.test_formats import MEGATRON, NCCL
 from tests.readers.test_job_log import NEW_OOM

@@ -8,8 +8,8 @@ import pytest
 
 from stepscope.core.system_report import SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers import dcgm
 from stepscope.readers.source import Source
+from stepscope.readers.system import dcgm
 
 DMON = """\
 #Entity   GRACT        SMACT        TENSO        DRAMA        POWER            SMCLK  DVCCTR

@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.core.compiler_report import CompilerReport
 from stepscope.errors import FormatError
-from stepscope.readers import dynamo_counters
+from stepscope.readers.compiler import dynamo_counters
 from stepscope.readers.source import Source
 
 ITEM = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import StepscopeError
-from stepscope.readers.beside import read_beside
+from stepscope.readers.auxiliary import read_beside
 from stepscope.readers.formats import FORMATS, JUDGED, KINDS, format_of, formats_of, head_of
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.source import Source
@@ -108,7 +108,7 @@ def test_a_damaged_file_costs_itself_alone(tmp_path: Path) -> None:
 
 
 def test_an_unknown_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    from stepscope.readers.sniff import refuse_unknown
+    from stepscope.readers.open_trace import refuse_unknown
 
     note = tmp_path / "note.txt"
     note.write_text("hello\n")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stepscope.errors import FormatError, InputError
-from stepscope.readers.hardware_file import MAX_BYTES, read_hardware
-from stepscope.readers.roofs import read_roofs
+from stepscope.readers.system.hardware_file import MAX_BYTES, read_hardware
+from stepscope.readers.system.measured_rates import read_roofs
 
 TIME = {"seconds": 2e-3, "low_s": 1e-3, "high_s": 3e-3, "repeats": 5}
 

@@ -11,7 +11,8 @@ import pytest
 
 from stepscope.core.system_report import HostStacks, SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers import host_profile, host_profile_stacks
+from stepscope.readers.host import profile as host_profile
+from stepscope.readers.host import profile_stacks as host_profile_stacks
 from stepscope.readers.source import Source
 
 MAIN = "thread (20180): MainThread;<module> (job.py:11);outer (job.py:8);inner (job.py:4)"

@@ -16,7 +16,7 @@ from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
 from stepscope.readers import inputs
 from stepscope.readers.inputs import assign_ranks, find_sources
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from tests.builders import event, tar_bytes, trace_text, write
 
 

@@ -10,8 +10,8 @@ import pytest
 from stepscope.core.job_output import ATTENTION, FP32_PRODUCTS, PROFILER, THREADS, UNUSED_PARAMETERS, WORKERS, JobOutput
 from stepscope.readers.formats import formats_of
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.job_log import is_mine, read
-from stepscope.readers.job_log_draft import MAX_SAID
+from stepscope.readers.job_log.log import is_mine, read
+from stepscope.readers.job_log.parser import MAX_SAID
 from stepscope.readers.source import Source
 from tests.readers.test_formats import MEGATRON
 from tests.shared_data import SHARED, needs_shared

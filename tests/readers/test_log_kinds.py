@@ -9,10 +9,10 @@ import pytest
 
 from stepscope.errors import FormatError
 from stepscope.readers import log_kinds
-from stepscope.readers.beside import read_beside
+from stepscope.readers.auxiliary import read_beside
 from stepscope.readers.inputs import Found, find_sources
-from stepscope.readers.nccl_log import read_nccl_logs
-from stepscope.readers.sniff import refuse_unknown
+from stepscope.readers.nccl.log import read_nccl_logs
+from stepscope.readers.open_trace import refuse_unknown
 from stepscope.readers.source import Source
 from stepscope.readers.stream import BLOCK_BYTES
 from tests.readers.test_formats import MEGATRON, NCCL

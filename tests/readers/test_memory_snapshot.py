@@ -12,10 +12,12 @@ import pytest
 
 from stepscope.core.memory_report import MemoryRecord
 from stepscope.errors import FormatError, StepscopeError
-from stepscope.readers import memory_arena, memory_events, memory_snapshot
 from stepscope.readers.formats import FORMATS, format_of, head_of
-from stepscope.readers.memory_arena import Arena, Rules
-from stepscope.readers.memory_snapshot import is_mine, read
+from stepscope.readers.memory import arena as memory_arena
+from stepscope.readers.memory import events as memory_events
+from stepscope.readers.memory import snapshot as memory_snapshot
+from stepscope.readers.memory.arena import Arena, Rules
+from stepscope.readers.memory.snapshot import is_mine, read
 from stepscope.readers.source import Source
 from tests.memory_snapshots import (
     FORWARD,

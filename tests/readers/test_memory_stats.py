@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepscope.errors import FormatError
-from stepscope.readers.memory_stats import is_mine, read
+from stepscope.readers.memory.stats import is_mine, read
 from stepscope.readers.source import Source
 from tests.memory_snapshots import source_of
 from tests.shared_data import SHARED, needs_shared

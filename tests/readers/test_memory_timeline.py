@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import FormatError
-from stepscope.readers.memory_timeline import ORDER, is_mine, read
+from stepscope.readers.memory.timeline import ORDER, is_mine, read
 from stepscope.readers.source import Source
 from tests.memory_snapshots import source_of
 from tests.shared_data import SHARED, needs_shared

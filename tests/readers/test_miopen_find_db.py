@@ -17,9 +17,10 @@ from stepscope.cli.main import main
 from stepscope.core.find_db import ConvProblem, FindDb, together_of
 from stepscope.core.recording import Recording
 from stepscope.errors import FormatError, StepscopeError
-from stepscope.readers import miopen_find_db, miopen_perf_db, stream
+from stepscope.readers import stream
 from stepscope.readers.formats import formats_of, head_of
-from stepscope.readers.miopen_keys import problem_of, solvers_of
+from stepscope.readers.rocm import miopen_find_db, miopen_perf_db
+from stepscope.readers.rocm.miopen_keys import problem_of, solvers_of
 from stepscope.readers.source import Source
 from tests.miopen_files import GEMM, IGEMM, LAST_KEY, NAIVE, PLAIN_KEY, line, old_solver, solver
 from tests.shared_data import ROOT

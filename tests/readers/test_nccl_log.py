@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from stepscope.core.nccl import NcclConnection, NcclGraph, NcclLog, NcclRing, NcclTree, kind_of
 from stepscope.core.nccl_notes import notes_on
 from stepscope.errors import StepscopeError
-from stepscope.readers import nccl_draft
-from stepscope.readers.nccl_log import MAX_LINE_BYTES, is_log_text, is_nccl_log, read_nccl_logs
+from stepscope.readers.nccl import parser as nccl_draft
+from stepscope.readers.nccl.log import MAX_LINE_BYTES, is_log_text, is_nccl_log, read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.report.nccl_view import nccl_text
 from tests.nccl_logs import info, init, read_text, two_nodes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import FormatError, InputError
-from stepscope.readers.nccl_tests import parse_nccl_tests, read_nccl_tests
+from stepscope.readers.nccl.tests import parse_nccl_tests, read_nccl_tests
 
 RANKS = "".join(
     f"#  Rank {rank:2} Group  0 Pid  {4000 + rank} on     node-a device {rank:2} [0x{rank:02x}] NVIDIA A100-SXM4-40GB\n"

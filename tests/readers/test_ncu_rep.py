@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import ncu_csv, ncu_rep
+from stepscope.readers.ncu import csv as ncu_csv
+from stepscope.readers.ncu import report as ncu_rep
 from stepscope.readers.source import Source
 from tests.shared_data import SHARED, needs_shared
 

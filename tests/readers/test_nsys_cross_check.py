@@ -20,8 +20,8 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.survey import survey
 from stepscope.cli.main import main
 from stepscope.core.trace import NONE, Detail, Kind, Launch, OpInputs, Trace
-from stepscope.readers import nsys_sqlite
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.nsys import sqlite as nsys_sqlite
+from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.nsys_files import write_export
 from tests.shared_data import DEMO, SHARED, needs_shared

@@ -13,9 +13,12 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Trace
 from stepscope.errors import InputError
-from stepscope.readers import cache, nsys_sqlite, nsys_target, sniff
+from stepscope.readers import cache
+from stepscope.readers import open_trace as sniff
 from stepscope.readers.inputs import assign_ranks, find_sources
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.nsys import sqlite as nsys_sqlite
+from stepscope.readers.nsys import target as nsys_target
+from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.nsys_files import PID, TID, Export, global_id, write_job
 from tests.shared_data import SHARED, needs_shared

@@ -12,11 +12,12 @@ import pytest
 
 from stepscope.core.trace import NONE, CollectiveArgs, Kind, Launch, OpInputs, SyncWait, Thread, Trace
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import nsys_database, nsys_metrics
 from stepscope.readers.formats import format_of, head_of
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.nsys_nvtx import Operator, operator_of
-from stepscope.readers.nsys_sqlite import is_mine, read
+from stepscope.readers.nsys import database as nsys_database
+from stepscope.readers.nsys import metrics as nsys_metrics
+from stepscope.readers.nsys.nvtx import Operator, operator_of
+from stepscope.readers.nsys.sqlite import is_mine, read
 from stepscope.readers.source import Source
 from tests.nsys_files import (
     DOMAIN,

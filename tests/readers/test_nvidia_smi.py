@@ -11,8 +11,8 @@ import pytest
 
 from stepscope.core.system_report import SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers import device_samples, nvidia_smi
 from stepscope.readers.source import Source
+from stepscope.readers.system import device_samples, nvidia_smi
 from tests.shared_data import SHARED, needs_shared
 
 LAB = SHARED / "lab" / "formats"

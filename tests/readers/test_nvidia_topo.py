@@ -9,8 +9,8 @@ import pytest
 from stepscope.core.system_report import SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.formats import formats_of
-from stepscope.readers.nvidia_topo import MAX_DEVICES, is_mine, read
 from stepscope.readers.source import Source
+from stepscope.readers.system.nvidia_topo import MAX_DEVICES, is_mine, read
 from tests.shared_data import SHARED, needs_shared
 
 NVIDIA = """\

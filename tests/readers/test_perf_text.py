@@ -9,8 +9,8 @@ import pytest
 
 from stepscope.core.system_report import SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers import perf_text
 from stepscope.readers.source import Source
+from stepscope.readers.system import perf_text
 
 STAT = """\
 # started on Mon Nov 16 07:39:41 2026

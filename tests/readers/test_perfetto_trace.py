@@ -13,11 +13,12 @@ from stepscope.analyses.links import link
 from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import InputError
-from stepscope.readers import perfetto_bulk, perfetto_trace
 from stepscope.readers.inputs import Found, find_sources
-from stepscope.readers.kineto import read_kineto
-from stepscope.readers.perfetto_wire_in import WireError, fields
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.kineto.trace import read_kineto
+from stepscope.readers.open_trace import read_trace
+from stepscope.readers.perfetto import bulk as perfetto_bulk
+from stepscope.readers.perfetto import trace as perfetto_trace
+from stepscope.readers.perfetto.wire import WireError, fields
 from stepscope.readers.source import Source
 from tests.shared_data import DEMO
 

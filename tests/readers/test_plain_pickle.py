@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from stepscope.errors import FormatError
-from stepscope.readers import plain_pickle
-from stepscope.readers.plain_pickle import load_plain
+from stepscope.readers.memory import safe_unpickle as plain_pickle
+from stepscope.readers.memory.safe_unpickle import load_plain
 from tests.memory_snapshots import pickled
 
 VALUE: dict[str, Any] = {

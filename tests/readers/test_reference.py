@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from tests.builders import source
 
 SHARED = Path(__file__).parents[3] / "shared" / "public"

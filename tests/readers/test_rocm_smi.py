@@ -9,8 +9,8 @@ import pytest
 
 from stepscope.core.system_report import DeviceSeries, SystemReport
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import nvidia_smi, rocm_smi
 from stepscope.readers.source import Source
+from stepscope.readers.system import nvidia_smi, rocm_smi
 
 MONITOR = (
     "timestamp,gpu,power_usage,hotspot_temperature,memory_temperature,gfx_clk,gfx,mem,vram_used,vram_total\n"

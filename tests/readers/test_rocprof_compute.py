@@ -8,7 +8,8 @@ import pytest
 
 from stepscope.core.kernel_report import KernelReport
 from stepscope.errors import InputError
-from stepscope.readers import rocprof_compute, rocprof_csv
+from stepscope.readers.rocm import compute as rocprof_compute
+from stepscope.readers.rocm import csv as rocprof_csv
 from stepscope.readers.source import Source
 
 SYSTEM = (

@@ -9,9 +9,13 @@ import pytest
 
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import cache, rocprof_chrome, rocprof_csv, rocprof_stats, sniff
+from stepscope.readers import cache
+from stepscope.readers import open_trace as sniff
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.rocprof_table import MAX_LINE_BYTES
+from stepscope.readers.rocm import chrome as rocprof_chrome
+from stepscope.readers.rocm import csv as rocprof_csv
+from stepscope.readers.rocm import stats as rocprof_stats
+from stepscope.readers.rocm.table import MAX_LINE_BYTES
 from stepscope.readers.source import Source
 
 KERNELS = (

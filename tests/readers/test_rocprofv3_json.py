@@ -14,7 +14,8 @@ import pytest
 
 from stepscope.core.trace import NONE, Kind, Launch, Trace
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import rocprof_walk, rocprofv3_json
+from stepscope.readers.rocm import json_walk as rocprof_walk
+from stepscope.readers.rocm import rocprofv3_json
 from stepscope.readers.source import Source
 from tests.shared_data import SHARED
 

@@ -9,8 +9,8 @@ import pytest
 
 from stepscope.errors import InputError
 from stepscope.readers.formats import formats_of
-from stepscope.readers.roofs import is_mine, read, read_roofs
 from stepscope.readers.source import Source
+from stepscope.readers.system.measured_rates import is_mine, read, read_roofs
 from tests.shared_data import SHARED, needs_shared
 
 

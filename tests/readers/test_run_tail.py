@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import InputError
-from stepscope.readers.line_tail import TAIL_BYTES, Lines
-from stepscope.readers.run_tail import NUM_ROWS, Follower
+from stepscope.readers.run_folder.line_tail import TAIL_BYTES, Lines
+from stepscope.readers.run_folder.tail import NUM_ROWS, Follower
 from tests.live_runs import add_samples, add_steps, row, sample, wall, write_rank, write_run
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import sniff
+from stepscope.readers import open_trace as sniff
 from stepscope.readers.cache import FOLDER_VARIABLE
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from tests.builders import same, source, tar_bytes, trace_text, write
 
 TEXTS = {

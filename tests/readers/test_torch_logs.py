@@ -12,7 +12,8 @@ import pytest
 from stepscope.core.compiler_guard import guard_of
 from stepscope.core.compiler_report import CompilerReport
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import torch_logs, torch_logs_draft
+from stepscope.readers.compiler import parser as torch_logs_draft
+from stepscope.readers.compiler import torch_logs
 from stepscope.readers.formats import format_of
 from stepscope.readers.source import Source
 from tests.shared_data import SHARED, needs_shared

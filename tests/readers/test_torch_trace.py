@@ -13,8 +13,8 @@ import pytest
 
 from stepscope.core.compiler_report import CompilerReport
 from stepscope.errors import FormatError
-from stepscope.readers import dynamo_counters, torch_logs, torch_trace
-from stepscope.readers.beside import read_beside
+from stepscope.readers.auxiliary import read_beside
+from stepscope.readers.compiler import dynamo_counters, torch_logs, torch_trace
 from stepscope.readers.formats import format_of, head_of
 from stepscope.readers.source import Source
 

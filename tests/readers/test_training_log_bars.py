@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.training_log import CLOCK, RATE, SUM
-from stepscope.readers.training_lines import bars
+from stepscope.readers.frameworks.lines import bars
 from tests.readers.test_training_log import only
 
 BAR = "\r {percent}%|\u2588\u258b        | {at}/{of} [{gone}<00:00, {rate}it/s]"

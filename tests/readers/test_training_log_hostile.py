@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from stepscope.core.training_log import TrainingLog
 from stepscope.errors import StepscopeError
-from stepscope.readers import training_draft, training_lines
+from stepscope.readers.frameworks import lines as training_lines
+from stepscope.readers.frameworks import parser as training_draft
+from stepscope.readers.frameworks.log import FRAMEWORKS, is_mine, read
 from stepscope.readers.source import Source
-from stepscope.readers.training_log import FRAMEWORKS, is_mine, read
 from tests.readers.test_training_log import MEGATRON, megatron, nanotron, read_texts, titan
 from tests.readers.test_training_log_bars import ADVANCED, ROWS, TRAINER, table
 from tests.readers.test_training_log_deepspeed import BREAKDOWN, COMMS, FLOPS, progress, speed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stepscope.analyses.survey import Survey, survey
 from stepscope.analyses.tracks import Spans
 from stepscope.core.trace import NONE, Trace
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from stepscope.replay.critical_path import CriticalPath, critical_path, recorded_spans
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.host_graph import build_on_host

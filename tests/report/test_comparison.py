@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from stepscope.core.comparison import Changed, Comparison, Knob, Speedup, Work
-from stepscope.experiments.compare import compare
-from stepscope.experiments.compare_side import CompareSide
-from stepscope.report.comparison_html import comparisons_html
-from stepscope.report.comparison_json import comparisons_json
-from stepscope.report.comparison_markdown import comparisons_markdown
-from stepscope.report.comparison_page import chosen, page_of
-from stepscope.report.comparison_view import render_comparisons, show_comparisons
-from stepscope.report.comparison_words import (
+from stepscope.experiments.compare.comparison import compare
+from stepscope.experiments.compare.side import CompareSide
+from stepscope.report.comparison.html import comparisons_html
+from stepscope.report.comparison.json import comparisons_json
+from stepscope.report.comparison.markdown import comparisons_markdown
+from stepscope.report.comparison.page import chosen, page_of
+from stepscope.report.comparison.view import render_comparisons, show_comparisons
+from stepscope.report.comparison.words import (
     changed_name,
     headline,
     how_words,

@@ -23,7 +23,7 @@ from stepscope.report.html.beside import MAX_CELL, MAX_EVIDENCE, MAX_LINES, MAX_
 from stepscope.report.html.model import page_of, page_of_contract
 from stepscope.report.json import contract
 from stepscope.report.names import clean
-from stepscope.rules.untraced import diagnose_beside, diagnose_untraced
+from stepscope.rules.without_trace import diagnose_beside, diagnose_untraced
 from tests import scenarios
 from tests.nccl_logs import read_text, two_nodes
 from tests.report.test_html import HOSTILE, Reader

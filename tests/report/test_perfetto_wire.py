@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.report.perfetto_wire import data, fixed, inside, interleaved, number, numbers, real, reals, rows_of, text, varint
+from stepscope.report.perfetto.wire import data, fixed, inside, interleaved, number, numbers, real, reals, rows_of, text, varint
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.report.plan_account import Variant
-from stepscope.report.plan_html import page_of, plan_html
+from stepscope.report.plan.account import Variant
+from stepscope.report.plan.html import page_of, plan_html
 from tests.report.test_html import HOSTILE, Reader
 from tests.report.test_plan_text import JOB, plan_of
 

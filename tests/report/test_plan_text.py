@@ -12,11 +12,11 @@ from stepscope.planner.job import Job
 from stepscope.planner.layout import Layout
 from stepscope.planner.recipes import budget
 from stepscope.planner.search import choices_of
-from stepscope.report.plan_account import MEMORY_WORDS, TIME_WORDS, Plan, Variant, account_of
-from stepscope.report.plan_explain import explained
-from stepscope.report.plan_json import plan_contract
-from stepscope.report.plan_text import render_plan
-from stepscope.report.plan_words import gib, money, seconds, short_count
+from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Plan, Variant, account_of
+from stepscope.report.plan.explain import explained
+from stepscope.report.plan.json import plan_contract
+from stepscope.report.plan.text import render_plan
+from stepscope.report.plan.words import gib, money, seconds, short_count
 
 JOB = Job(model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16)
 BEST = Layout(dp=8, num_micro=2, zero_stage=3)

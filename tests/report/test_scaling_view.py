@@ -15,8 +15,8 @@ from stepscope.analyses.scaling import scale
 from stepscope.analyses.width_run import width_run
 from stepscope.core.facts import Facts
 from stepscope.core.scaling import Scaling, WidthRun
-from stepscope.report.scaling_json import scaling_contract
-from stepscope.report.scaling_view import render_scaling, show_scaling
+from stepscope.report.scaling.json import scaling_contract
+from stepscope.report.scaling.view import render_scaling, show_scaling
 from tests.scenarios import EVIL_NAMES, MS, NO_ROOF, rank_facts
 
 FLOPS = replace(NO_ROOF, model_flops=4e12)

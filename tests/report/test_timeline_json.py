@@ -15,7 +15,7 @@ from stepscope.analyses.timeline import timeline_of
 from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Gaps, Lane, Slices, Timeline, What
 from stepscope.core.trace import NONE
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from stepscope.report.timeline_json import timeline_script, timeline_style, timeline_values
 from tests.shared_data import DEMO

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from stepscope.core.experiment import Interval, Prediction
-from stepscope.report.verify_view import prediction_words
+from stepscope.report.verify.view import prediction_words
 
 PREDICTED = Prediction(value=1.5, source="you", verdict="held")
 

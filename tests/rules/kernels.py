@@ -7,7 +7,7 @@ from typing import Any
 
 from stepscope.core.beside import Beside
 from stepscope.core.kernel_report import KernelMetrics, KernelReport
-from stepscope.readers import ncu_csv
+from stepscope.readers.ncu import csv as ncu_csv
 from stepscope.readers.source import Source
 from tests.shared_data import SHARED
 

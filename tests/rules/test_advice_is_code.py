@@ -11,8 +11,8 @@ import pytest
 
 from stepscope.capture.settings import SETTINGS, value_of
 from stepscope.core.run import Known, LoaderKnobs
-from stepscope.experiments.knob_space import Space, parse_knobs
-from stepscope.experiments.tune_words import winner_words
+from stepscope.experiments.tune.knob_space import Space, parse_knobs
+from stepscope.experiments.tune.words import winner_words
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.rules.starved_loader import _action

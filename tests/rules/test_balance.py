@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.core.trace import NONE, CollectiveArgs
-from stepscope.rules.balance import balanced_shares, evened, exchange_of, numbered
+from stepscope.rules.shared.balance import balanced_shares, evened, exchange_of, numbered
 from stepscope.rules.uneven_work import propose_job
 from tests.rules.job_cases import Fleet, gain
 

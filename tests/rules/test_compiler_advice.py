@@ -9,7 +9,7 @@ import pytest
 from stepscope.core.beside import Beside
 from stepscope.core.compiler_guard import guard_of
 from stepscope.core.compiler_report import Break, Compile, CompilerReport, Counted
-from stepscope.readers import torch_logs
+from stepscope.readers.compiler import torch_logs
 from stepscope.readers.source import Source
 from stepscope.rules import graph_breaks, recompilation
 from stepscope.rules.advice import joined

@@ -22,13 +22,13 @@ from stepscope.hardware.lookup import find_spec
 from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.surveys import Surveys
 from stepscope.pipeline.workers import local_workers
-from stepscope.readers.sniff import read_trace
+from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
-from stepscope.rules.bus import pinned_bytes_per_s
 from stepscope.rules.case import case_of
 from stepscope.rules.job import Job
 from stepscope.rules.judge_job import judge_job
-from stepscope.rules.rates import attention_ns, convolution_ns, matrix_ns, stream_ns
+from stepscope.rules.shared.pcie_copies import pinned_bytes_per_s
+from stepscope.rules.shared.rates import attention_ns, convolution_ns, matrix_ns, stream_ns
 from tests.shared_data import DEMO, SHARED, needs_shared
 
 PEAKS = {"fp32": 66.9e12, "tf32": 494.7e12, "bf16": 989.4e12}

@@ -12,12 +12,13 @@ from stepscope.core.beside import Advice, Beside
 from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.system_report import DeviceLinks, SystemReport, Topology
 from stepscope.core.training_log import TrainingLog
-from stepscope.readers import job_log
-from stepscope.readers.job_log_lines import MEANS
+from stepscope.readers.job_log.lines import MEANS
+from stepscope.readers.job_log import log as job_log
 from stepscope.readers.source import Source
-from stepscope.rules import job_words, slow_link
+from stepscope.rules import slow_link
 from stepscope.rules.advice import advise, joined
 from stepscope.rules.registry import RULES
+from stepscope.rules.shared import advice_from_logs as job_words
 from tests.scenarios import FINDINGS
 
 GB = 10**9

@@ -17,8 +17,8 @@ from stepscope.rules import (
     tail_wave,
     uncoalesced_access,
 )
-from stepscope.rules.kernel_metrics import plain_name
 from stepscope.rules.memory_stalls import advise
+from stepscope.rules.shared.kernel_metrics import plain_name
 from tests.rules.kernels import beside, kernel, recorded
 from tests.shared_data import SHARED, needs_shared
 

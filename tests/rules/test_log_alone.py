@@ -11,12 +11,12 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.core.beside import Beside
 from stepscope.core.nccl import NcclLog
-from stepscope.readers.nccl_log import read_nccl_logs
+from stepscope.readers.nccl.log import read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.report.json import to_json
 from stepscope.report.terminal import render
 from stepscope.rules.slow_link import advise_by_log
-from stepscope.rules.untraced import diagnose_beside
+from stepscope.rules.without_trace import diagnose_beside
 from tests.nccl_logs import two_nodes
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
 

@@ -11,9 +11,9 @@ import pytest
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.memory_report import MemoryRecord, MemoryReport
 from stepscope.core.system_report import DeviceSeries, SystemReport
-from stepscope.readers.memory_snapshot import read
-from stepscope.readers.nvidia_smi import read as read_monitor
+from stepscope.readers.memory.snapshot import read
 from stepscope.readers.source import Source
+from stepscope.readers.system.nvidia_smi import read as read_monitor
 from stepscope.rules import fragmentation, memory_growth, memory_pressure
 from tests.memory_snapshots import FORWARD, MB, Story, pickled, source_of, training
 from tests.shared_data import SHARED, needs_shared

@@ -13,11 +13,11 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.core.find_db import FindDb, Searched, SearchedConvolutions, together_of
-from stepscope.readers.miopen_keys import problem_of, solvers_of
+from stepscope.readers.rocm.miopen_keys import problem_of, solvers_of
 from stepscope.rules import untuned_convolution
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
-from stepscope.rules.searched_convolutions import LookedUp, look_up
+from stepscope.rules.shared.searched_convolutions import LookedUp, look_up
 from tests.builders import event, kernel
 from tests.miopen_files import GEMM, IGEMM, LAST_KEY, NAIVE, PLAIN_KEY, line, solver
 from tests.rules.judging import finding_of

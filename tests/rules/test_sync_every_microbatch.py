@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.rules.rounds import num_rounds
+from stepscope.rules.shared.micro_batches import num_rounds
 from stepscope.rules.sync_every_microbatch import propose_job
 from tests.rules.job_cases import Fleet, gain
 

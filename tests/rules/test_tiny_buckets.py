@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.rules.messages import cost_of
+from stepscope.rules.shared.messages import cost_of
 from stepscope.rules.tiny_buckets import propose_job
 from tests.rules.job_cases import Fleet, ddp, gain
 

@@ -15,7 +15,7 @@ from stepscope.analyses.sampled import device_bytes, gpu_util, rss_bytes, usual_
 from stepscope.analyses.shift import Shift, ShiftDetector
 from stepscope.core.live import RUNS, SILENT, STALLED, SWITCHED_OFF, Alert
 from stepscope.core.numbers import number_ranges
-from stepscope.readers.run_tail import RankTail, RunTail
+from stepscope.readers.run_folder.tail import RankTail, RunTail
 
 SLOWER = 1.25
 """Times the step before: a smaller jump is plain in `compare`, and no reason to call somebody."""

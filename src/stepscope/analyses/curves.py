@@ -11,7 +11,7 @@ import numpy as np
 from stepscope.core.curves import Curve
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import Trace
-from stepscope.readers.run_folder import RankRecord, RunRecord
+from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
 MAX_POINTS = 600
 MAX_RANKS = 8

@@ -10,7 +10,7 @@ from typing import Any
 from stepscope.core.diagnosis import Finding
 from stepscope.core.health import BAD, OK, UNKNOWN, Check, Health
 from stepscope.core.numbers import number_ranges
-from stepscope.readers.run_tail import RankTail
+from stepscope.readers.run_folder.tail import RankTail
 
 STRAGGLERS = ("late-rank", "uneven-work", "throttled-gpu")
 """Findings that name ranks which the others wait for."""

@@ -10,8 +10,8 @@ from typing import Any
 from stepscope.analyses.presence import presence
 from stepscope.analyses.sampled import device_bytes, device_total_bytes, gpu_util, rss_bytes, usual_ns
 from stepscope.core.live import RUNS, Alert, LiveView, RankGroup, RankLive
-from stepscope.readers.run_tail import RankTail, RunTail
-from stepscope.readers.run_values import Row
+from stepscope.readers.run_folder.tail import RankTail, RunTail
+from stepscope.readers.run_folder.values import Row
 
 NUM_NOW = 20
 """Steps that are `now`."""

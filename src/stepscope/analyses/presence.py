@@ -7,7 +7,7 @@ from statistics import median
 
 from stepscope.analyses.sampled import usual_ns
 from stepscope.core.live import RUNS, SILENT, STALLED, SWITCHED_OFF
-from stepscope.readers.run_tail import RankTail
+from stepscope.readers.run_folder.tail import RankTail
 
 SILENT_S = 10.0
 SILENT_STEPS = 5

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.analyses.tracks import Series
-from stepscope.readers.run_folder import RankRecord
+from stepscope.readers.run_folder.folder import RankRecord
 
 FAR_NS = 60_000_000_000
 """A sample further from the recording than this says nothing about it."""

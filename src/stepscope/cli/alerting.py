@@ -47,7 +47,7 @@ def plain(alert: Alert) -> dict[str, Any]:
 def read_alerts(run: Path) -> tuple[Alert, ...]:
     """The last of RUN/alerts.jsonl."""
     from stepscope.core.live import Alert
-    from stepscope.readers.line_tail import read_lines
+    from stepscope.readers.run_folder.line_tail import read_lines
 
     found = []
     for told in read_lines(run / ALERTS_FILE):

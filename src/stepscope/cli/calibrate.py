@@ -114,7 +114,7 @@ def _with_ranks(arguments: argparse.Namespace) -> Calibrated:
 
     from stepscope.cli.owned_job import OwnedJob, owned
     from stepscope.errors import InputError
-    from stepscope.readers.hardware_file import read_hardware
+    from stepscope.readers.system.hardware_file import read_hardware
 
     with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
         out = Path(folder) / "links.json"
@@ -141,8 +141,8 @@ def _from_nccl_tests(arguments: argparse.Namespace) -> Calibrated:
     from stepscope.calibration.region_fit import fit_collectives
     from stepscope.calibration.survey import empty, joined
     from stepscope.core.calibrated import Machine
-    from stepscope.readers.hardware_file import read_hardware
-    from stepscope.readers.nccl_tests import read_nccl_tests
+    from stepscope.readers.nccl.tests import read_nccl_tests
+    from stepscope.readers.system.hardware_file import read_hardware
 
     tests = [read_nccl_tests(path) for path in arguments.nccl_tests]
     points = tuple(point for test in tests for point in test.points)

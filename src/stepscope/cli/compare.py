@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from stepscope.core.comparison import Comparison
     from stepscope.core.gate import Check, Gate, Quantities
-    from stepscope.experiments.compare_side import CompareSide
+    from stepscope.experiments.compare.side import CompareSide
 
 FORMATS = ("text", "json", "markdown", "html")
 NOT_COMPARED = 1
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.scaling:
         return _run_scaling(arguments)
     asked = _asked(arguments)
-    from stepscope.experiments.compare import compare
+    from stepscope.experiments.compare.comparison import compare
 
     sides = [_side(path, place, arguments) for place, path in enumerate(arguments.paths)]
     comparisons = [compare(sides[0][0], side) for side, _ in sides[1:]]
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
     """Whether every run's steps could be compared with A's; says which could not."""
-    from stepscope.report.comparison_words import letter
+    from stepscope.report.comparison.words import letter
 
     lacking = [(letter(place), one) for place, one in enumerate(comparisons, start=1) if one.speedup.value is None]
     for name, one in lacking:
@@ -137,8 +137,8 @@ def _run_scaling(arguments: argparse.Namespace) -> int:
 def _side(path: str, place: int, arguments: argparse.Namespace) -> tuple[CompareSide, str]:
     """One run, and its diagnosis as JSON, which is what a gate reads."""
     from stepscope.core.saved import load
-    from stepscope.experiments.compare_saved import side_of_json
-    from stepscope.experiments.compare_side import side_of
+    from stepscope.experiments.compare.saved import side_of_json
+    from stepscope.experiments.compare.side import side_of
     from stepscope.pipeline.comparison import read_side
     from stepscope.pipeline.recording import Recording
     from stepscope.readers.remote import as_path, shown
@@ -191,7 +191,7 @@ def _judge(asked: gating.Asked, comparisons: Sequence[Comparison], texts: Sequen
     """Every check's answer for every run but the first, which is the baseline."""
     from stepscope.core.gate import Gate, decide
     from stepscope.readers.remote import shown
-    from stepscope.report.comparison_words import letter
+    from stepscope.report.comparison.words import letter
     from stepscope.report.gate import comparable, read_quantities
 
     first, first_source = read_quantities(texts[0], shown(baseline), asked.codes)
@@ -216,7 +216,7 @@ def _with_speedup(told: Quantities, comparison: Comparison) -> Quantities:
 def _give(comparisons: Sequence[Comparison], arguments: argparse.Namespace, gate: Gate | None) -> None:
     """The report, to the file or to standard output."""
     if arguments.format == "text" and arguments.out is None:
-        from stepscope.report.comparison_view import render_comparisons, show_comparisons
+        from stepscope.report.comparison.view import render_comparisons, show_comparisons
 
         print_report(lambda console: show_comparisons(comparisons, console), lambda: render_comparisons(comparisons))
         return
@@ -232,18 +232,18 @@ def _give(comparisons: Sequence[Comparison], arguments: argparse.Namespace, gate
 
 def _text(comparisons: Sequence[Comparison], style: str, gate: Gate | None) -> str:
     if style == "json":
-        from stepscope.report.comparison_json import comparisons_json
+        from stepscope.report.comparison.json import comparisons_json
         from stepscope.report.gate import gate_contract
 
         return comparisons_json(comparisons, None if gate is None else gate_contract(gate)) + "\n"
     if style == "markdown":
-        from stepscope.report.comparison_markdown import comparisons_markdown
+        from stepscope.report.comparison.markdown import comparisons_markdown
 
         return comparisons_markdown(comparisons, gate)
     if style == "html":
-        from stepscope.report.comparison_html import comparisons_html
+        from stepscope.report.comparison.html import comparisons_html
 
         return comparisons_html(comparisons)
-    from stepscope.report.comparison_view import render_comparisons
+    from stepscope.report.comparison.view import render_comparisons
 
     return render_comparisons(comparisons)

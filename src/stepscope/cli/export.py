@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from stepscope.core.facts import RankFacts
     from stepscope.pipeline.recording import Recording
     from stepscope.readers.source import Source
-    from stepscope.report.perfetto import RankTracks
-    from stepscope.report.perfetto_shapes import Writer
+    from stepscope.report.perfetto.shapes import Writer
+    from stepscope.report.perfetto.timeline import RankTracks
 
 PROTO = (".pftrace", ".perfetto-trace", ".pftrace.gz")
 JSON = (".json", ".json.gz")
@@ -130,7 +130,7 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
 
 def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
     """Writes all of it; what was written, in words, and notes."""
-    from stepscope.report.perfetto import Timeline
+    from stepscope.report.perfetto.timeline import Timeline
 
     timeline = Timeline(writer)
     timeline.add_job(diagnosis, job.over(), (*job.aligned.notes, *diagnosis.notes))
@@ -155,7 +155,7 @@ PATH = "critical path"
 
 def _tracks(job: _Job, at: int, found: Survey) -> RankTracks:
     from stepscope.analyses import tracks
-    from stepscope.report.perfetto import RankTracks
+    from stepscope.report.perfetto.timeline import RankTracks
 
     head, aligned = job.heads[at], job.aligned
     matched = aligned.matched if head.ledger is not None else None
@@ -178,7 +178,7 @@ def _critical_path(found: Survey, facts: RankFacts | None) -> Spans | None:
     from stepscope.replay.critical_path import critical_path, recorded_spans
     from stepscope.replay.graph import build
     from stepscope.replay.host_graph import build_on_host
-    from stepscope.rules.sure_bound import is_blind
+    from stepscope.rules.partition_verdict import is_blind
 
     graph = build(found.trace, found.links, found.cut, found.host, found.collective)
     if graph is None and found.device is None:
@@ -226,8 +226,8 @@ def _refuse_overwriting(target: Path, sources: Sequence[Source]) -> None:
 def _open(target: Path, origin_wall_ns: int) -> Iterator[Writer]:
     """A writer of the form that the name asks for. The file is there when all of it is written, or not at all."""
     from stepscope.errors import UsageError
-    from stepscope.report.perfetto_json import JsonWriter
-    from stepscope.report.perfetto_proto import ProtoWriter
+    from stepscope.report.perfetto.json import JsonWriter
+    from stepscope.report.perfetto.proto import ProtoWriter
 
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     form = JsonWriter if target.name.lower().endswith(JSON) else ProtoWriter

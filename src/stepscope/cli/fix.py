@@ -21,7 +21,7 @@ from stepscope.cli.diagnose import add_hardware
 from stepscope.cli.printing import print_report, put, say
 from stepscope.cli.verify import RUNS, UNPROVEN_CODE, add_measuring, exit_code
 from stepscope.errors import InputError, StepscopeError, UsageError
-from stepscope.experiments.signals import ended_as_by_hand
+from stepscope.experiments.trials.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from stepscope.core.experiment import Prediction, Verified
     from stepscope.core.mended import Mended
     from stepscope.core.trials import Change
-    from stepscope.experiments.mending import MendPolicy
-    from stepscope.experiments.tune_budget import Budget
+    from stepscope.experiments.budget import Budget
+    from stepscope.experiments.fixing import MendPolicy
 
 RESULT_FILE = "fix.json"
 INTERRUPTED_CODE = 130
@@ -55,9 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.capture.environment import masked_words
     from stepscope.capture.settings import SETTINGS
-    from stepscope.experiments.mending import MendPolicy, mended, propose
-    from stepscope.experiments.tune_budget import Budget, for_runs
-    from stepscope.experiments.unable import unable
+    from stepscope.experiments.budget import Budget, for_runs
+    from stepscope.experiments.fixing import MendPolicy, mended, propose
+    from stepscope.experiments.preflight import unable
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.recording import diagnose
 
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
     """What starts the job: as given, else as the run's folder tells it. Secrets are not written there, and must be given anew."""
     from stepscope.capture.environment import MASK
-    from stepscope.readers.run_folder import read_run
+    from stepscope.readers.run_folder.folder import read_run
 
     if given is not None:
         try:
@@ -130,9 +130,9 @@ class _Loop:
     def mended(self) -> Mended:
         from stepscope.capture.environment import masked_words
         from stepscope.core.mended import Mended
-        from stepscope.experiments.mending import mend
-        from stepscope.experiments.numerics_check import DIFFERS
-        from stepscope.report.fix_json import mended_json
+        from stepscope.experiments.fixing import mend
+        from stepscope.experiments.verify.numerics_check import DIFFERS
+        from stepscope.report.fix.json import mended_json
 
         attempts, kept, whole, left, is_interrupted = mend(
             self._look, self._prove, num_ranks=_local_ranks(self._found), policy=self._policy, told=say, room=self._room
@@ -180,7 +180,7 @@ class _Loop:
     def _need_s(self, num_proofs: int) -> float:
         """Of proofs that are settled as soon as can be; 0 before the first has shown what a run takes."""
         from stepscope.cli.verify import CHECK_RUNS
-        from stepscope.experiments.schedule import FEWEST_ROUNDS, RUNS_A_ROUND
+        from stepscope.experiments.verify.schedule import FEWEST_ROUNDS, RUNS_A_ROUND
 
         before = 2 if self._arguments.no_check else CHECK_RUNS
         return num_proofs * (before + FEWEST_ROUNDS * RUNS_A_ROUND) * self._run_s
@@ -189,7 +189,7 @@ class _Loop:
         """The recorded run's findings at first; with something kept, those of a new recording."""
         if change.is_none:
             return self._found.findings
-        from stepscope.experiments.trial import run_trial
+        from stepscope.experiments.trials.trial import run_trial
         from stepscope.pipeline.options import Options
         from stepscope.pipeline.recording import diagnose
 
@@ -222,8 +222,8 @@ class _Loop:
 
     def _prove(self, before: Change, after: Change, prediction: Prediction | None) -> Verified:
         from stepscope.cli.verify import Asked, prove
-        from stepscope.experiments.tune_budget import Budget
-        from stepscope.experiments.verify import refused
+        from stepscope.experiments.budget import Budget
+        from stepscope.experiments.verify.experiment import refused
 
         asked = Asked(
             commands={"baseline": self._command, "candidate": self._command},
@@ -257,14 +257,14 @@ def _local_ranks(found: Diagnosis) -> int:
 
 def _print(result: Mended, style: str) -> None:
     if style == "json":
-        from stepscope.report.fix_json import mended_json
+        from stepscope.report.fix.json import mended_json
 
         put(mended_json(result) + "\n")
     elif style == "markdown":
-        from stepscope.report.fix_markdown import mended_markdown
+        from stepscope.report.fix.markdown import mended_markdown
 
         put(mended_markdown(result))
     else:
-        from stepscope.report.fix_view import render_mended, show_mended
+        from stepscope.report.fix.view import render_mended, show_mended
 
         print_report(lambda console: show_mended(result, console), lambda: render_mended(result))

@@ -30,7 +30,7 @@ def _look(files: list[Path]) -> int:
     """One line for each file; 1 where one of them is not known."""
     from stepscope.errors import StepscopeError
     from stepscope.readers.inputs import find_sources
-    from stepscope.readers.sniff import refuse_unknown
+    from stepscope.readers.open_trace import refuse_unknown
     from stepscope.report.formats_view import source_words
 
     code = 0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stepscope.cli.owned_job import OwnedJob
     from stepscope.core.diagnosis import Finding
     from stepscope.core.health import Health
-    from stepscope.readers.run_tail import Follower, RunTail
+    from stepscope.readers.run_folder.tail import Follower, RunTail
 
 NUM_STEPS = 10
 OPTIONS: dict[str, Any] = {"start_step": 5, "num_steps": 3, "num_windows": 1, "sample_s": 0.25}
@@ -64,7 +64,7 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     from stepscope.cli.owned_job import OwnedJob, owned
     from stepscope.core.live import SILENT
     from stepscope.errors import UsageError
-    from stepscope.readers.run_tail import Follower
+    from stepscope.readers.run_folder.tail import Follower
     from stepscope.runfolder import RUN_FILE, write_json
 
     try:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from stepscope.cli import printing
 
 if TYPE_CHECKING:
-    from stepscope.report.plan_account import Plan
-    from stepscope.report.plan_beside import PlanBeside
+    from stepscope.report.plan.account import Plan
+    from stepscope.report.plan.beside import PlanBeside
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 FRAMEWORKS = ("megatron", "megatron-core", "megatron-deepspeed", "nanotron", "torchtitan", "fsdp", "composer", "internevo", "ddp")
@@ -119,12 +119,12 @@ def run(arguments: argparse.Namespace) -> int:
     plan = answer(arguments)
     beside = None if memory is None else laid_beside(plan, *memory)
     if arguments.format == "json":
-        from stepscope.report.plan_json import plan_json
+        from stepscope.report.plan.json import plan_json
 
         put(plan_json(plan, beside) + "\n", arguments.out)
     elif arguments.format == "html":
-        from stepscope.report.plan_beside import beside_html
-        from stepscope.report.plan_html import plan_html
+        from stepscope.report.plan.beside import beside_html
+        from stepscope.report.plan.html import plan_html
 
         put(plan_html(plan) if beside is None else beside_html(plan, beside), arguments.out)
     else:
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(plan: Plan, beside: PlanBeside | None, out: Path | None) -> None:
-    from stepscope.report.plan_text import render_plan, show_plan
+    from stepscope.report.plan.text import render_plan, show_plan
 
     if out is not None:
         put(render_plan(plan, beside), out)

@@ -15,8 +15,8 @@ from stepscope.planner.job import Job
 from stepscope.planner.layout import OFFLOAD, Layout
 from stepscope.planner.search import Choice, Found, choices_of, search, why
 from stepscope.planner.space import Space
-from stepscope.report.plan_account import MEMORY_WORDS, Account, Plan, Variant, account_of
-from stepscope.report.plan_words import gib, short_count
+from stepscope.report.plan.account import MEMORY_WORDS, Account, Plan, Variant, account_of
+from stepscope.report.plan.words import gib, short_count
 
 MOST_OF_FRONT = 6
 PINNED = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute", "schedule")

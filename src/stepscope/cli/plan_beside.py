@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from stepscope.core.memory_report import MemoryReport
     from stepscope.planner.job import Job
     from stepscope.readers.source import Source
-    from stepscope.report.plan_account import Account, Plan
-    from stepscope.report.plan_beside import PlanBeside
+    from stepscope.report.plan.account import Account, Plan
+    from stepscope.report.plan.beside import PlanBeside
 
 PEAK, RESERVED = "peak", "reserved"
 WANTED = "Give a memory snapshot, memory_stats or a memory timeline (`stepscope formats` says how to record each)"
@@ -28,7 +28,7 @@ LATE = 0.5
 
 def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
     """All recordings of memory that are named or lie in named folders, and notes on what was not read."""
-    from stepscope.readers.beside import read_beside
+    from stepscope.readers.auxiliary import read_beside
     from stepscope.readers.inputs import find_sources
 
     with find_sources(paths) as found:
@@ -62,7 +62,7 @@ def _known_as(source: Source) -> str:
 
 def laid_beside(plan: Plan, report: MemoryReport, read_notes: Sequence[str] = ()) -> PlanBeside:
     """The layout that was asked about, or the best one, beside what was recorded."""
-    from stepscope.report.plan_beside import PlanBeside
+    from stepscope.report.plan.beside import PlanBeside
 
     account = plan.explained or plan.best
     rows = rows_of(account, report)
@@ -112,7 +112,7 @@ def notes_of(job: Job, account: Account | None, report: MemoryReport, rows: Sequ
     from stepscope.analyses.memory_plan import SURE_SHARE
     from stepscope.core.memory_report import TEMPORARY, UNKNOWN
     from stepscope.planner.memory import state_widths
-    from stepscope.report.plan_words import gib
+    from stepscope.report.plan.words import gib
     from stepscope.report.units import percent
 
     told = report.told

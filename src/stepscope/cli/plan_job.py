@@ -84,7 +84,7 @@ def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
     """
     from stepscope.planner.cluster import Gemm
     from stepscope.planner.constants import DEFAULT
-    from stepscope.readers.hardware_file import read_hardware
+    from stepscope.readers.system.hardware_file import read_hardware
 
     found, source = read_hardware(path), str(path)
     if not _is_same(found.machine.device, cluster.device.name):

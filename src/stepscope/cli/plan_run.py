@@ -22,7 +22,7 @@ MISFIT = 0.25
 def run_from(arguments: argparse.Namespace) -> int:
     from stepscope.cli.plan_job import cluster_of
     from stepscope.planner.from_run import extrapolate
-    from stepscope.report.plan_run import RunPlan, run_plan_json, run_plan_text, show_run_plan
+    from stepscope.report.plan.run import RunPlan, run_plan_json, run_plan_text, show_run_plan
 
     if arguments.nodes is None:
         raise UsageError("--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with the run's own rates")
@@ -43,7 +43,7 @@ def run_from(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         put(run_plan_json(plan) + "\n", arguments.out)
     elif arguments.format == "html":
-        from stepscope.report.plan_run_html import run_plan_html
+        from stepscope.report.plan.run_html import run_plan_html
 
         put(run_plan_html(plan), arguments.out)
     elif arguments.out is not None:

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
-    from stepscope.readers.roofs import read_roofs
+    from stepscope.readers.system.measured_rates import read_roofs
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of, page_of_contract
 

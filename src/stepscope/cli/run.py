@@ -50,7 +50,7 @@ def add_recording(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.readers.hardware_file import read_hardware
+    from stepscope.readers.system.hardware_file import read_hardware
 
     command = command_of(arguments.command)
     if shutil.which(command[0]) is None:

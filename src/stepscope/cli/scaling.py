@@ -53,10 +53,10 @@ def _refuse_same_width(runs: Sequence[WidthRun], run: WidthRun) -> None:
 
 def print_scaling(scaling: Scaling, style: str) -> None:
     if style == "json":
-        from stepscope.report.scaling_json import scaling_json
+        from stepscope.report.scaling.json import scaling_json
 
         put(scaling_json(scaling) + "\n")
         return
-    from stepscope.report.scaling_view import render_scaling, show_scaling
+    from stepscope.report.scaling.view import render_scaling, show_scaling
 
     print_report(lambda console: show_scaling(scaling, console), lambda: render_scaling(scaling))

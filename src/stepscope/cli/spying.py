@@ -33,7 +33,7 @@ def find_spy() -> str:
 
 def dump(spy: str, pid: int) -> tuple[Frame, ...]:
     """The training thread's stack."""
-    from stepscope.readers.stacks import training_stack
+    from stepscope.readers.host.stacks import training_stack
 
     try:
         done = subprocess.run([spy, "dump", "--pid", str(pid), "--json"], capture_output=True, timeout=DUMP_S, check=False)

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_report, put, say
 from stepscope.errors import UsageError
-from stepscope.experiments.signals import ENDS_US, ended_as_by_hand
+from stepscope.experiments.trials.signals import ENDS_US, ended_as_by_hand
 from stepscope.json_text import json_text
 
 if TYPE_CHECKING:
     from stepscope.core.trials import Change, Setup, Trial
     from stepscope.core.tuning import Tuning
-    from stepscope.experiments.knob_space import Space
-    from stepscope.experiments.tune import OnSteps, Search, Start, TunePolicy
-    from stepscope.experiments.tuning_cache import CacheKey, TuningCache
+    from stepscope.experiments.tune.cache import CacheKey, TuningCache
+    from stepscope.experiments.tune.knob_space import Space
+    from stepscope.experiments.tune.tuner import OnSteps, Search, Start, TunePolicy
 
 RUNS = "stepscope-runs"
 RESULT_FILE = "tuning.json"
@@ -117,10 +117,10 @@ def _run_kernel(words: Sequence[str]) -> int:
 
 def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     from stepscope.cli.run import dated
-    from stepscope.experiments.knob_space import Space, parse_knobs, parse_ways
-    from stepscope.experiments.tune import Search
-    from stepscope.experiments.tune_batch import check_batch
-    from stepscope.experiments.tune_study import import_optuna
+    from stepscope.experiments.tune.batch import check_batch
+    from stepscope.experiments.tune.knob_space import Space, parse_knobs, parse_ways
+    from stepscope.experiments.tune.study import import_optuna
+    from stepscope.experiments.tune.tuner import Search
 
     began = time.monotonic()
     space = Space(knobs=parse_knobs(arguments.knob, parse_ways(arguments.ways)))
@@ -144,8 +144,8 @@ def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
 
 def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
     """The space without the knobs that cannot take effect on this machine, and a note for each."""
-    from stepscope.experiments.knob_space import HOOK, Space
-    from stepscope.experiments.unable import unable, unable_words
+    from stepscope.experiments.preflight import unable, unable_words
+    from stepscope.experiments.tune.knob_space import HOOK, Space
 
     found = unable([knob.name for knob in space.knobs if knob.way.kind == HOOK], command, {})
     kept = tuple(knob for knob in space.knobs if knob.name not in found)
@@ -159,7 +159,7 @@ def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
 
 def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes: Sequence[str]) -> int:
     from stepscope.capture.environment import masked_words
-    from stepscope.experiments.tune_proof import ProofPolicy, concluded
+    from stepscope.experiments.tune.proof import ProofPolicy, concluded
 
     memory = _Memory(arguments.cache or os.environ.get(CACHE_VARIABLE), runner.command, search.space)
     search.run(lambda given: [*memory.starts(given, search), *_from_codes(codes, given)])
@@ -186,7 +186,7 @@ def _check_command(command: Sequence[str]) -> None:
 def _policy(arguments: argparse.Namespace, command: Sequence[str], space: Space) -> TunePolicy:
     import hashlib
 
-    from stepscope.experiments.tune import TunePolicy
+    from stepscope.experiments.tune.tuner import TunePolicy
 
     told = [list(command), [[knob.name, knob.words, knob.way.template] for knob in space.knobs], sorted(arguments.free)]
     digest = hashlib.sha256(json_text([*told, arguments.effective_batch]).encode("utf-8", "replace")).hexdigest()[:16]
@@ -214,7 +214,7 @@ class Runner:
         self._count = 0
 
     def measure(self, change: Change, on_steps: OnSteps | None = None, *, with_numerics: bool = False) -> Trial:
-        from stepscope.experiments.trial import run_trial
+        from stepscope.experiments.trials.trial import run_trial
 
         number, self._count = self._count, self._count + 1
         left = self.left_s()
@@ -243,7 +243,7 @@ class _Memory:
     """The tuning cache, where there is one."""
 
     def __init__(self, path: str | None, command: Sequence[str], space: Space) -> None:
-        from stepscope.experiments.tuning_cache import TuningCache
+        from stepscope.experiments.tune.cache import TuningCache
 
         self._cache = TuningCache(path) if path else None
         if self._cache is not None:
@@ -251,7 +251,7 @@ class _Memory:
         self._command, self._space = command, space
 
     def starts(self, given: Trial, search: Search) -> list[Start]:
-        from stepscope.experiments.tune_start import from_cache
+        from stepscope.experiments.tune.start import from_cache
 
         if self._cache is None:
             return []
@@ -264,7 +264,7 @@ class _Memory:
     def keep(self, tuning: Tuning) -> None:
         """What was measured is printed even when it cannot be kept."""
         from stepscope.errors import StepscopeError
-        from stepscope.experiments.tune_start import keep
+        from stepscope.experiments.tune.start import keep
 
         if self._cache is None:
             return
@@ -278,14 +278,14 @@ class _Memory:
         import shlex
 
         from stepscope.capture.environment import masked_words
-        from stepscope.experiments.tune_start import key_of
+        from stepscope.experiments.tune.start import key_of
 
         return key_of(shlex.join(masked_words(self._command)), self._space.knobs, setup)
 
 
 def _codes(path: Path | None) -> tuple[str, ...]:
     """The findings to begin with: of a diagnosis in JSON, of a run that keeps one, or of a run that is diagnosed now."""
-    from stepscope.experiments.tune_start import codes_of
+    from stepscope.experiments.tune.start import codes_of
     from stepscope.runfolder import DIAGNOSIS_FILE
 
     if path is None:
@@ -301,13 +301,13 @@ def _codes(path: Path | None) -> tuple[str, ...]:
 
 
 def _from_codes(codes: Sequence[str], given: Trial) -> list[Start]:
-    from stepscope.experiments.tune_start import from_findings
+    from stepscope.experiments.tune.start import from_findings
 
     return from_findings(codes, given.setup.world_size or 1)
 
 
 def _keep(tuning: Tuning, folder: Path) -> None:
-    from stepscope.report.tune_json import tuning_json
+    from stepscope.report.tune.json import tuning_json
 
     try:
         (folder / RESULT_FILE).write_text(tuning_json(tuning) + "\n", encoding="utf-8")
@@ -317,15 +317,15 @@ def _keep(tuning: Tuning, folder: Path) -> None:
 
 def _print(tuning: Tuning, style: str) -> None:
     if style == "json":
-        from stepscope.report.tune_json import tuning_json
+        from stepscope.report.tune.json import tuning_json
 
         put(tuning_json(tuning) + "\n")
     elif style == "markdown":
-        from stepscope.report.tune_markdown import tuning_markdown
+        from stepscope.report.tune.markdown import tuning_markdown
 
         put(tuning_markdown(tuning))
     else:
-        from stepscope.report.tune_view import render_tuning, show_tuning
+        from stepscope.report.tune.view import render_tuning, show_tuning
 
         print_report(lambda console: show_tuning(tuning, console), lambda: render_tuning(tuning))
 
@@ -348,7 +348,7 @@ def cache_parser() -> argparse.ArgumentParser:
 
 
 def _run_cache(words: Sequence[str]) -> int:
-    from stepscope.experiments.tuning_cache import TuningCache
+    from stepscope.experiments.tune.cache import TuningCache
 
     arguments = cache_parser().parse_args(words)
     path = arguments.cache or os.environ.get(CACHE_VARIABLE)
@@ -378,7 +378,7 @@ def _run_cache(words: Sequence[str]) -> int:
 
 
 def _list(cache: TuningCache, style: str) -> None:
-    from stepscope.report.tune_cache_view import Row, cache_json, render_cache, show_cache
+    from stepscope.report.tune.cache_view import Row, cache_json, render_cache, show_cache
 
     rows = [
         Row(

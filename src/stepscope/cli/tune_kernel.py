@@ -18,9 +18,9 @@ from stepscope.cli.printing import note, print_report, put
 if TYPE_CHECKING:
     from stepscope.core.hardware import Roofs
     from stepscope.core.kernel_tuning import Case, KernelTuning
-    from stepscope.experiments.kernel_space import Settings
-    from stepscope.experiments.kernel_tune import Plan
-    from stepscope.experiments.kernel_worker import Described, Opening
+    from stepscope.experiments.kernels.space import Settings
+    from stepscope.experiments.kernels.tuner import Plan
+    from stepscope.experiments.kernels.worker import Described, Opening
 
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
 NO_WINNER = 1
@@ -70,7 +70,7 @@ def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
 def run_kernel(arguments: argparse.Namespace) -> int:
     path = arguments.cache or os.environ.get(CACHE_VARIABLE)
     if path:
-        from stepscope.experiments.tuning_cache import TuningCache
+        from stepscope.experiments.tune.cache import TuningCache
 
         # Said before anything is measured; and nothing is ever added to a file that is something else.
         TuningCache(path).refuse_strange()
@@ -84,9 +84,9 @@ def run_kernel(arguments: argparse.Namespace) -> int:
 
 def tune(arguments: argparse.Namespace) -> KernelTuning:
     """The sweep that was asked for."""
-    from stepscope.experiments.kernel_remote import remote_bench
-    from stepscope.experiments.kernel_space import parse_configs, product
-    from stepscope.experiments.kernel_tune import SweepPolicy, tune_kernel
+    from stepscope.experiments.kernels.remote import remote_bench
+    from stepscope.experiments.kernels.space import parse_configs, product
+    from stepscope.experiments.kernels.tuner import SweepPolicy, tune_kernel
 
     axes = parse_configs(arguments.config)
     asked = product(axes) if axes else None
@@ -107,7 +107,7 @@ def tune(arguments: argparse.Namespace) -> KernelTuning:
 def keep(found: KernelTuning, path: str) -> int:
     """Every case's winner, checked as it is; says how many."""
     from stepscope.core.kernel_tuning import shape_words
-    from stepscope.experiments.tuning_cache import CacheEntry, CacheKey, TuningCache
+    from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 
     cache, num = TuningCache(path), 0
     for one in found.cases:
@@ -135,7 +135,7 @@ def keep(found: KernelTuning, path: str) -> int:
 
 
 def _opening(arguments: argparse.Namespace, names: tuple[str, ...]) -> Opening:
-    from stepscope.experiments.kernel_worker import Opening
+    from stepscope.experiments.kernels.worker import Opening
 
     return Opening(
         target=arguments.target,
@@ -149,8 +149,8 @@ def _opening(arguments: argparse.Namespace, names: tuple[str, ...]) -> Opening:
 
 
 def _plan(arguments: argparse.Namespace, described: Described, asked: tuple[Settings, ...] | None, roofs: Roofs | None) -> Plan:
-    from stepscope.experiments.kernel_floor import datasheet_roofs
-    from stepscope.experiments.kernel_tune import Plan
+    from stepscope.experiments.kernels.floor import datasheet_roofs
+    from stepscope.experiments.kernels.tuner import Plan
 
     configs, has_baseline = _configs(described, asked)
     return Plan(
@@ -168,7 +168,7 @@ def _plan(arguments: argparse.Namespace, described: Described, asked: tuple[Sett
 def _configs(described: Described, asked: tuple[Settings, ...] | None) -> tuple[tuple[Settings, ...], bool]:
     """What is swept, the baseline first: the function as it is, where it can be called so."""
     from stepscope.errors import UsageError
-    from stepscope.experiments.kernel_space import distinct
+    from stepscope.experiments.kernels.space import distinct
 
     found = asked or described.configs or described.autotuned or described.default_ways
     if not found:
@@ -186,7 +186,7 @@ def _configs(described: Described, asked: tuple[Settings, ...] | None) -> tuple[
 
 def _cases(arguments: argparse.Namespace, described: Described) -> tuple[Case, ...]:
     from stepscope.errors import UsageError
-    from stepscope.experiments.kernel_cases import edge_shapes, make_cases
+    from stepscope.experiments.kernels.cases import edge_shapes, make_cases
 
     timed = _shapes(arguments) or described.shapes
     if not timed:
@@ -202,13 +202,13 @@ def _cases(arguments: argparse.Namespace, described: Described) -> tuple[Case, .
 
 
 def _shapes(arguments: argparse.Namespace) -> tuple[tuple[tuple[int, ...], ...], ...] | None:
-    from stepscope.experiments.kernel_cases import parse_shapes
+    from stepscope.experiments.kernels.cases import parse_shapes
 
     return parse_shapes(arguments.shapes) if arguments.shapes else None
 
 
 def _edges(arguments: argparse.Namespace) -> tuple[tuple[tuple[int, ...], ...], ...] | None:
-    from stepscope.experiments.kernel_cases import parse_shapes
+    from stepscope.experiments.kernels.cases import parse_shapes
 
     if arguments.edges is None:
         return None
@@ -216,29 +216,29 @@ def _edges(arguments: argparse.Namespace) -> tuple[tuple[tuple[int, ...], ...], 
 
 
 def _dtypes(arguments: argparse.Namespace) -> tuple[str, ...]:
-    from stepscope.experiments.kernel_cases import parse_dtypes
+    from stepscope.experiments.kernels.cases import parse_dtypes
 
     return parse_dtypes(arguments.dtypes)
 
 
 def _measured_roofs(path: Path | None) -> Roofs | None:
-    from stepscope.readers.roofs import read_roofs
+    from stepscope.readers.system.measured_rates import read_roofs
 
     return None if path is None else read_roofs(path)
 
 
 def _print(found: KernelTuning, style: str) -> None:
     if style == "json":
-        from stepscope.report.kernel_tune_json import kernel_tuning_json
+        from stepscope.report.kernel_tune.json import kernel_tuning_json
 
         put(kernel_tuning_json(found) + "\n")
         return
     if style == "markdown":
-        from stepscope.report.kernel_tune_markdown import kernel_tuning_markdown
+        from stepscope.report.kernel_tune.markdown import kernel_tuning_markdown
 
         put(kernel_tuning_markdown(found))
         return
-    from stepscope.report.kernel_tune_view import render_kernel_tuning, show_kernel_tuning
+    from stepscope.report.kernel_tune.view import render_kernel_tuning, show_kernel_tuning
 
     print_report(lambda console: show_kernel_tuning(found, console), lambda: render_kernel_tuning(found))
 

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_report, put, say
 from stepscope.errors import UsageError
-from stepscope.experiments.signals import ended_as_by_hand
+from stepscope.experiments.trials.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
     from stepscope.core.experiment import Interval, Measured, Prediction, Side, Verified
     from stepscope.core.trials import Change, Trial, Value
-    from stepscope.experiments.schedule import VerifyPolicy
-    from stepscope.experiments.tune_budget import Budget
+    from stepscope.experiments.budget import Budget
+    from stepscope.experiments.verify.schedule import VerifyPolicy
 
 RUNS = "stepscope-runs"
 RESULT_FILE = "verification.json"
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.capture.session import FIRST_STEPS
     from stepscope.cli.run import dated
     from stepscope.cli.verify_prediction import read_prediction
-    from stepscope.experiments.tune_budget import Budget, for_runs
+    from stepscope.experiments.budget import Budget, for_runs
 
     budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
     asked = read_asked(arguments)
@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def exit_code(verified: Verified, may_change_numerics: bool) -> int:
     from stepscope.core.experiment import REFUSED
-    from stepscope.experiments.numerics_check import DIFFERS
+    from stepscope.experiments.verify.numerics_check import DIFFERS
 
     if verified.verdict == REFUSED:
         return REFUSED_CODE
@@ -232,7 +232,7 @@ def applied_words(codes: Sequence[str]) -> list[str]:
     """Which values a finding's code stands for here, and why these: nothing of the job is known by then."""
     from stepscope.capture.settings import mend_reasons, mends
     from stepscope.core.trials import Change
-    from stepscope.report.verify_view import change_words
+    from stepscope.report.verify.view import change_words
 
     return [
         f"--apply {code} tries {change_words(Change(knobs={name: value}))}: {mend_reasons(code)[name]}"
@@ -249,7 +249,7 @@ def _near(word: str, known: Iterable[str]) -> str:
 
 
 def policy_of(arguments: argparse.Namespace) -> VerifyPolicy:
-    from stepscope.experiments.schedule import VerifyPolicy
+    from stepscope.experiments.verify.schedule import VerifyPolicy
 
     return VerifyPolicy(
         max_rounds=arguments.max_rounds,
@@ -278,7 +278,7 @@ class Runner:
         return min([*limits, *([] if left is None else [left])], default=None)
 
     def measure(self, side: Side, *, with_numerics: bool = False) -> Trial:
-        from stepscope.experiments.trial import run_trial
+        from stepscope.experiments.trials.trial import run_trial
 
         if self._count:
             # The first is begun however little there is: it shows what the job does.
@@ -305,7 +305,7 @@ def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction:
     """Runs both sides in `folder` until it is settled, or the budget is spent; what they compute too, where that is asked."""
     from stepscope.capture.environment import masked_words
     from stepscope.cli.verify_check import check_of
-    from stepscope.experiments.verify import hold, refused, verify
+    from stepscope.experiments.verify.experiment import hold, refused, verify
 
     words: dict[str, str] = {side: shlex.join(masked_words(command)) for side, command in asked.commands.items()}
     changes: dict[str, Change] = {
@@ -333,7 +333,7 @@ def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction:
 
 def refused_beforehand(asked: Asked) -> tuple[str, ...]:
     """Why no run would show anything: of all that the candidate has, nothing can take effect on this machine."""
-    from stepscope.experiments.unable import unable, unable_words
+    from stepscope.experiments.preflight import unable, unable_words
 
     before, after = asked.changes["baseline"], asked.changes["candidate"]
     new = [name for name in after.knobs if name not in before.knobs or before.knobs[name] != after.knobs[name]]
@@ -364,7 +364,7 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
     it was interrupted or the budget ended, and which of the two it was."""
     from stepscope.core.experiment import BASELINE, CANDIDATE, Measured
     from stepscope.experiments.bootstrap import pace
-    from stepscope.experiments.verify import SpentError
+    from stepscope.experiments.verify.experiment import SpentError
 
     runs: list[Measured] = []
     for side in (BASELINE, BASELINE, CANDIDATE):
@@ -399,7 +399,7 @@ class Progress:
 
 def _keep(verified: Verified, folder: Path) -> None:
     """What was measured cannot be measured again: a full disk is told, and the report still printed."""
-    from stepscope.report.verify_json import verified_json
+    from stepscope.report.verify.json import verified_json
 
     try:
         (folder / RESULT_FILE).write_text(verified_json(verified) + "\n", encoding="utf-8")
@@ -409,15 +409,15 @@ def _keep(verified: Verified, folder: Path) -> None:
 
 def _print(verified: Verified, style: str) -> None:
     if style == "json":
-        from stepscope.report.verify_json import verified_json
+        from stepscope.report.verify.json import verified_json
 
         put(verified_json(verified) + "\n")
     elif style == "markdown":
-        from stepscope.report.verify_markdown import verified_markdown
+        from stepscope.report.verify.markdown import verified_markdown
 
         put(verified_markdown(verified))
     else:
-        from stepscope.report.verify_view import render_verified, show_verified
+        from stepscope.report.verify.view import render_verified, show_verified
 
         print_report(lambda console: show_verified(verified, console), lambda: render_verified(verified))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stepscope.core.experiment import Measured, NumericsCheck, Verified
 from stepscope.core.trials import Trial
-from stepscope.experiments.numerics_check import DIFFERS, TOLERANCE, UNKNOWN, check_numerics
+from stepscope.experiments.verify.numerics_check import DIFFERS, TOLERANCE, UNKNOWN, check_numerics
 
 
 def check_of(runs: Sequence[Measured], tolerance: float | None) -> NumericsCheck:

@@ -18,7 +18,7 @@ from stepscope.cli.printing import put
 if TYPE_CHECKING:
     from stepscope.analyses.alerts import JobAlarms
     from stepscope.core.live import Alert, LiveView
-    from stepscope.readers.run_tail import Follower
+    from stepscope.readers.run_folder.tail import Follower
 
 REFRESH_S = 1.0
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.alerts import JobAlarms
-    from stepscope.readers.run_tail import Follower
+    from stepscope.readers.run_folder.tail import Follower
 
     path = arguments.path or newest()
     follower, alarms = Follower(path), JobAlarms()

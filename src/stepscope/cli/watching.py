@@ -52,7 +52,7 @@ class Watching:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         from stepscope.analyses.alerts import JobAlarms
-        from stepscope.readers.run_tail import Follower
+        from stepscope.readers.run_folder.tail import Follower
 
         self._follower = Follower(run)
         self._alarms = JobAlarms() if alerts else None

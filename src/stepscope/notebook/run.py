@@ -63,7 +63,7 @@ def diagnose(
     step_ms: float | None = None,
     cache: bool = True,
     *,
-    jobs: int | None = None,
+    jobs: int | None = 1,
     hardware: str | Path | None = None,
     all_findings: bool = False,
 ) -> ShownDiagnosis:

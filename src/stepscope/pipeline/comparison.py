@@ -9,12 +9,12 @@ from pathlib import Path
 from stepscope.analyses.curves import ON_CUDA, peak_memory
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import Trace
-from stepscope.experiments.compare_knobs import knobs_of_run
-from stepscope.experiments.compare_pieces import Pieces, join, pieces_of
-from stepscope.experiments.compare_side import CompareSide, side_of
-from stepscope.experiments.trial import odd_of, steps_of
+from stepscope.experiments.compare.knobs import knobs_of_run
+from stepscope.experiments.compare.pieces import Pieces, join, pieces_of
+from stepscope.experiments.compare.side import CompareSide, side_of
+from stepscope.experiments.trials.trial import odd_of, steps_of
 from stepscope.pipeline.recording import Recording
-from stepscope.readers.run_folder import RunRecord
+from stepscope.readers.run_folder.folder import RunRecord
 from stepscope.readers.source import Source
 from stepscope.runfolder import ENDED_FILE
 

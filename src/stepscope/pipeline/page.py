@@ -17,9 +17,9 @@ from stepscope.core.facts import RankFacts
 from stepscope.core.hardware import Roofs
 from stepscope.core.timeline import Timeline
 from stepscope.pipeline.recording import Recording, hardware_file
-from stepscope.readers.hardware_file import read_hardware
 from stepscope.readers.inputs import assign_ranks
 from stepscope.readers.source import Source
+from stepscope.readers.system.hardware_file import read_hardware
 
 MOST_RANKS_MATCHED = 8
 """To draw when one of them waited for the others."""

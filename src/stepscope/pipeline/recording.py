@@ -21,14 +21,14 @@ from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.surveys import Surveys
 from stepscope.pipeline.workers import workers_for
-from stepscope.readers.beside import read_beside
-from stepscope.readers.hardware_file import read_hardware
+from stepscope.readers.auxiliary import read_beside
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.nccl_log import read_nccl_logs
+from stepscope.readers.nccl.log import read_nccl_logs
 from stepscope.readers.source import Source
+from stepscope.readers.system.hardware_file import read_hardware
 from stepscope.rules.job import Job
-from stepscope.rules.untraced import diagnose_beside, diagnose_untraced
 from stepscope.rules.verdict import diagnose_job
+from stepscope.rules.without_trace import diagnose_beside, diagnose_untraced
 
 if TYPE_CHECKING:
     from types import TracebackType

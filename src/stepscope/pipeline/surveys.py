@@ -14,7 +14,7 @@ from stepscope.core.calibrated import Calibrated
 from stepscope.core.trace import Trace
 from stepscope.hardware.lookup import find_spec
 from stepscope.readers import cache
-from stepscope.readers.sniff import is_cached, read_trace
+from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
 
 MOST_KEPT_EVENTS = 2_000_000

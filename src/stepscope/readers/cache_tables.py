@@ -22,7 +22,7 @@ from stepscope.core.trace import (
     Trace,
     TraceMeta,
 )
-from stepscope.readers.exact import LIMIT_NS
+from stepscope.readers.trace.nanoseconds import LIMIT_NS
 
 COLUMN_DTYPES: dict[str, type[np.signedinteger[Any] | np.unsignedinteger[Any]]] = {
     "kind": np.uint8,

@@ -81,7 +81,7 @@ FORMATS: tuple[Format, ...] = (
         record="nsys profile -t cuda,nvtx,osrt,nccl --pytorch=autograd-shapes-nvtx --cuda-graph-trace=node -o run"
         " python train.py; nsys export --type sqlite run.nsys-rep",
         judges=("steps", "partition", "kernels", "operators", "host", "comms"),
-        module="nsys_sqlite",
+        module="nsys.sqlite",
         has_parts=True,
     ),
     Format(
@@ -90,7 +90,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="nsys stats --format csv --report cuda_gpu_kern_sum,nvtx_gpu_proj_sum run.nsys-rep",
         judges=("kernels",),
-        module="nsys_stats",
+        module="nsys.stats",
     ),
     Format(
         name="ncu-csv",
@@ -98,7 +98,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="ncu --set full --launch-skip 200 --launch-count 50 --csv --page raw python train.py > ncu.csv",
         judges=("kernels",),
-        module="ncu_csv",
+        module="ncu.csv",
     ),
     Format(
         name="ncu-rep",
@@ -106,7 +106,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="ncu --set full --launch-skip 200 --launch-count 50 -o run python train.py",
         judges=("kernels",),
-        module="ncu_rep",
+        module="ncu.report",
     ),
     Format(
         name="rocprofv3-json",
@@ -114,7 +114,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRACE,
         record="rocprofv3 --sys-trace --output-format json -- python train.py",
         judges=("partition", "kernels", "host", "comms"),
-        module="rocprofv3_json",
+        module="rocm.rocprofv3_json",
     ),
     Format(
         name="rocprof-csv",
@@ -122,7 +122,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRACE,
         record="rocprofv3 --sys-trace --output-format csv -- python train.py",
         judges=("partition", "kernels", "host"),
-        module="rocprof_csv",
+        module="rocm.csv",
     ),
     Format(
         name="rocprof-stats",
@@ -130,7 +130,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="rocprofv3 --kernel-trace --stats --output-format csv -- python train.py",
         judges=("kernels",),
-        module="rocprof_stats",
+        module="rocm.stats",
     ),
     Format(
         name="roctracer-json",
@@ -138,7 +138,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRACE,
         record="rocprof --hip-trace --roctx-trace python train.py",
         judges=("partition", "kernels", "host"),
-        module="rocprof_chrome",
+        module="rocm.chrome",
     ),
     Format(
         name="perfetto",
@@ -146,7 +146,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRACE,
         record="rocprofv3 --sys-trace --output-format pftrace -- python train.py",
         judges=("partition", "kernels", "host"),
-        module="perfetto_trace",
+        module="perfetto.trace",
         has_parts=True,
     ),
     Format(
@@ -155,7 +155,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="rocprof-compute profile -n run -- python train.py",
         judges=("kernels",),
-        module="rocprof_compute",
+        module="rocm.compute",
     ),
     Format(
         name="miopen-find-db",
@@ -163,7 +163,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="torch.backends.cudnn.benchmark = True in one run; then ~/.config/miopen/*.ufdb.txt",
         judges=("kernels",),
-        module="miopen_find_db",
+        module="rocm.miopen_find_db",
     ),
     Format(
         name="miopen-perf-db",
@@ -171,7 +171,7 @@ FORMATS: tuple[Format, ...] = (
         kind=KERNELS,
         record="MIOPEN_FIND_ENFORCE=SEARCH in one run; then ~/.config/miopen/*.udb",
         judges=("kernels",),
-        module="miopen_perf_db",
+        module="rocm.miopen_perf_db",
     ),
     Format(
         name="memory-snapshot",
@@ -179,7 +179,7 @@ FORMATS: tuple[Format, ...] = (
         kind=MEMORY,
         record="torch.cuda.memory._record_memory_history(); ...; torch.cuda.memory._dump_snapshot('snapshot.pickle')",
         judges=("memory",),
-        module="memory_snapshot",
+        module="memory.snapshot",
     ),
     Format(
         name="memory-stats",
@@ -187,7 +187,7 @@ FORMATS: tuple[Format, ...] = (
         kind=MEMORY,
         record="json.dump(torch.cuda.memory_stats(), open('memory_stats.json', 'w'))",
         judges=("memory",),
-        module="memory_stats",
+        module="memory.stats",
     ),
     Format(
         name="memory-timeline",
@@ -195,7 +195,7 @@ FORMATS: tuple[Format, ...] = (
         kind=MEMORY,
         record="prof.export_memory_timeline('memory.raw.json.gz')",
         judges=("memory",),
-        module="memory_timeline",
+        module="memory.timeline",
     ),
     Format(
         name="torch-logs",
@@ -203,7 +203,7 @@ FORMATS: tuple[Format, ...] = (
         kind=COMPILER,
         record="TORCH_LOGS=recompiles,graph_breaks,perf_hints python train.py 2> torch_logs.txt",
         judges=("compiler",),
-        module="torch_logs",
+        module="compiler.torch_logs",
     ),
     Format(
         name="dynamo-counters",
@@ -211,7 +211,7 @@ FORMATS: tuple[Format, ...] = (
         kind=COMPILER,
         record="json.dump(torch._dynamo.utils.counters, open('counters.json', 'w'))",
         judges=("compiler",),
-        module="dynamo_counters",
+        module="compiler.dynamo_counters",
     ),
     Format(
         name="torch-trace",
@@ -219,7 +219,7 @@ FORMATS: tuple[Format, ...] = (
         kind=COMPILER,
         record="TORCH_TRACE=trace_folder python train.py",
         judges=("compiler",),
-        module="torch_trace",
+        module="compiler.torch_trace",
     ),
     Format(
         name="nvidia-smi",
@@ -227,7 +227,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="nvidia-smi dmon -s pucvmet -o DT > dmon.txt",
         judges=("machine",),
-        module="nvidia_smi",
+        module="system.nvidia_smi",
     ),
     Format(
         name="rocm-smi",
@@ -235,7 +235,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="amd-smi monitor --csv > amd_smi.csv",
         judges=("machine",),
-        module="rocm_smi",
+        module="system.rocm_smi",
     ),
     Format(
         name="dcgm",
@@ -243,7 +243,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="dcgmi dmon -e 1001,1002,1003,1004,1005,203,100,155,150,112 > dcgm.txt",
         judges=("machine",),
-        module="dcgm",
+        module="system.dcgm",
     ),
     Format(
         name="perf",
@@ -251,7 +251,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="perf record -g --sample-cpu -p PID -- sleep 10; perf script > perf.txt",
         judges=("host", "machine"),
-        module="perf_text",
+        module="system.perf_text",
     ),
     Format(
         name="host-profile",
@@ -259,7 +259,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="py-spy record --native --idle --threads -f speedscope -o host.json -p PID",
         judges=("host",),
-        module="host_profile",
+        module="host.profile",
     ),
     Format(
         name="training-log",
@@ -267,7 +267,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRAINING,
         record="the job's own output, kept in a file",
         judges=("steps", "comms", "memory"),
-        module="training_log",
+        module="frameworks.log",
     ),
     Format(
         name="chakra",
@@ -275,7 +275,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRAINING,
         record="torch.profiler.ExecutionTraceObserver().register_callback('et.json')",
         judges=("operators", "comms"),
-        module="chakra",
+        module="chakra.trace",
     ),
     Format(
         name="topology",
@@ -283,7 +283,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="nvidia-smi topo -m > topo.txt",
         judges=("comms", "machine"),
-        module="nvidia_topo",
+        module="system.nvidia_topo",
     ),
     Format(
         name="measured-rates",
@@ -291,7 +291,7 @@ FORMATS: tuple[Format, ...] = (
         kind=SYSTEM,
         record="stepscope calibrate -o machine.json",
         judges=("machine",),
-        module="roofs",
+        module="system.measured_rates",
     ),
     Format(
         name="job-log",
@@ -299,7 +299,7 @@ FORMATS: tuple[Format, ...] = (
         kind=TRAINING,
         record="torchrun --tee 3 train.py > job.log 2>&1",
         judges=("host", "comms", "memory", "compiler"),
-        module="job_log",
+        module="job_log.log",
     ),
 )
 BY_NAME = {each.name: each for each in FORMATS}

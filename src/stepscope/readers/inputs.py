@@ -19,9 +19,9 @@ from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
 from stepscope.readers.formats import BY_NAME, FORMATS, HEAD_BYTES, LOGS, TRACE, Format, formats_of, head_of
 from stepscope.readers.log_kinds import MODULES, NCCL, kinds_in, may_go_on
-from stepscope.readers.nccl_log import is_nccl_log
+from stepscope.readers.nccl.log import is_nccl_log
 from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
-from stepscope.readers.run_folder import RunRecord, read_run, refuse_special_files
+from stepscope.readers.run_folder.folder import RunRecord, read_run, refuse_special_files
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header

@@ -17,7 +17,7 @@ from stepscope.readers.source import Source
 
 NCCL = "nccl"
 """Not among the formats: its logs have a place of their own."""
-MODULES = {"torch-logs": "torch_logs", "training-log": "training_log", "job-log": "job_log", NCCL: "nccl_log"}
+MODULES = {"torch-logs": "compiler.torch_logs", "training-log": "frameworks.log", "job-log": "job_log.log", NCCL: "nccl.log"}
 """The kinds, by the names of their formats, and their readers, each with `is_in(text)`. Imported when they are needed."""
 MAX_BYTES = 1 << 30
 """Of a file that are looked at: half a minute for one in which nothing is found, which may be anything."""

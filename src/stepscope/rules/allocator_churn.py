@@ -22,8 +22,8 @@ from stepscope.core.trace import NONE, Kind
 from stepscope.replay.changes import without_host_parts, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.host_ranges import named_events
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.host_ranges import named_events
 
 CODE = "allocator-churn"
 BOUND = "host"

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.kernel_report import KernelMetrics
-from stepscope.rules.kernel_metrics import POLICY, Fault, Wording, is_waiting, told
+from stepscope.rules.shared.kernel_metrics import POLICY, Fault, Wording, is_waiting, told
 
 CODE = "barrier-stalls"
 BOUND = "compute"

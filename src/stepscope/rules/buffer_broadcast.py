@@ -21,7 +21,7 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Bool
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
-from stepscope.rules.messages import Messages, launched_inside, messages
+from stepscope.rules.shared.messages import Messages, launched_inside, messages
 
 CODE = "buffer-broadcast"
 BOUND = "comms"

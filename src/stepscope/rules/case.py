@@ -17,7 +17,7 @@ from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import fit
 from stepscope.replay.resources import TaskKinds, shares
 from stepscope.replay.simulate import play
-from stepscope.rules.sure_bound import is_blind
+from stepscope.rules.partition_verdict import is_blind
 from stepscope.rules.task_table import TaskTable, task_table
 
 

@@ -22,8 +22,8 @@ from stepscope.core.trace import Kind
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.host_ranges import named_events, spared
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.host_ranges import named_events, spared
 
 CODE = "checkpoint-stall"
 BOUND = "host"

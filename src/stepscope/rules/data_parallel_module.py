@@ -25,7 +25,7 @@ from stepscope.core.trace import Bool
 from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
 from stepscope.rules.job_case import JobCase, JobProposal
-from stepscope.rules.messages import launched_inside
+from stepscope.rules.shared.messages import launched_inside
 
 CODE = "data-parallel-module"
 BOUND = "comms"

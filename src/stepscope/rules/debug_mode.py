@@ -27,8 +27,8 @@ from stepscope.analyses.projection import BACKWARD_RANGE
 from stepscope.core.trace import NONE, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.host_ranges import spared
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.host_ranges import spared
 
 CODE = "debug-mode"
 BOUND = "host"

@@ -31,9 +31,9 @@ from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.dead_ends import feeding_ranges
-from stepscope.rules.host_ranges import spared
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.host_ranges import spared
+from stepscope.rules.shared.host_read_inputs import feeding_ranges
 
 CODE = "device-sync"
 BOUND = "host"

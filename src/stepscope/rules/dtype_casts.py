@@ -30,8 +30,8 @@ from stepscope.core.trace import NONE, Bool, Int64
 from stepscope.replay.changes import Change, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.host_ranges import ranges_of, spared
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.host_ranges import ranges_of, spared
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import Shape
 from stepscope.workload.operands import is_shape, operand

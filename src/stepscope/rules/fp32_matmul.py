@@ -26,9 +26,9 @@ from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.convolutions import is_nchw, is_thin
 from stepscope.rules.proposal import Abstention, Proposal
-from stepscope.rules.rates import attention_ns, convolution_ns, half_precision, matrix_ns, stream_ns
+from stepscope.rules.shared.convolutions import is_nchw, is_thin
+from stepscope.rules.shared.rates import attention_ns, convolution_ns, half_precision, matrix_ns, stream_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand, operands
 

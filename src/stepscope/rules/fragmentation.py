@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.memory_report import MemoryRecord
-from stepscope.rules.allocations import NEEDS, device_memory
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.shared.allocations import NEEDS, device_memory
 
 CODE = "fragmentation"
 NEEDS_REPLAY = False

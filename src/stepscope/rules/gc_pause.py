@@ -27,10 +27,10 @@ from stepscope.analyses.intervals import Intervals, intersect, subtract, union
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
-from stepscope.rules.between_operators import long_stretches, ranges_of, without_work_in
 from stepscope.rules.case import Case
-from stepscope.rules.host_ranges import named_events
 from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.shared.between_operators import long_stretches, ranges_of, without_work_in
+from stepscope.rules.shared.host_ranges import named_events
 
 CODE = "gc-pause"
 BOUND = "host"

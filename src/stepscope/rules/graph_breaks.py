@@ -33,8 +33,8 @@ from stepscope.core.compiler_report import NO_REASON, Break, BreakPlace
 from stepscope.core.trace import Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.host_ranges import ranges_of, share_inside
 from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.shared.host_ranges import ranges_of, share_inside
 
 CODE = "graph-breaks"
 BOUND = "host"

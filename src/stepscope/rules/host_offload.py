@@ -29,9 +29,9 @@ from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change, without_tasks
 from stepscope.replay.graph import Graph
-from stepscope.rules.bus import TO_DEVICE, TO_HOST, copy_tasks, launching, let_go, per_step, sizes
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.pcie_copies import TO_DEVICE, TO_HOST, copy_tasks, launching, let_go, per_step, sizes
 
 CODE = "host-offload"
 BOUND = "transfer"

@@ -15,8 +15,8 @@ from stepscope.rules.case import Case
 from stepscope.rules.job import Job
 from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement, judge
+from stepscope.rules.partition_verdict import is_missed
 from stepscope.rules.proposal import Abstention
-from stepscope.rules.sure_bound import is_missed
 
 MOST_RANKS = 8
 """Replayed; of a larger job those that arrive latest and earliest, and some between."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from stepscope.replay.together import Team
 from stepscope.rules.job_case import JobCase, JobProposal
-from stepscope.rules.pace import PART_WORDS, at_pace, excess, paces
+from stepscope.rules.shared.rank_speed import PART_WORDS, at_pace, excess, paces
 
 CODE = "late-rank"
 BOUND = "imbalance"

@@ -28,8 +28,8 @@ from stepscope.core.trace import NONE, Bool, Kind
 from stepscope.replay.changes import captured_in_pieces
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.host_ranges import tasks_of
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.host_ranges import tasks_of
 
 CODE = "launch-overhead"
 BOUND = "host"

@@ -28,9 +28,9 @@ from stepscope.replay.changes import without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import USUAL_COST_NS
 from stepscope.rules.case import Case
-from stepscope.rules.host_ranges import calls_inside, share_inside, tasks_of
 from stepscope.rules.proposal import Abstention, Proposal
-from stepscope.rules.rates import STREAM_SHARE
+from stepscope.rules.shared.host_ranges import calls_inside, share_inside, tasks_of
+from stepscope.rules.shared.rates import STREAM_SHARE
 
 CODE = "looped-optimizer"
 BOUND = "host"

@@ -22,9 +22,9 @@ import numpy as np
 
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.memory_report import MemoryRecord
-from stepscope.rules.allocations import NEEDS, device_memory
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.shared.allocations import NEEDS, device_memory
 
 CODE = "memory-growth"
 NEEDS_REPLAY = False

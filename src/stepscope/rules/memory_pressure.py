@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from stepscope.analyses.memory_holds import SMALLER, frame_lines, held_words, main_holder
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
-from stepscope.rules.allocations import NEEDS, device_memory
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.shared.allocations import NEEDS, device_memory
 
 CODE = "memory-pressure"
 NEEDS_REPLAY = False

@@ -29,7 +29,7 @@ from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
-from stepscope.rules.rates import matrix_ns
+from stepscope.rules.shared.rates import matrix_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import ParsedInputs
 from stepscope.workload.operands import is_shape, operand

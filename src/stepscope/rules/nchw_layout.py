@@ -26,8 +26,15 @@ from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.convolutions import image_and_weight, is_convolution, is_nchw, is_picture, is_thin, is_turned_by_compiler
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.convolutions import (
+    image_and_weight,
+    is_convolution,
+    is_nchw,
+    is_picture,
+    is_thin,
+    is_turned_by_compiler,
+)
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.dtypes import ITEM_BYTES
 from stepscope.workload.operands import operand

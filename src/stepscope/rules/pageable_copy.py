@@ -25,9 +25,18 @@ import numpy as np
 from stepscope.core.trace import Bool
 from stepscope.replay.changes import Change, on_own_stream, with_part_ns
 from stepscope.replay.graph import Graph
-from stepscope.rules.bus import PAGEABLE_TO_DEVICE, at_rate, copy_tasks, launching, let_go, per_step, pinned_bytes_per_s, sizes
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.pcie_copies import (
+    PAGEABLE_TO_DEVICE,
+    at_rate,
+    copy_tasks,
+    launching,
+    let_go,
+    per_step,
+    pinned_bytes_per_s,
+    sizes,
+)
 
 CODE = "pageable-copy"
 BOUND = "transfer"

@@ -25,8 +25,8 @@ from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Graph
 from stepscope.replay.together import Team, play_together
 from stepscope.rules.job_case import JobCase, JobProposal
-from stepscope.rules.messages import messages
-from stepscope.rules.rounds import num_rounds
+from stepscope.rules.shared.messages import messages
+from stepscope.rules.shared.micro_batches import num_rounds
 
 CODE = "pipeline-bubble"
 BOUND = "comms"

@@ -31,10 +31,10 @@ from stepscope.core.beside import Advice, Beside
 from stepscope.core.system_report import HostStacks
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
-from stepscope.rules.between_operators import Stretches, long_stretches, ranges_of, without_work_in, work_ns_in
 from stepscope.rules.case import Case
 from stepscope.rules.gc_pause import pauses_of
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.between_operators import Stretches, long_stretches, ranges_of, without_work_in, work_ns_in
 
 CODE = "python-overhead"
 BOUND = "host"

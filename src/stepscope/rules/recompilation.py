@@ -43,8 +43,8 @@ from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import USUAL_COST_NS, without_cost
 from stepscope.rules.case import Case
-from stepscope.rules.host_ranges import named_events
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.host_ranges import named_events
 
 CODE = "recompilation"
 BOUND = "host"

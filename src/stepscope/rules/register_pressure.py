@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.kernel_report import KernelMetrics
-from stepscope.rules import kernel_metrics
-from stepscope.rules.kernel_metrics import Fault, Wording, told
+from stepscope.rules.shared import kernel_metrics
+from stepscope.rules.shared.kernel_metrics import Fault, Wording, told
 
 CODE = "register-pressure"
 BOUND = "compute"

@@ -31,7 +31,7 @@ from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
-from stepscope.rules.messages import launched_inside, messages
+from stepscope.rules.shared.messages import launched_inside, messages
 
 CODE = "resharded-forward"
 BOUND = "comms"

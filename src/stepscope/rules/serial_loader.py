@@ -33,8 +33,8 @@ from stepscope.core.run import Known
 from stepscope.core.trace import Kind
 from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
-from stepscope.rules.loading import FETCH_NS, input_per_step, loaded_every, loading_frames, with_input
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.loading import FETCH_NS, input_per_step, loaded_every, loading_frames, with_input
 
 CODE = "serial-loader"
 BOUND = "data"

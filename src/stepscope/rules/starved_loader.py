@@ -25,8 +25,8 @@ import numpy as np
 from stepscope.analyses.loader import WORKERS, is_starved, next_calls, waiting_fetches
 from stepscope.core.run import Known
 from stepscope.rules.case import Case
-from stepscope.rules.loading import FETCH_NS, input_per_step, loaded_every, with_input
 from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.shared.loading import FETCH_NS, input_per_step, loaded_every, with_input
 
 CODE = "starved-loader"
 BOUND = "data"

@@ -29,7 +29,7 @@ from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
-from stepscope.rules.rounds import num_rounds, round_of
+from stepscope.rules.shared.micro_batches import num_rounds, round_of
 
 CODE = "sync-every-microbatch"
 BOUND = "comms"

@@ -29,8 +29,8 @@ from stepscope.core.system_report import FAULT, HEAT, POWER, DeviceSeries
 from stepscope.replay.together import Team
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobProposal, with_rank
-from stepscope.rules.kernel_pace import KernelPace, kernel_pace
 from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.shared.kernel_slowdown import KernelPace, kernel_pace
 
 CODE = "throttled-gpu"
 BOUND = "imbalance"

@@ -25,7 +25,7 @@ import numpy as np
 from stepscope.core.trace import NONE
 from stepscope.replay.together import Team
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
-from stepscope.rules.messages import Cost, Messages, cost_of, launched_inside, messages, times_ns
+from stepscope.rules.shared.messages import Cost, Messages, cost_of, launched_inside, messages, times_ns
 
 CODE = "tiny-buckets"
 BOUND = "comms"

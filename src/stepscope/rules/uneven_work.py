@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.core.trace import NONE, Float64
-from stepscope.rules.balance import balanced_shares, evened
 from stepscope.rules.job_case import JobCase, JobProposal
-from stepscope.rules.pace import at_pace, excess, paces
+from stepscope.rules.shared.balance import balanced_shares, evened
+from stepscope.rules.shared.rank_speed import at_pace, excess, paces
 from stepscope.rules.throttled_gpu import slow_device
 
 CODE = "uneven-work"

@@ -33,7 +33,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.nchw_layout import turned_by_compiler
 from stepscope.rules.proposal import Abstention, Proposal
-from stepscope.rules.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
+from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import integer_at
 from stepscope.workload.operands import Operand, operands, read_bytes, size_bytes

@@ -26,7 +26,7 @@ from stepscope.core.trace import NONE, Int64
 from stepscope.replay.graph import Graph
 from stepscope.replay.team import with_graphs
 from stepscope.rules.job_case import JobCase, JobProposal
-from stepscope.rules.messages import messages
+from stepscope.rules.shared.messages import messages
 
 CODE = "unprefetched-gather"
 BOUND = "comms"

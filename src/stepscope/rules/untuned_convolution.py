@@ -40,8 +40,8 @@ from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Abstention, Proposal, Remark
-from stepscope.rules.rates import matrix_ns
-from stepscope.rules.searched_convolutions import LookedUp, Used, look_up
+from stepscope.rules.shared.rates import matrix_ns
+from stepscope.rules.shared.searched_convolutions import LookedUp, Used, look_up
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import flag_at
 

@@ -10,12 +10,12 @@ from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.rules.advice import advise, joined, weighed
-from stepscope.rules.allocations import NEEDS as NEEDS_MEMORY
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.judge_job import judge_job
-from stepscope.rules.sure_bound import MOST_IDLE, is_blind, is_missed, sure_bound
-from stepscope.rules.untraced import run_notes
+from stepscope.rules.partition_verdict import MOST_IDLE, is_blind, is_missed, sure_bound
+from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
+from stepscope.rules.without_trace import run_notes
 
 BOUND_OF_PART = {
     "compute": "compute",

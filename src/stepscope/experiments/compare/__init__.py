@@ -1,0 +1,1 @@
+"""Two runs compared: what changed, and by how much."""

@@ -1,0 +1,266 @@
+"""Where two runs differ: accounts whose rows sum to the whole difference, and the work that changed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from stepscope.core.comparison import OVERLAP, Account, Changed, DeviceChange, Row, Work
+from stepscope.experiments.compare.pairing import Pair, pair
+from stepscope.experiments.compare.pieces import Detail, Pieces, Share, Sort, plain_name
+
+MAX_ROWS = 40
+"""Rows kept of each account; the rest is one row."""
+MAX_NAMES = 8
+"""Operators, kernels and shapes named for one side of a pair."""
+LEAST_SHARE = 0.0005
+"""Of the busy time, below which work that merely took another time is left to the rest."""
+LEAST_TIME = 0.02
+"""A change of a pair's time below this share of it is none; recorded kernels repeat to about a hundredth."""
+
+
+def account(by: str, before: Mapping[str, float], after: Mapping[str, float], totals: tuple[int, int] | None = None) -> Account:
+    """The rows with the largest changes; the rest takes what they leave of the totals, roundings too."""
+    names = dict.fromkeys((*before, *after))
+    rows = [
+        Row(
+            name=name,
+            before_ns=round(before[name]) if name in before else None,
+            after_ns=round(after[name]) if name in after else None,
+        )
+        for name in names
+    ]
+    rows.sort(key=lambda row: (-abs(row.change_ns), -(row.before_ns or 0), row.name))
+    kept = rows[:MAX_ROWS]
+    first, second = totals if totals is not None else (round(sum(before.values())), round(sum(after.values())))
+    rest = Row(
+        name="rest",
+        before_ns=first - sum(row.before_ns or 0 for row in kept),
+        after_ns=second - sum(row.after_ns or 0 for row in kept),
+    )
+    return Account(
+        by=by, before_ns=first, after_ns=second, rows=tuple(kept), rest=rest, num_left_out=max(0, len(rows) - MAX_ROWS)
+    )
+
+
+def device_accounts(before: Pieces, after: Pieces) -> list[Account]:
+    """The busy time by phase, by kind of kernel, by kernel and by module."""
+    totals = round(before.busy_ns), round(after.busy_ns)
+    splits: list[tuple[str, Callable[[Pieces], dict[str, float]]]] = [("phase", _by_phase)]
+    if before.where == "device":
+        splits += [("category", _by_category), ("kernel", _by_kernel)]
+    if tells_modules(before) and tells_modules(after):
+        splits.append(("module", _by_module))
+    return [account(by, _with_overlap(split, before), _with_overlap(split, after), totals) for by, split in splits]
+
+
+def tells_modules(pieces: Pieces) -> bool:
+    """Whether stacks were recorded. Beside a run that has none, every module of the other would seem to have gone."""
+    return any(sort.module for sort in pieces.sorts)
+
+
+def _with_overlap(split: Callable[[Pieces], dict[str, float]], pieces: Pieces) -> dict[str, float]:
+    return split(pieces) | {OVERLAP: pieces.busy_ns - sum(share.ns for share in pieces.shares)}
+
+
+def _by_phase(pieces: Pieces) -> dict[str, float]:
+    return _summed((sort.phase or "not told", share.ns) for sort, share in zip(pieces.sorts, pieces.shares, strict=True))
+
+
+def _by_module(pieces: Pieces) -> dict[str, float]:
+    return _summed((sort.module or "in no module", share.ns) for sort, share in zip(pieces.sorts, pieces.shares, strict=True))
+
+
+def _by_category(pieces: Pieces) -> dict[str, float]:
+    return _summed((one.category, one.share.ns) for kernels in pieces.details for one in kernels.values())
+
+
+def _by_kernel(pieces: Pieces) -> dict[str, float]:
+    return _summed((plain_name(name), one.share.ns) for kernels in pieces.details for name, one in kernels.items())
+
+
+def _summed(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for name, ns in values:
+        found[name] += ns
+    return dict(found)
+
+
+def device_change(before: Pieces, after: Pieces) -> DeviceChange:
+    """The busy time by pairs of work. Those that did not change are in the rest."""
+    least = LEAST_SHARE * max(before.busy_ns, after.busy_ns)
+    differing = list(_alike(_changed(one, before, after) for one in pair(before, after)))
+    differing = [one for one in differing if one.how != ("time",) or abs(one.change_ns) > least]
+    differing.sort(key=lambda one: (-abs(one.change_ns), -one.before_ns, one.name))
+    kept = tuple(differing[:MAX_ROWS])
+    totals = round(before.busy_ns), round(after.busy_ns)
+    overlap = Row(
+        name=OVERLAP,
+        before_ns=round(before.busy_ns - sum(share.ns for share in before.shares)),
+        after_ns=round(after.busy_ns - sum(share.ns for share in after.shares)),
+    )
+    rest = Row(
+        name="rest",
+        before_ns=totals[0] - (overlap.before_ns or 0) - sum(one.before_ns for one in kept),
+        after_ns=totals[1] - (overlap.after_ns or 0) - sum(one.after_ns for one in kept),
+    )
+    return DeviceChange(
+        where=before.where,
+        ranks=before.ranks,
+        before_ns=totals[0],
+        after_ns=totals[1],
+        changed=kept,
+        rest=rest,
+        overlap=overlap,
+    )
+
+
+def _alike(made: Iterable[Changed]) -> Iterable[Changed]:
+    """Those that changed, one entry for an operator whose shapes all changed in the same way."""
+    found: dict[tuple[object, ...], list[Changed]] = defaultdict(list)
+    for one in made:
+        if one.how:
+            found[one.name, one.phase, one.how, one.paired_by].append(one)
+    for group in found.values():
+        modules = {one.module for one in group}
+        yield replace(
+            group[0],
+            module=modules.pop() if len(modules) == 1 else None,
+            before=_together([one.before for one in group]),
+            after=_together([one.after for one in group]),
+        )
+
+
+def _together(works: Sequence[Work | None]) -> Work | None:
+    known = sorted((work for work in works if work is not None), key=lambda work: -work.ns)
+    if not known:
+        return None
+
+    def names(field: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for work in known for name in getattr(work, field)))[:MAX_NAMES]
+
+    return Work(
+        ops=names("ops"),
+        kernels=names("kernels"),
+        shapes=names("shapes"),
+        precisions=names("precisions"),
+        count=sum(work.count for work in known),
+        ns=sum(work.ns for work in known),
+    )
+
+
+def _changed(one: Pair, before: Pieces, after: Pieces) -> Changed:
+    # No operator launched a graph's kernels: kernels are counted on both sides, or a call would stand against its kernels.
+    is_by_kernel = one.paired_by == "kernel"
+    first, second = (
+        _work(shares, pieces, by_kernel=is_by_kernel) for shares, pieces in ((one.before, before), (one.after, after))
+    )
+    sorts = [before.sorts[sort] for sort in one.before] + [after.sorts[sort] for sort in one.after]
+    phases, modules = {sort.phase for sort in sorts}, {sort.module for sort in sorts}
+    how = _how(one, first, second, before, after)
+    return Changed(
+        name=_launched_name(one, before, after) if how == ("launcher",) else _name(first, second),
+        phase=_only(phases),
+        module=modules.pop() if len(modules) == 1 else None,
+        how=how,
+        paired_by=one.paired_by,
+        before=first,
+        after=second,
+    )
+
+
+def _only(phases: set[str | None]) -> str | None:
+    """The one phase; a graph's kernels do not tell theirs."""
+    known = phases - {None}
+    return known.pop() if len(known) == 1 else None
+
+
+def _launched_name(one: Pair, before: Pieces, after: Pieces) -> str:
+    """The operators, which one side names."""
+    sorts = [before.sorts[sort] for sort in one.before] + [after.sorts[sort] for sort in one.after]
+    return ", ".join(_few(list(dict.fromkeys(sort.op for sort in sorts if sort.op is not None))))
+
+
+def _name(before: Work | None, after: Work | None) -> str:
+    """The operators of both sides: `aten::mul, aten::add -> triton_poi_fused`."""
+    first, second = (", ".join(_few(work.ops)) if work is not None else "" for work in (before, after))
+    return first if first == second or not second else second if not first else f"{first} -> {second}"
+
+
+def _few(names: Sequence[str], most: int = 4) -> list[str]:
+    return [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
+
+
+def _work(shares: Mapping[int, Share], pieces: Pieces, *, by_kernel: bool) -> Work | None:
+    if not shares:
+        return None
+    ops: Counter[str] = Counter()
+    shapes: Counter[str] = Counter()
+    for sort, share in shares.items():
+        ops[pieces.sorts[sort].label] += _weight(share.ns)
+        if pieces.sorts[sort].shapes:
+            shapes[pieces.sorts[sort].shapes or ""] += _weight(share.ns)
+    kernels, precisions = _details(shares, pieces)
+    return Work(
+        ops=tuple(name for name, _ in ops.most_common(MAX_NAMES)),
+        kernels=tuple(name for name, _ in kernels.most_common(MAX_NAMES)),
+        shapes=tuple(name for name, _ in shapes.most_common(MAX_NAMES)),
+        precisions=tuple(name for name, _ in precisions.most_common()),
+        count=_num_kernels(shares, pieces) if by_kernel else sum(share.count for share in shares.values()),
+        ns=round(sum(share.ns for share in shares.values())),
+    )
+
+
+def _num_kernels(shares: Mapping[int, Share], pieces: Pieces) -> float:
+    return sum(one.share.count for sort in shares for one in pieces.details[sort].values())
+
+
+def _weight(ns: float) -> int:
+    return round(ns * 1000)
+
+
+def _details(shares: Mapping[int, Share], pieces: Pieces) -> tuple[Counter[str], Counter[str]]:
+    kernels: Counter[str] = Counter()
+    precisions: Counter[str] = Counter()
+    for sort in shares:
+        for name, one in pieces.details[sort].items():
+            kernels[plain_name(name)] += _weight(one.share.ns)
+            if one.precision is not None:
+                precisions[one.precision] += _weight(one.share.ns)
+    return kernels, precisions
+
+
+def _how(one: Pair, first: Work | None, second: Work | None, before: Pieces, after: Pieces) -> tuple[str, ...]:
+    """What is different about a pair; empty when nothing is."""
+    if second is None:
+        return ("went",)
+    if first is None:
+        return ("came",)
+    if one.paired_by == "kernel":
+        return ("launcher",)
+    if set(first.ops) != set(second.ops):
+        return ("replaced",)
+    told: list[str] = []
+    if set(first.precisions) != set(second.precisions):
+        told.append("precision")
+    if _shapes(one.before, before.sorts) != _shapes(one.after, after.sorts):
+        told.append("shape")
+    if abs(first.count - second.count) > 0.01 * max(first.count, second.count):
+        told.append("count")
+    if _lasting(one.before, before.details) != _lasting(one.after, after.details):
+        told.append("kernels")
+    if not told and abs(second.ns - first.ns) > LEAST_TIME * max(first.ns, second.ns):
+        told.append("time")
+    return tuple(told)
+
+
+def _shapes(shares: Mapping[int, Share], sorts: Sequence[Sort]) -> set[str | None]:
+    return {sorts[sort].shapes for sort in shares}
+
+
+def _lasting(shares: Mapping[int, Share], details: Sequence[Mapping[str, Detail]]) -> set[str]:
+    """The names of the kernels that matter: one that takes a hundredth of the pair is no change."""
+    total = sum(share.ns for share in shares.values())
+    spent = _summed((plain_name(name), one.share.ns) for sort in shares for name, one in details[sort].items())
+    return {name for name, ns in spent.items() if ns > 0.01 * total}

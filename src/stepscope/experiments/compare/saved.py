@@ -1,0 +1,147 @@
+"""A side from a diagnosis that was kept as JSON (`stepscope diagnose --format json`): its step, parts, ranks and findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.diagnosis import Finding
+from stepscope.core.facts import PARTS
+from stepscope.core.json_decode import convert_json
+from stepscope.core.run import RunFacts
+from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
+from stepscope.errors import FormatError
+from stepscope.experiments.compare.knobs import knobs_of_facts
+from stepscope.experiments.compare.side import (
+    CompareSide,
+    RankSide,
+    WorkDone,
+    abstained,
+    kept_steps,
+    late_ranks,
+    side_notes,
+    with_known,
+)
+
+SCHEMA = "stepscope.diagnosis/1"
+
+
+class _Step(msgspec.Struct):
+    count: int
+    ms: float | None
+    profiled_ms: float | None
+    source: str
+
+
+class _Verdict(msgspec.Struct):
+    bound: str
+
+
+class _Rank(msgspec.Struct):
+    rank: int
+    partition_ms: dict[str, float | None] | None
+    gpu_busy_ms: float | None
+
+
+class _Kept(msgspec.Struct):
+    """What is read of the contract."""
+
+    schema: str
+    step: _Step
+    verdict: _Verdict
+    ranks: list[_Rank]
+    findings: list[Finding]
+    notes: list[str]
+    replay: dict[str, float] | None = None
+    ladder: list[float] = []
+    run: RunFacts | None = None
+    comms: CommsFacts | None = None
+
+
+def side_of_json(text: bytes | str, label: str) -> CompareSide:
+    """The kept diagnosis as a side; FormatError where it is none."""
+    told = _decoded(text, label)
+    parts = [_parts(rank) for rank in told.ranks]
+    step_ns = None if told.step.ms is None else told.step.ms * 1e6
+    known = None if told.run is None or not told.run.ranks else told.run.ranks[0]
+    world = None if told.comms is None else told.comms.world_size
+    work = WorkDone(world_size=world or (len(told.run.ranks) if told.run is not None and told.run.ranks else None))
+    return CompareSide(
+        label=label,
+        kind="diagnosis",
+        step_ns=step_ns,
+        step_source=told.step.source,
+        kept=kept_steps(told.run),
+        recorded_ns=None if told.step.profiled_ms is None else told.step.profiled_ms * 1e6,
+        parts_ns=_mean_parts(told, step_ns),
+        bound=told.verdict.bound,
+        findings=tuple(told.findings),
+        ladder=tuple(told.ladder),
+        abstained=abstained(told.notes),
+        is_judged=told.replay is not None,
+        num_ranks=len(told.ranks),
+        ranks=tuple(_rank_side(rank, mine, told.comms) for rank, mine in zip(told.ranks, parts, strict=True)),
+        late=late_ranks(told.comms),
+        comms=told.comms,
+        work=work if known is None else with_known(work, known),
+        knobs=None if told.run is None else knobs_of_facts(told.run),
+        notes=(
+            f"{label} is a kept diagnosis: it has the step's parts, and no table of operators or kernels to pair",
+            *side_notes(label, told.notes),
+        ),
+    )
+
+
+def _decoded(text: bytes | str, label: str) -> _Kept:
+    try:
+        told = convert_json(text, _Kept)
+    except ValueError as problem:
+        raise FormatError(f"{label} is not a diagnosis of the schema {SCHEMA!r}: {problem}. Diagnose its traces again") from None
+    if told.schema != SCHEMA:
+        raise FormatError(f"{label} has the schema {told.schema!r}; this version reads {SCHEMA!r}. Diagnose its traces again")
+    _refuse_nonsense(told, label)
+    return told
+
+
+def _refuse_nonsense(told: _Kept, label: str) -> None:
+    numbers: list[float | None] = [told.step.ms, told.step.profiled_ms]
+    numbers += [ms for rank in told.ranks for ms in (rank.partition_ms or {}).values()]
+    numbers += [one for finding in told.findings for one in (finding.predicted_speedup, finding.predicted_step_ms)]
+    if any(ms is not None and not (math.isfinite(ms) and 0 <= ms < 1e12) for ms in numbers):
+        raise FormatError(f"{label} holds a time or a gain that is none. Diagnose its traces again")
+
+
+def _parts(rank: _Rank) -> Mapping[str, float | None] | None:
+    parts = rank.partition_ms
+    return None if parts is None or set(parts) != set(PARTS) else {part: _ns(parts[part]) for part in PARTS}
+
+
+def _ns(ms: float | None) -> float | None:
+    return None if ms is None else ms * 1e6
+
+
+def _mean_parts(told: _Kept, step_ns: float | None) -> dict[str, int | None] | None:
+    """The mean over ranks, and what it leaves of the step time: as analyses.width_run has it for facts."""
+    split = [parts for rank in told.ranks if (parts := _parts(rank)) is not None]
+    if not split or step_ns is None or told.step.profiled_ms is None:
+        return None
+    mean: dict[str, int | None] = {part: round(sum(parts[part] or 0.0 for parts in split) / len(split)) for part in PARTS}
+    if any(parts["comms_wait"] is None for parts in split):
+        mean["comms_transfer"] = (mean["comms_transfer"] or 0) + (mean["comms_wait"] or 0)
+        mean["comms_wait"] = None
+    profiled = round(told.step.profiled_ms * 1e6)
+    spread = profiled - sum(ns or 0 for ns in mean.values())
+    return mean | {RANK_SPREAD: spread, UNPROFILED: round(step_ns) - profiled}
+
+
+def _rank_side(rank: _Rank, parts: Mapping[str, Any] | None, comms: CommsFacts | None) -> RankSide:
+    waits = None if comms is None else next((one.wait_ns for one in comms.ranks if one.rank == rank.rank), None)
+    return RankSide(
+        rank=rank.rank,
+        step_ns=None if parts is None else sum(ns or 0.0 for ns in parts.values()),
+        wait_ns=waits if waits is not None or parts is None else parts["comms_wait"],
+    )

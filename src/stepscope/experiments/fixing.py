@@ -1,0 +1,220 @@
+"""The loop that a performance engineer does by hand: take the first finding, set its mend from outside, prove it against what was
+kept so far, keep it or put it back, look again.
+
+What looks and what proves are functions: the command line diagnoses and runs real trainings, tests make both up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from stepscope.capture.settings import RAISED, SETTINGS, mends, value_of
+from stepscope.core.diagnosis import Finding
+from stepscope.core.experiment import Prediction, Verified
+from stepscope.core.mended import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, PUT_BACK, Attempt, Mended
+from stepscope.core.trials import Change, Value
+from stepscope.experiments.verify.numerics_check import DIFFERS, UNKNOWN
+
+Look = Callable[[Change], Sequence[Finding]]
+"""The findings of the command with this change laid over it, the dearest first."""
+Prove = Callable[[Change, Change, Prediction | None], Verified]
+"""The second change against the first."""
+Room = Callable[[int], "str | None"]
+"""Why there is no time for so many proofs more; None where there is."""
+Told = Callable[[str], None]
+
+NAMED = re.compile(r"\b([a-z_]{2,40})=([\w.:-]{1,40})")
+"""`num_workers=4`, as an action names the setting and the value to try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MendPolicy:
+    """What is tried."""
+
+    most: int = 8
+    """Findings tried, each with runs of its own."""
+    least_gain: float = 1.01
+    """A finding that promises less is not tried."""
+    allows_numerics: bool = False
+    """Whether a mend may stay that changes what is computed by more than rounding."""
+    unable: Mapping[str, str] = field(default_factory=dict)
+    """Settings that cannot take effect on this machine, and why: a mend of these alone is not tried."""
+
+
+def settings_for(finding: Finding, num_ranks: int = 1) -> dict[str, Value] | None:
+    """What can be set from outside for this finding: the usual for its code, with the values that its own action names."""
+    usual = mends(finding.code, num_ranks=num_ranks)
+    if usual is None:
+        return None
+    named = {}
+    for name, text in NAMED.findall(finding.action):
+        setting = SETTINGS.get(name)
+        if setting is not None and finding.code in setting.mends and name in usual:
+            try:
+                named[name] = value_of(name, text)
+            except ValueError:
+                continue
+    return usual | named
+
+
+def propose(findings: Sequence[Finding], num_ranks: int = 1, policy: MendPolicy | None = None) -> tuple[Attempt, ...]:
+    """What would be tried, in its order; nothing is run."""
+    return tuple(_untried(finding, settings_for(finding, num_ranks), policy or MendPolicy()) for finding in findings)
+
+
+class Loop(NamedTuple):
+    """What the loop came to."""
+
+    attempts: tuple[Attempt, ...]
+    kept: Change
+    whole: Verified | None
+    """All that was kept proven against nothing."""
+    left: tuple[str, ...]
+    """Codes that were never tried."""
+    is_interrupted: bool = False
+
+
+def mend(
+    look: Look,
+    prove: Prove,
+    *,
+    num_ranks: int = 1,
+    policy: MendPolicy | None = None,
+    told: Told = lambda _: None,
+    room: Room = lambda _: None,
+) -> Loop:
+    """Every finding once, from the top. After a mend that stays the run is looked at again: findings change with it.
+
+    Ctrl-C ends it with what was kept by then."""
+    made = _Mending(look, prove, num_ranks, policy or MendPolicy(), told, room)
+    is_interrupted = False
+    try:
+        made.go_through()
+        made.prove_whole()
+    except KeyboardInterrupt:
+        is_interrupted = True
+        made.take_only()
+    tried = {one.code for one in made.attempts}
+    left = tuple(one.code for one in made.findings if one.code not in tried)
+    return Loop(tuple(made.attempts), made.kept, made.whole, left, is_interrupted)
+
+
+class _Mending:
+    def __init__(self, look: Look, prove: Prove, num_ranks: int, policy: MendPolicy, told: Told, room: Room) -> None:
+        self._look, self._prove, self._num_ranks, self._policy, self._told = look, prove, num_ranks, policy, told
+        self._room = room
+        self.kept = Change()
+        self.attempts: list[Attempt] = []
+        self.findings: list[Finding] = []
+        self.whole: Verified | None = None
+
+    @property
+    def _num_tried(self) -> int:
+        return sum(one.verified is not None for one in self.attempts)
+
+    def go_through(self) -> None:
+        self.findings = list(self._look(self.kept))
+        while (finding := self._next()) is not None:
+            attempt = _untried(finding, settings_for(finding, self._num_ranks), self._policy)
+            is_little = attempt.predicted.value < self._policy.least_gain
+            if attempt.outcome != NOT_TRIED or is_little or self._num_tried >= self._policy.most:
+                self.attempts.append(_limited(attempt, self._num_tried, self._policy))
+                continue
+            raised = self.kept.raised | (RAISED & attempt.knobs.keys())
+            trying = replace(self.kept, knobs={**self.kept.knobs, **attempt.knobs}, raised=raised)
+            if trying.knobs == self.kept.knobs:
+                why = "what would be set for it is set already, by a mend that was kept"
+                self.attempts.append(replace(attempt, why=why))
+                continue
+            # A second one that is tried takes a proof of the whole, too: what was proven stays proven.
+            no_room = self._room(2 if self._num_tried else 1)
+            if no_room is not None:
+                self.attempts.append(replace(attempt, why=no_room))
+                continue
+            self._try(attempt, trying)
+
+    def _next(self) -> Finding | None:
+        seen = {one.code for one in self.attempts}
+        return next((one for one in self.findings if one.code not in seen), None)
+
+    def _try(self, attempt: Attempt, trying: Change) -> None:
+        self._told(f"{attempt.code}: trying {_words(attempt)}, predicted {attempt.predicted.value:.2f}x")
+        verified = self._prove(self.kept, trying, attempt.predicted)
+        tried = _judged(attempt, verified, self._policy)
+        self.attempts.append(tried)
+        self._told(f"{attempt.code}: {tried.outcome}: {tried.why}")
+        if verified.is_interrupted:
+            raise KeyboardInterrupt
+        if tried.outcome == KEPT:
+            self.kept = trying
+            if self._room(2) is None:
+                self.findings = list(self._look(self.kept))
+
+    def take_only(self) -> None:
+        """What was tried alone and kept is the whole."""
+        if self._num_tried == 1:
+            self.whole = next((one.verified for one in self.attempts if one.outcome == KEPT), None)
+
+    def prove_whole(self) -> None:
+        self.take_only()
+        if self.whole is None and not self.kept.is_none and self._room(1) is None:
+            # Of several that were tried the one that stays was chosen for its figure: it is measured afresh.
+            self._told("all that was kept, against the command as it was given")
+            self.whole = self._prove(Change(), self.kept, None)
+
+
+def mended(command: Sequence[str], attempts: Sequence[Attempt], before_ms: float | None) -> Mended:
+    """Where nothing was run."""
+    return Mended(command=tuple(command), attempts=tuple(attempts), kept=Change(), whole=None, before_ms=before_ms)
+
+
+def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: MendPolicy) -> Attempt:
+    predicted = Prediction(
+        value=finding.predicted_speedup, low=finding.predicted_low, high=finding.predicted_high, source=finding.code
+    )
+    outcome, why = NOT_TRIED, NOT_RUN
+    if knobs is None:
+        outcome, why = BY_HAND, "no setting from outside mends it: it takes a change in the code"
+    elif any(SETTINGS[name].changes_numerics for name in knobs) and not policy.allows_numerics:
+        outcome, why = BY_HAND, "its mend changes what is computed: say --allow-numerics to have it tried"
+    elif all(name in policy.unable for name in knobs):
+        outcome, why = BY_HAND, "; ".join(f"{name} cannot take effect here: {policy.unable[name]}" for name in knobs)
+    return Attempt(
+        code=finding.code,
+        summary=finding.summary,
+        action=finding.action,
+        predicted=predicted,
+        outcome=outcome,
+        why=why,
+        knobs=knobs or {},
+    )
+
+
+def _limited(attempt: Attempt, num_tried: int, policy: MendPolicy) -> Attempt:
+    if attempt.outcome != NOT_TRIED:
+        return attempt
+    if attempt.predicted.value < policy.least_gain:
+        return replace(attempt, why=f"it promises {attempt.predicted.value:.2f}x, which no run would show")
+    before = "one finding was" if num_tried == 1 else f"{num_tried} findings were"
+    return replace(attempt, why=f"{before} tried before it, which is the most (--most)")
+
+
+def _judged(attempt: Attempt, verified: Verified, policy: MendPolicy) -> Attempt:
+    """Kept where the gain is proven, and what is computed stayed what it was."""
+    outcome, why = PUT_BACK, f"{verified.verdict}: {verified.because}"
+    if verified.is_gain:
+        check = verified.check
+        if check is not None and check.verdict == DIFFERS and not policy.allows_numerics:
+            why = f"it is faster, but what is computed differs: {check.because}"
+        else:
+            outcome = KEPT
+            if check is not None and check.verdict == UNKNOWN:
+                why = f"{why}; what is computed could not be compared: {check.because}"
+    return replace(attempt, outcome=outcome, why=why, verified=verified)
+
+
+def _words(attempt: Attempt) -> str:
+    return ", ".join(f"{name}={value}" for name, value in attempt.knobs.items())

@@ -1,0 +1,1 @@
+"""A search over the ways to run one kernel."""

@@ -1,0 +1,206 @@
+"""The parent's side of the bench: starts its processes, asks with a time limit, and replaces one that hung or died."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from stepscope.core.kernel_tuning import Case, Error
+from stepscope.errors import InputError, UsageError
+from stepscope.experiments.kernels.bench import Compared, Referred, Sampled
+from stepscope.experiments.kernels.space import Settings, process_of
+from stepscope.experiments.kernels.worker import Answer, Described, Opening, Request
+
+START_S = 180.0
+"""For importing torch, the user's module and taking the device."""
+TAIL_BYTES = 2000
+
+
+class _GoneError(Exception):
+    """The process ended, or did not answer in time."""
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open for as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "stepscope.experiments.kernels.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=_environment(),
+            start_new_session=True,
+        )
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        assert self._process.stdout is not None and self._process.stdin is not None
+        threading.Thread(target=_read, args=(self._process.stdout, self._lines), daemon=True).start()
+        try:
+            self._send(msgspec.json.encode(opening))
+            self._receive(START_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, request: Request, limit_s: float) -> Answer:
+        self._send(msgspec.json.encode(request))
+        return self._receive(limit_s)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            # Compilers are its children.
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        self._errors.close()
+
+    def tail(self) -> str:
+        """The last that it said on stderr."""
+        with contextlib.suppress(OSError, ValueError):
+            size = self._errors.seek(0, os.SEEK_END)
+            self._errors.seek(max(0, size - TAIL_BYTES))
+            lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+            return lines[-1].strip()[:300] if lines else ""
+        return ""
+
+    def _send(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise _GoneError(self._ended()) from None
+
+    def _receive(self, limit_s: float) -> Answer:
+        try:
+            line = self._lines.get(timeout=max(limit_s, 0.01))
+        except queue.Empty:
+            raise _GoneError(f"took longer than {limit_s:.3g} s and was ended") from None
+        if line is None:
+            raise _GoneError(self._ended())
+        told = msgspec.json.decode(line, type=Answer)
+        if told.usage is not None:
+            raise UsageError(told.usage)
+        return told
+
+    def _ended(self) -> str:
+        code = self._process.wait()
+        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        tail = self.tail()
+        return f"its process ended {how}" + (f": {tail}" if tail else "")
+
+
+class RemoteBench:
+    """The bench in processes of its own, one for each set of process-wide settings."""
+
+    def __init__(self, opening: Opening, limit_s: float) -> None:
+        self._opening = opening
+        self._limit_s = limit_s
+        self._workers: dict[tuple[str, ...], _Worker] = {}
+        self.num_started = 0
+
+    def describe(self) -> Described:
+        told = self._must(Request(do="describe")).described
+        assert told is not None
+        return told
+
+    def warm_up(self) -> None:
+        self._must(Request(do="warm"))
+
+    def refer(self, case: Case) -> Referred:
+        try:
+            told = self._ask((), Request(do="refer", case=case), max(self._limit_s, START_S)).referred
+        except _GoneError as gone:
+            return Referred(problem=str(gone))
+        assert told is not None
+        return told
+
+    def check(self, settings: Settings, case: Case, allowed: Error, limit_s: float) -> Compared:
+        where = process_of(settings)
+        try:
+            told = self._ask(where, Request(do="check", settings=settings, case=case, allowed=allowed), limit_s).compared
+        except _GoneError as gone:
+            return Compared(why=str(gone))
+        assert told is not None
+        if told.is_broken:
+            self._drop(where)
+        return told
+
+    def sample(self, settings: Settings | None, case: Case, inner: int, limit_s: float) -> Sampled:
+        where = process_of(settings or {})
+        try:
+            told = self._ask(where, Request(do="sample", settings=settings, case=case, inner=inner), limit_s).sampled
+        except _GoneError as gone:
+            return Sampled(ns=None, why=str(gone))
+        assert told is not None
+        if told.is_broken:
+            self._drop(where)
+        return told
+
+    def close(self) -> None:
+        for where in list(self._workers):
+            self._drop(where)
+
+    def _ask(self, where: tuple[str, ...], request: Request, limit_s: float) -> Answer:
+        try:
+            if where not in self._workers:
+                self._workers[where] = self._start()
+            return self._workers[where].ask(request, limit_s)
+        except _GoneError:
+            self._drop(where)
+            raise
+
+    def _start(self) -> _Worker:
+        self.num_started += 1
+        return _Worker(self._opening)
+
+    def _must(self, request: Request) -> Answer:
+        try:
+            return self._ask((), request, START_S)
+        except _GoneError as gone:
+            raise InputError(f"the process that tunes {self._opening.target} could not be started: {gone}") from None
+
+    def _drop(self, where: tuple[str, ...]) -> None:
+        worker = self._workers.pop(where, None)
+        if worker is not None:
+            worker.close()
+
+
+@contextlib.contextmanager
+def remote_bench(opening: Opening, limit_s: float) -> Iterator[RemoteBench]:
+    bench = RemoteBench(opening, limit_s)
+    try:
+        yield bench
+    finally:
+        bench.close()
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the place that stepscope itself was imported from."""
+    source = str(Path(__file__).resolve().parents[2])
+    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _read(pipe: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        for line in pipe:
+            lines.put(line)
+    lines.put(None)

@@ -1,0 +1,194 @@
+"""Settings taken hold of: keywords of the function, a Triton kernel's own configurations, and what stands around any module."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.core.trials import Value
+from stepscope.errors import UsageError
+from stepscope.experiments.kernels.space import LAUNCH, MODES, WAYS, Settings
+from stepscope.experiments.kernels.target import Target
+
+RECOMPILES = 4096
+"""torch.compile gives up after 8 shapes of one function and runs it eagerly from then on, without a word."""
+
+GRAPH_CALLS = 3
+
+Kernel = Callable[..., Any]
+
+
+def split(target: Target, settings: Settings) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value]]:
+    """Keywords of the function, settings of its autotuned kernel, ways around it."""
+    keywords: dict[str, Value] = {}
+    launch: dict[str, Value] = {}
+    ways: dict[str, Value] = {}
+    known = _autotune_names(target)
+    for name, value in settings.items():
+        if name in target.parameters and not target.is_module:
+            keywords[name] = value
+        elif name in known:
+            launch[name] = value
+        elif name in WAYS:
+            ways[name] = value
+        else:
+            own = () if target.is_module else [one for one in target.parameters if one not in target.required]
+            has = [*own, *known]
+            raise UsageError(
+                f"{target.name} takes no setting {name!r}. It has {', '.join(has) or 'none of its own'}; "
+                f"around any function there are {', '.join(WAYS)}"
+            )
+    return keywords, launch, ways
+
+
+def _autotune_names(target: Target) -> tuple[str, ...]:
+    names = [name for one in target.autotuned for config in one.configs for name in config.kwargs]
+    return tuple(dict.fromkeys([*names, *LAUNCH])) if target.autotuned else ()
+
+
+def autotune_configs(target: Target) -> tuple[Settings, ...]:
+    """What @triton.autotune would have tried."""
+    found: list[Settings] = []
+    for one in target.autotuned[:1]:
+        for config in one.configs:
+            settings: dict[str, Value] = {name: value for name, value in config.kwargs.items() if isinstance(value, Value)}
+            settings |= {name: value for name in LAUNCH[:2] if (value := getattr(config, name, None)) is not None}
+            found.append(settings)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A callable, and the parameters that its gradients are of."""
+
+    kernel: Kernel
+    parameters: tuple[tuple[str, Any], ...]
+    num_calls: int = 1
+    """Until it runs as it will: a graph is recorded by the second call and replayed from the third on."""
+
+
+class Ways:
+    """Builds callables for settings, and sets what is process-wide before each use."""
+
+    def __init__(self, torch: Any, target: Target, kind: str) -> None:
+        self._torch = torch
+        self._target = target
+        self._on_gpu = kind == "cuda"
+        self._own = {id(one): list(one.configs) for one in target.autotuned}
+        self._launched: Settings = {}
+        self._caches: dict[tuple[int, str], dict[Any, Any]] = {(id(one), "[]"): one.cache for one in target.autotuned}
+        backends = torch.backends
+        self._usual = {
+            "cudnn_benchmark": bool(backends.cudnn.benchmark),
+            "tf32": allows_tf32(torch),
+        }
+
+    def build(self, settings: Settings, model: Any) -> Built:
+        """A callable with these settings; `model` is the target in the case's precision."""
+        keywords, _, ways = split(self._target, settings)
+        turned = _is_on(ways.get("channels_last"))
+        if turned and self._target.is_module:
+            model = self._turned(model)
+        parameters = tuple(model.named_parameters()) if self._target.is_module else ()
+        kernel: Kernel = self._compiled(model, ways) if "mode" in ways or "backend" in ways else model
+        if not turned and not keywords and not self._has_graphs(ways):
+            return Built(kernel=kernel, parameters=parameters)
+
+        def call(*inputs: Any, **named: Any) -> Any:
+            if self._has_graphs(ways):
+                # A graph's outputs are overwritten by its next run, which has to be announced.
+                self._torch.compiler.cudagraph_mark_step_begin()
+            if turned:
+                # Inputs come as the job has them; turning them is part of this way's price.
+                inputs, named = tuple(map(self._ordered, inputs)), {name: self._ordered(one) for name, one in named.items()}
+            return kernel(*inputs, **named, **keywords)
+
+        return Built(kernel=call, parameters=parameters, num_calls=GRAPH_CALLS if self._has_graphs(ways) else 1)
+
+    def enter(self, settings: Settings) -> None:
+        """What must hold while this configuration runs."""
+        _, launch, ways = split(self._target, settings)
+        self._launch_with(launch)
+        torch = self._torch
+        if not self._on_gpu:
+            return
+        torch.backends.cudnn.benchmark = _is_on(ways.get("cudnn_benchmark", self._usual["cudnn_benchmark"]))
+        tf32 = _is_on(ways.get("tf32", self._usual["tf32"]))
+        if tf32 != allows_tf32(torch):
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+        tunable = getattr(torch.cuda, "tunable", None)
+        if _is_on(ways.get("tunable_op")) and tunable is None:
+            raise UsageError("tunable_op: this torch has no torch.cuda.tunable")
+        if tunable is not None and _is_on(ways.get("tunable_op")) != tunable.is_enabled():
+            tunable.enable(_is_on(ways.get("tunable_op")))
+            # What it finds is for this process; the winner is in our own cache.
+            tunable.write_file_on_exit(False)
+
+    def _has_graphs(self, ways: Mapping[str, Value]) -> bool:
+        return self._on_gpu and ways.get("mode") in ("reduce-overhead", "max-autotune")
+
+    def _compiled(self, kernel: Kernel, ways: Mapping[str, Value]) -> Kernel:
+        mode, backend = str(ways.get("mode", "default")), ways.get("backend")
+        if mode == "eager" and backend is None:
+            return kernel
+        if mode not in MODES:
+            raise UsageError(f"mode={mode} is none of {', '.join(MODES)}")
+        dynamo: Any = importlib.import_module("torch._dynamo")
+        for name in ("recompile_limit", "cache_size_limit", "accumulated_recompile_limit", "accumulated_cache_size_limit"):
+            if hasattr(dynamo.config, name):
+                setattr(dynamo.config, name, RECOMPILES)
+        options: dict[str, Any] = {"dynamic": False}
+        if backend is not None:
+            options["backend"] = str(backend)
+        if mode not in ("default", "eager"):
+            options["mode"] = mode
+        made: Kernel = self._torch.compile(kernel, **options)
+        return made
+
+    def _turned(self, model: Any) -> Any:
+        model = copy.deepcopy(model)
+        for parameter in model.parameters():
+            parameter.data = self._ordered(parameter.data)
+        return model
+
+    def _ordered(self, value: Any) -> Any:
+        torch = self._torch
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        if isinstance(value, torch.Tensor) and value.dim() in formats:
+            return value.to(memory_format=formats[value.dim()])
+        return value
+
+    def _launch_with(self, launch: Mapping[str, Value]) -> None:
+        """The autotuned kernel's only configuration; its own list where nothing is set."""
+        if launch == self._launched:
+            return
+        self._launched = dict(launch)
+        for one in self._target.autotuned:
+            own = self._own[id(one)]
+            # What its own tuning found is kept for when it is its own again.
+            one.cache = self._caches.setdefault((id(one), repr(sorted(launch.items()))), {})
+            one.configs = [_triton_config(own[0], launch)] if launch else list(own)
+
+
+def _triton_config(like: Any, launch: Mapping[str, Value]) -> Any:
+    triton: Any = importlib.import_module("triton")
+    options = {name: value for name, value in launch.items() if name in LAUNCH}
+    kwargs = {**like.kwargs, **{name: value for name, value in launch.items() if name not in LAUNCH}}
+    options.setdefault("num_warps", like.num_warps)
+    options.setdefault("num_stages", like.num_stages)
+    return triton.Config(kwargs, pre_hook=getattr(like, "pre_hook", None), **options)
+
+
+def allows_tf32(torch: Any) -> bool:
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:
+        # Set by the newer names of the same thing: torch then does not tell by the older ones.
+        return str(getattr(torch.backends.cuda.matmul, "fp32_precision", "ieee")) == "tf32"
+
+
+def _is_on(value: Value | None) -> bool:
+    return value in (True, "on", 1)

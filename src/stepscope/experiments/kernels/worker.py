@@ -1,0 +1,192 @@
+"""The process that a kernel is tuned in: one request a line on stdin, one answer a line on what was stdout.
+
+A kernel may hang, die, or leave its device unusable. Then this process ends, and the sweep goes on in another.
+What the user's code prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+import msgspec
+
+from stepscope.core.kernel_tuning import Case, Error
+from stepscope.core.trials import Value
+from stepscope.errors import UsageError
+from stepscope.experiments.kernels.bench import Compared, KernelBench, Referred, Sampled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The first line: what the process is for."""
+
+    target: str
+    reference: str | None = None
+    settings: tuple[str, ...] = ()
+    """Names that a configuration sets, besides those that the target's module declares."""
+    device: str | None = None
+    """cuda or cpu; None: a GPU where there is one."""
+    by: str | None = None
+    cold: bool = False
+    gradients: bool | None = None
+    """None: checked where there are any, not timed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What the process found: the target and the device."""
+
+    name: str
+    is_module: bool
+    reference: str
+    has_reference: bool
+    has_inputs: bool
+    needs_settings: tuple[str, ...]
+    """Settings without a default: a call needs a configuration to give them."""
+    shapes: tuple[tuple[tuple[int, ...], ...], ...] | None
+    edges: tuple[tuple[tuple[int, ...], ...], ...] | None
+    configs: tuple[dict[str, Value], ...] | None
+    autotuned: tuple[dict[str, Value], ...]
+    default_ways: tuple[dict[str, Value], ...]
+    device: str
+    kind: str
+    cache_bytes: int
+    spec: str | None
+    """The datasheet's key."""
+    versions: dict[str, str]
+    is_interpreted: bool
+    allows_tf32: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One thing to do."""
+
+    do: str
+    """describe, refer, check, sample or warm."""
+    settings: Mapping[str, Value] | None = None
+    case: Case | None = None
+    allowed: Error | None = None
+    inner: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    usage: str | None = None
+    """A user's mistake, in words: the sweep ends with it."""
+    described: Described | None = None
+    referred: Referred | None = None
+    compared: Compared | None = None
+    sampled: Sampled | None = None
+
+
+def open_bench(opening: Opening) -> KernelBench:
+    """Loads the target and takes the device."""
+    from stepscope.calibration.device import find_device
+    from stepscope.experiments.kernels.target import load_target
+
+    device = find_device(opening.device)
+    target = load_target(opening.target, opening.reference, opening.settings)
+    by = opening.by or ("call" if target.is_module else "device")
+    return KernelBench(target, device, by=by, cold=opening.cold, gradients=opening.gradients)
+
+
+def describe(bench: KernelBench) -> Described:
+    from stepscope.calibration.device import describe as describe_machine
+    from stepscope.calibration.device import spec_of
+    from stepscope.experiments.kernels.cases import declared_shapes
+    from stepscope.experiments.kernels.facts import default_ways_of, versions_of
+    from stepscope.experiments.kernels.space import declared_configs
+    from stepscope.experiments.kernels.ways import allows_tf32, autotune_configs
+
+    target, device = bench.target, bench.device
+    machine = describe_machine(device)
+    spec = spec_of(machine)
+    declared = target.declared
+    configs = declared_configs(declared["configs"], "stepscope_configs") if "configs" in declared else None
+    return Described(
+        name=target.name,
+        is_module=target.is_module,
+        reference=target.reference_name,
+        has_reference=target.reference is not None or target.is_module,
+        has_inputs="inputs" in declared,
+        needs_settings=target.unset,
+        shapes=declared_shapes(declared["shapes"], "stepscope_shapes") if "shapes" in declared else None,
+        edges=declared_shapes(declared["edges"], "stepscope_edges") if declared.get("edges") else None,
+        configs=None if configs is None else tuple(dict(one) for one in configs),
+        autotuned=tuple(dict(one) for one in autotune_configs(target)),
+        default_ways=tuple(dict(one) for one in default_ways_of(bench)),
+        device=machine.device,
+        kind=device.kind,
+        cache_bytes=device.cache_bytes,
+        spec=None if spec is None else spec.key,
+        versions=versions_of(device.torch, machine, target.source),
+        is_interpreted=device.kind == "cpu" and "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1",
+        allows_tf32=allows_tf32(device.torch),
+    )
+
+
+def answer(bench: KernelBench, request: Request) -> Answer:
+    """One request done."""
+    try:
+        if request.do == "describe":
+            return Answer(described=describe(bench))
+        if request.do == "warm":
+            bench.warm_up()
+            return Answer()
+        assert request.case is not None, "this request is about a case"
+        if request.do == "refer":
+            return Answer(referred=bench.refer(request.case))
+        if request.do == "check":
+            assert request.settings is not None and request.allowed is not None, "a check needs settings and limits"
+            return Answer(compared=bench.check(request.settings, request.case, request.allowed))
+        return Answer(sampled=bench.sample(request.settings, request.case, request.inner))
+    except UsageError as problem:
+        return Answer(usage=str(problem))
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> int:
+    """Until the requests end."""
+    try:
+        opening = msgspec.json.decode(requests.readline(), type=Opening)
+        if opening.device == "cpu" or not _has_gpu():
+            # Where there is no GPU, Triton's interpreter runs kernels on the host; it must be told before they are defined.
+            os.environ.setdefault("TRITON_INTERPRET", "1")
+        bench = open_bench(opening)
+    except UsageError as problem:
+        _tell(answers, Answer(usage=str(problem)))
+        return 2
+    _tell(answers, Answer())
+    for line in requests:
+        _tell(answers, answer(bench, msgspec.json.decode(line, type=Request)))
+    return 0
+
+
+def main() -> int:
+    # The user's code may print: its words must not get among our answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return serve(sys.stdin.buffer, answers)
+
+
+def _tell(answers: IO[bytes], told: Answer) -> None:
+    answers.write(msgspec.json.encode(told) + b"\n")
+    answers.flush()
+
+
+def _has_gpu() -> bool:
+    import importlib
+
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

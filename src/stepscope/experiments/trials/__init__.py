@@ -1,0 +1,1 @@
+"""One real job, started, watched and ended for a measurement."""

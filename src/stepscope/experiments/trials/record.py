@@ -1,0 +1,243 @@
+"""A trial as its run folder tells it: the steps that count, how the job was set up, what was laid over it, what it computed."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stepscope.analyses import unprofiled
+from stepscope.capture.session import FIRST_STEPS
+from stepscope.core.trials import Change, NumericRow, Setup, Trial
+from stepscope.experiments.trials.losses import step_losses
+from stepscope.experiments.trials.process import Ended
+from stepscope.readers.run_folder.folder import RankRecord, RunRecord
+from stepscope.readers.run_folder.values import Row, sound_object
+from stepscope.runfolder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE, stock_steps
+from stepscope.untrusted import MAX_JSON_BYTES, read_json_object, read_regular, read_tail, whole
+
+TAIL_CHARS = 4_000
+LEAST_MEASURED = 0.5
+"""Share of the steps that the device's clock must have told before it is believed for all."""
+OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|out of memory|DefaultCPUAllocator: can't allocate memory|std::bad_alloc|^MemoryError|ENOMEM"
+    r"|Cannot allocate memory",
+    re.MULTILINE,
+)
+KILLED = 137
+"""128 + SIGKILL: what the kernel does to a process that takes the last of the memory."""
+
+
+def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int, max_steps: int | None = None) -> Trial:
+    rank, steps, on_device = median_rank(run, skipped)
+    is_cut = ended.is_stopped or any((one.folder / ENDED_FILE).exists() for one in run.ranks)
+    tail = _tail(run.path / STDERR_FILE)
+    is_oom, oom_note = _memory(ended, tail, is_cut=is_cut)
+    taken, refusals = _taken(run, change)
+    notes = [*run.notes, *refusals, *([oom_note] if oom_note else []), *_stock_notes(run, skipped)]
+    notes += _short_notes(run, skipped) if not steps else []
+    notes += [f"rank {one.rank}: the capture switched itself off: {one.problem}" for one in run.ranks if one.problem]
+    first = run.ranks[0] if run.ranks else None
+    return Trial(
+        folder=str(run.path),
+        change=change,
+        exit_code=ended.exit_code,
+        step_ns=steps,
+        wall_s=ended.wall_s,
+        odd_ns=0.0 if rank is None else odd_ns(rank.rows, skipped, max_steps, steps),
+        on_device=on_device,
+        is_cut=is_cut,
+        is_timed_out=ended.is_timed_out,
+        is_out_of_memory=is_oom,
+        setup=_setup(first, rank),
+        taken=taken,
+        losses=step_losses(run),
+        numerics=() if first is None else _numerics(first.folder / NUMERICS_FILE),
+        tail=tail,
+        notes=tuple(notes),
+    )
+
+
+def median_rank(run: RunRecord, skipped: int) -> tuple[RankRecord | None, tuple[int, ...], bool]:
+    """The rank of the middle pace (the faster one of two), its steps, and whether the device's clock told them."""
+    told = [(rank, *timed_steps(rank.rows, skipped + stock_of(rank))) for rank in run.ranks]
+    if not any(steps for _, steps, _ in told):
+        # A short job: better its stock than nothing; the notes say so.
+        told = [(rank, *timed_steps(rank.rows, skipped)) for rank in run.ranks]
+    paced = sorted((one for one in told if one[1]), key=lambda one: statistics.median(one[1]))
+    return paced[(len(paced) - 1) // 2] if paced else (None, (), False)
+
+
+def stock_of(rank: RankRecord) -> int:
+    """Steps that the loader's stock of ready batches fed."""
+    loader = _dict(rank.told.get("loader_iter"))
+    return stock_steps(loader.get("num_workers"), loader.get("prefetch_factor"))
+
+
+def _stock_notes(run: RunRecord, skipped: int) -> list[str]:
+    """Where the job was too short to use its loader's stock up."""
+    fed = [rank for rank in run.ranks if stock_of(rank) and rank.rows]
+    short = [rank for rank in fed if not timed_steps(rank.rows, skipped + stock_of(rank))[0]]
+    if not short:
+        return []
+    what = f"within the {stock_of(short[0])} steps that its loader's stock of ready batches may feed"
+    return [f"the job ended {what}: its pace may not be the loader's"]
+
+
+def _short_notes(run: RunRecord, skipped: int) -> list[str]:
+    """Where the job made steps, and none after the warm-up."""
+    made = max((row["step"] or 0 for rank in run.ranks for row in rank.rows), default=0)
+    if not 0 < made <= skipped:
+        return []
+    # The first row begins where the first step ended.
+    much = "give a lower --warm-up, or a job that goes on for longer" if skipped > FIRST_STEPS else "give a longer job"
+    return [f"{made + 1} steps were seen, and the first {skipped + 1} do not count: {much}"]
+
+
+def timed_steps(rows: Sequence[Row], skipped: int) -> tuple[tuple[int, ...], bool]:
+    """The usual timed steps after the warm-up, in order, and whether the device's clock told them."""
+    timed = unprofiled.before_recording([row for row in rows if (row["step"] or 0) > skipped])
+    usual = unprofiled.usual_rows(timed)
+    on_device = [ns for row in usual if (ns := row["device_ns"]) is not None]
+    if on_device and len(on_device) >= LEAST_MEASURED * len(usual):
+        return tuple(on_device), True
+    return tuple(ns for row in usual if (ns := row["dur_ns"]) is not None), False
+
+
+def odd_ns(rows: Sequence[Row], skipped: int, max_steps: int | None, usual: Sequence[int]) -> float:
+    """What the timed steps that are not usual add to the mean step: those that save or evaluate, over what a usual one takes.
+
+    Counted over the first `max_steps` after the warm-up, whatever stock a loader has: a save at step 80 is then in the runs of
+    both sides, or in none.
+    """
+    timed = [row for row in rows if row["state"] == 0 and (row["step"] or 0) > skipped]
+    span = [row for row in timed if max_steps is None or (row["step"] or 0) <= skipped + max_steps]
+    kept = {row["step"] for row in unprofiled.usual_rows(timed)}
+    odd = [ns for row in span if row["step"] not in kept and (ns := _length(row)) is not None]
+    return sum(ns - statistics.fmean(usual) for ns in odd) / len(span) if odd and usual else 0.0
+
+
+def _length(row: Row) -> int | None:
+    return row["dur_ns"] if row["device_ns"] is None else row["device_ns"]
+
+
+def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
+    if first is None:
+        return Setup()
+    told, equal = first.told, _object(first.folder / EQUAL_FILE)
+    loaders = _dicts(told.get("loaders"))
+    # A DataLoader that nobody keeps is gone once its iterator is made: that tells the same.
+    alone = loaders[0] if len(loaders) == 1 else _dict(told.get("loader_iter"))
+    loader = next((one for one in loaders if one.get("is_feeding")), alone)
+    model = next(iter(_dicts(told.get("models"))), {})
+    machine = _dict(told.get("machine"))
+    devices = _dicts(machine.get("devices"))
+    usual = [] if paced is None else unprofiled.usual_rows([row for row in paced.rows if row["state"] == 0])
+    return Setup(
+        world_size=_int(told.get("world_size")),
+        batch_size=_int(loader.get("batch_size")),
+        # Where no loader was seen to give any, batches were not measured: the job feeds itself.
+        num_batches=statistics.fmean(row["num_batches"] or 0 for row in usual) or None if usual else None,
+        seed=_int(equal.get("seed")),
+        data=_text(equal.get("data")),
+        ends_with=_ends_with(usual),
+        num_parameters=_int(model.get("num_params")),
+        model=_text(model.get("wraps")) or _text(model.get("class")),
+        dataset=_text(loader.get("dataset")),
+        device=_text(devices[0].get("name")) if devices else _text(machine.get("cpu_name")),
+        versions={str(name): str(value) for name, value in _dict(told.get("versions")).items() if value is not None},
+    )
+
+
+def _ends_with(rows: Sequence[unprofiled.Row]) -> str | None:
+    if not rows:
+        return None
+    return "an optimizer's step" if any(row["optimizer_ns"] for row in rows) else "a backward pass"
+
+
+def _taken(run: RunRecord, change: Change) -> tuple[dict[str, int], list[str]]:
+    """On how many objects of the first rank each knob was set, and why one was not."""
+    applied = _object(run.ranks[0].folder / APPLIED_FILE) if run.ranks else {}
+    counts, reasons = _dict(applied.get("counts")), _dict(applied.get("reasons"))
+    taken = {name: _int(counts.get(name)) or 0 for name in change.knobs}
+    notes = [f"{name}: {_text(reasons[name]) or ''}" for name in change.knobs if name in reasons]
+    return taken, notes
+
+
+def _numerics(path: Path) -> tuple[NumericRow, ...]:
+    rows = []
+    try:
+        lines = read_regular(path, MAX_JSON_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ()
+    for line in lines:
+        try:
+            # Not parse_json: a loss that is not a number must be seen as one.
+            step, loss, grad_norm, parameters, parameter_norm = json.loads(line)
+        except (ValueError, TypeError, RecursionError):
+            # A line that a killed process left unfinished.
+            continue
+        if whole(step) is None:
+            continue
+        rows.append(
+            NumericRow(
+                step=step,
+                loss=_computed(loss),
+                grad_norm=_computed(grad_norm),
+                parameters=parameters if isinstance(parameters, str) else None,
+                parameter_norm=_computed(parameter_norm),
+            )
+        )
+    return tuple(rows)
+
+
+def _computed(value: object) -> float | None:
+    """A number that a step computed; one that is not finite is told as text (`nan`, `inf`), for JSON has no word for it."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _memory(ended: Ended, tail: str, *, is_cut: bool) -> tuple[bool, str | None]:
+    """Whether memory ran out, and a note where that is a guess."""
+    if ended.exit_code == 0 or is_cut or ended.is_timed_out:
+        return False, None
+    if OUT_OF_MEMORY.search(tail):
+        return True, None
+    if ended.exit_code == KILLED or "exitcode: -9" in tail or "Signal 9 (SIGKILL)" in tail:
+        return True, "a process was killed from outside, most likely by the kernel for want of memory: that is a guess"
+    return False, None
+
+
+def _tail(path: Path) -> str:
+    """The last lines, without what would steer a terminal."""
+    try:
+        # A job may have written more than there is memory for.
+        text = read_tail(path, 4 * TAIL_CHARS)[-TAIL_CHARS:]
+    except OSError:
+        return ""
+    return "".join(char for char in text if char == "\n" or char.isprintable()).strip()
+
+
+def _object(path: Path) -> dict[str, Any]:
+    return sound_object(read_json_object(path))[0]
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,130 @@
+"""A trial: the command is run once, for a short while, and its steps are timed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.session import AFTER_STEPS, FIRST_STEPS
+from stepscope.capture.window import WARM_STEPS
+from stepscope.core.trials import Change, Trial, Value
+from stepscope.errors import UsageError
+from stepscope.experiments.trials.process import run_job
+from stepscope.experiments.trials.record import median_rank, odd_ns, timed_steps, trial_of
+from stepscope.readers.run_folder.folder import read_run
+from stepscope.runfolder import RUN_FILE, SITE_FOLDER, write_json
+
+CALL_S = 0.5
+"""Between two calls of on_steps, and two writes of the job while somebody listens."""
+WINDOW_STEPS = 3
+
+
+def run_trial(
+    command: Sequence[str],
+    folder: Path,
+    change: Change = Change(),  # noqa: B008 - frozen
+    *,
+    max_steps: int | None = None,
+    warm_up_steps: int = 10,
+    timeout_s: float | None = None,
+    with_numerics: bool = False,
+    profile: bool = False,
+    on_steps: Callable[[Sequence[int]], bool] | None = None,
+) -> Trial:
+    """Runs the command once with the change laid over it; `folder` is made here and then is a run folder like any other.
+
+    Steps are numbered from the end of the first optimizer step on. Those up to `warm_up_steps` are left out, then `max_steps`
+    are timed, and every rank ends itself. With `profile`, a window is recorded after the timed steps. `on_steps` gets the first
+    rank's timed steps so far, about twice a second; the trial ends when it returns False.
+    """
+    from stepscope import __version__
+    from stepscope.capture.launch import prepare
+
+    words = [*command, *change.arguments]
+    if not words or shutil.which(words[0]) is None:
+        raise UsageError(
+            f"{words[0] if words else 'nothing'} is not a command that can be run here. Is it spelled right, and on PATH?"
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already and not empty: a trial needs a folder of its own")
+    knobs = _checked(change.knobs)
+    skipped = max(warm_up_steps, FIRST_STEPS)
+    options = _options(skipped, max_steps, with_numerics=with_numerics, profile=profile)
+    if change.raised:
+        options["raised"] = sorted(change.raised)
+    if on_steps is not None:
+        options["sample_s"] = CALL_S
+    watcher = _Watcher(folder, skipped, on_steps)
+    try:
+        told = prepare(folder, words, options, __version__, knobs)
+        ended = run_job(folder, words, _environment(folder, change, knobs), timeout_s=timeout_s, is_wanted=watcher.is_wanted)
+    except OSError as problem:
+        raise UsageError(f"the trial in {folder} could not be started: {problem}") from None
+    try:
+        write_json(folder / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": ended.exit_code})
+    except OSError as problem:
+        raise UsageError(f"what the trial in {folder} told could not be written: {problem}") from None
+    return trial_of(read_run(folder), change, ended, skipped, max_steps)
+
+
+def steps_of(folder: Path, warm_up_steps: int = 0) -> tuple[int, ...]:
+    """The usual timed steps of a run folder that is there already, of the rank whose pace is the median."""
+    _, steps, _ = median_rank(read_run(folder), warm_up_steps)
+    return steps
+
+
+def odd_of(folder: Path) -> float:
+    """What steps that save or evaluate, which are not usual, add to the mean step of a run folder that is there already."""
+    rank, steps, _ = median_rank(read_run(folder), 0)
+    return 0.0 if rank is None else odd_ns(rank.rows, 0, None, steps)
+
+
+def _options(skipped: int, max_steps: int | None, *, with_numerics: bool, profile: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {"trial": True, "numerics": with_numerics, "num_windows": int(profile), "num_steps": WINDOW_STEPS}
+    if max_steps is not None:
+        last = skipped + max_steps
+        options["max_steps"] = last
+        if profile:
+            options["start_step"] = last + 1
+            options["max_steps"] = last + WARM_STEPS + WINDOW_STEPS + AFTER_STEPS
+    return options
+
+
+def _checked(knobs: Mapping[str, Value]) -> dict[str, Value]:
+    from stepscope.capture.settings import checked
+
+    try:
+        return checked(knobs)
+    except ValueError as problem:
+        raise UsageError(str(problem)) from None
+
+
+def _environment(folder: Path, change: Change, knobs: Mapping[str, Any]) -> dict[str, str]:
+    """Ours, what the knobs need to be set before the start, the change's own, and the folder that every Python looks into."""
+    from stepscope.capture.settings import environment_of
+
+    laid = {**os.environ, **environment_of(knobs), **change.environment}
+    site = str((folder / SITE_FOLDER).absolute())
+    before = laid.get("PYTHONPATH")
+    return {**laid, "PYTHONPATH": site if not before else site + os.pathsep + before}
+
+
+class _Watcher:
+    """Asks on_steps now and then whether to go on."""
+
+    def __init__(self, folder: Path, skipped: int, on_steps: Callable[[Sequence[int]], bool] | None) -> None:
+        self._folder, self._skipped, self._on_steps = folder, skipped, on_steps
+        self._next_s = 0.0
+
+    def is_wanted(self) -> bool:
+        now = time.monotonic()
+        if self._on_steps is None or now < self._next_s:
+            return True
+        self._next_s = now + CALL_S
+        ranks = read_run(self._folder).ranks
+        steps, _ = timed_steps(ranks[0].rows, self._skipped) if ranks else ((), False)
+        return self._on_steps(steps)

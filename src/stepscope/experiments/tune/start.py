@@ -1,0 +1,128 @@
+"""Where a search begins: what the diagnosis proposes, and what the tuning cache knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from stepscope.core.json_decode import convert_json
+from stepscope.core.trials import Setup, Value
+from stepscope.core.tuning import CACHE, DIAGNOSIS, Tuning
+from stepscope.errors import FormatError, InputError
+from stepscope.experiments.tune.batch import changes_batch
+from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
+from stepscope.experiments.tune.knob_space import Knob
+from stepscope.experiments.tune.tuner import Start
+from stepscope.experiments.verify.numerics_check import IDENTICAL, ROUNDING
+from stepscope.untrusted import read_regular
+
+MAX_BYTES = 256 << 20
+MAX_NEAR = 3
+"""Settings of other versions that are worth a trial."""
+
+
+class _Finding(msgspec.Struct):
+    code: str
+
+
+class _Diagnosis(msgspec.Struct):
+    schema: str
+    findings: list[_Finding]
+
+
+def codes_of(file: Path) -> tuple[str, ...]:
+    """The findings of a diagnosis as JSON, the dearest first."""
+    try:
+        told = convert_json(read_regular(file, MAX_BYTES), _Diagnosis)
+    except OSError as problem:
+        raise InputError(f"--from: cannot read {file}: {problem.strerror or problem}") from None
+    except ValueError as problem:
+        raise FormatError(f"--from {file} is not a diagnosis in JSON: {problem}") from None
+    if not told.schema.startswith("stepscope.diagnosis/"):
+        raise FormatError(f"--from {file} is not a diagnosis: its schema is {told.schema[:80]!r}")
+    return tuple(finding.code for finding in told.findings)
+
+
+def from_findings(codes: Sequence[str], num_ranks: int) -> list[Start]:
+    """The mends of all findings together, then each by itself, the dearest first."""
+    from stepscope.capture.settings import mends
+
+    each: list[Mapping[str, Value]] = [found for code in codes if (found := mends(code, num_ranks=max(1, num_ranks)))]
+    together: dict[str, Value] = {}
+    for settings in each:
+        together = {**settings, **together}
+    return [Start(settings=one, origin=DIAGNOSIS) for one in (*([together] if len(each) > 1 else []), *each)]
+
+
+def key_of(what: str, knobs: Sequence[Knob], setup: Setup) -> CacheKey:
+    """Where a search of this command keeps what it finds: the job, its size and the machine, as the baseline told them."""
+    sizes = {
+        "batch": None if setup.samples is None else f"{setup.samples:g}",
+        "ranks": setup.world_size,
+        "parameters": setup.num_parameters,
+    }
+    shapes = " ".join(f"{name}={value}" for name, value in sizes.items() if value is not None)
+    model = " ".join(word for word in (setup.model, setup.dataset) if word)
+    names = ",".join(sorted(knob.name for knob in knobs))
+    return CacheKey(
+        what=f"train {what}" + (f" ({model})" if model else "") + f" over {names}",
+        shapes=shapes or "not known",
+        dtype="as the job has it",
+        device=setup.device or "not known",
+        versions=setup.versions,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What the cache knows of a search, and how to say it."""
+
+    starts: tuple[Start, ...]
+    notes: tuple[str, ...]
+
+
+def from_cache(cache: TuningCache, key: CacheKey) -> Remembered:
+    """The settings to try first. What was found with other versions is said aloud, and is no more than a place to start."""
+    starts: list[Start] = []
+    notes: list[str] = []
+    same = cache.find(key)
+    if same is not None:
+        starts.append(Start(settings=same.settings, origin=CACHE))
+        notes.append(f"{cache} has a setting for this very job, found {same.at} with the same versions: it is tried first")
+    for entry in cache.near(key)[:MAX_NEAR]:
+        starts.append(Start(settings=entry.settings, origin=CACHE))
+        notes.append(
+            f"{cache} has a setting found {entry.at} with other versions ({_versions(entry, key)}): it is tried, not taken over"
+        )
+    return Remembered(starts=tuple(starts), notes=tuple(notes))
+
+
+def _versions(entry: CacheEntry, key: CacheKey) -> str:
+    names = sorted({*entry.key.versions, *key.versions})
+    apart = [name for name in names if entry.key.versions.get(name) != key.versions.get(name)]
+    return ", ".join(
+        f"{name} {entry.key.versions.get(name, 'absent')}, here {key.versions.get(name, 'absent')}" for name in apart
+    )
+
+
+def keep(cache: TuningCache, key: CacheKey, tuning: Tuning) -> bool:
+    """Puts a proven winner into the cache; says whether there was one."""
+    if tuning.winner is None or not tuning.is_proven:
+        return False
+    # A baseline that does not repeat itself shows nothing to be the same, and steps that see other data were not compared.
+    is_same = tuning.check is not None and tuning.check.verdict in (IDENTICAL, ROUNDING)
+    seen = () if tuning.verified is None else tuning.verified.differences
+    is_other = changes_batch(tuning.winner.settings, tuning.setup) or any(one.what == "data" for one in seen)
+    cache.add(
+        CacheEntry(
+            key=key,
+            settings=tuning.winner.settings,
+            ns=tuning.winner.ns,
+            baseline_ns=tuning.baseline.ns,
+            checked=is_same and not is_other,
+        )
+    )
+    return True

@@ -1,0 +1,1 @@
+"""Both sides run in turn until a gain is proven, or not."""

@@ -1,0 +1,1 @@
+"""What torch.compile logs and counts."""

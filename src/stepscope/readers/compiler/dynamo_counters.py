@@ -1,0 +1,133 @@
+"""torch._dynamo.utils.counters as JSON: what one process counted, by section.
+
+    {"stats": {"calls_captured": 20, "unique_graphs": 11},
+     "graph_break": {"Failed to trace builtin operator\\n  Explanation: ...": 2},
+     "inductor": {"fxgraph_cache_miss": 13}, ...}
+
+Reasons come with TorchDynamo's hints but without places: TORCH_LOGS=graph_breaks or TORCH_TRACE tells these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from stepscope.core.compiler_report import NO_REASON, Break, CacheUse, CompilerReport, Counted
+from stepscope.core.recording import Table
+from stepscope.errors import FormatError
+from stepscope.readers.compiler.breaks import reason_in
+from stepscope.readers.compiler.words import MAX_CELL, MAX_ROWS, with_recording
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+from stepscope.untrusted import parse_json
+
+MAX_BYTES = 32 << 20
+"""Reasons are a kilobyte each, and a run has dozens."""
+MAX_COUNT = 1 << 62
+MAX_REASONS = 2_000
+MINE = re.compile(
+    rb"\"(?:unique_graphs|calls_captured|(?:fxgraph|autograd)_cache_\w{1,40})\"\s*:\s*\d|\"graph_break\"\s*:\s*\{"
+    rb"|\"(?:frames|aot_autograd)\"\s*:\s*\{\s*\"(?:total|ok)\""
+)
+NESTED = re.compile(rb"[\s\xef\xbb\xbf]*\{\s*\"[^\"]{1,200}\"\s*:\s*\{")
+LIMIT = re.compile(r"recompile limit exceeded|\w{1,60}_limit reached", re.IGNORECASE)
+BRANCHING = re.compile(r"data-dependent (?:branching|assertion|jump)|generic_jump", re.IGNORECASE)
+"""Breaks that TorchDynamo counts with what it does not implement, not with the breaks."""
+CACHES = (("inductor", "fxgraph_cache", "FX graph"), ("aot_autograd", "autograd_cache", "AOTAutograd"))
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    return NESTED.match(head) is not None and MINE.search(head) is not None
+
+
+def read(sources: Sequence[Source]) -> CompilerReport:
+    """Each file is one process; all of them joined."""
+    reports = []
+    for source in sources:
+        sections, odd, problem = _sections(source)
+        report = CompilerReport(counted=(_counted(source.label, sections),), caches=tuple(_caches(source.label, sections)))
+        notes = [f"{odd} entries are not counts and were left out"] if odd else []
+        notes += [problem] if problem else []
+        reports.append(_with_table(with_recording(report, "dynamo-counters", [source.label], notes), sections))
+    whole = reports[0]
+    for report in reports[1:]:
+        whole = whole.joined(report)
+    return whole
+
+
+def _sections(source: Source) -> tuple[dict[str, dict[str, int]], int, str | None]:
+    """Counts by section and name; how many entries were no counts; and what was wrong with the file."""
+    stream, text = Stream(source.path, source.offset, source.length), b""
+    with closing(stream.blocks()) as blocks:
+        for block in blocks:
+            text += block
+            if len(text) > MAX_BYTES:
+                raise FormatError(f"{source.label} is over {MAX_BYTES >> 20} MiB: counters are far smaller. Is it another file?")
+    try:
+        told = parse_json(text)
+    except ValueError as problem:
+        why = stream.problem or str(problem)[:200]
+        raise FormatError(
+            f"{source.label} is not whole JSON ({why}). Write it again: json.dump(torch._dynamo.utils.counters, file)"
+        ) from None
+    sections: dict[str, dict[str, int]] = {}
+    odd = 0
+    for section, counts in told.items() if isinstance(told, dict) else ():
+        mine = sections.setdefault(section, {})
+        for name, count in counts.items() if isinstance(counts, dict) else ():
+            if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_COUNT:
+                mine[name] = count
+            else:
+                odd += 1
+        odd += not isinstance(counts, dict)
+    if not any(sections.values()):
+        raise FormatError(
+            f"{source.label} has no counts in it. Write them at the end of the run: json.dump(torch._dynamo.utils.counters, file)"
+        )
+    return sections, odd, stream.problem
+
+
+def _counted(path: str, sections: Mapping[str, Mapping[str, int]]) -> Counted:
+    refused = sections.get("unimplemented", {})
+    frames = sections.get("frames", {})
+    reasons = dict(sections.get("graph_break", {}))
+    reasons |= {text: count for text, count in refused.items() if BRANCHING.search(text[:400]) and text not in reasons}
+    ordered = sorted(reasons.items(), key=lambda pair: -pair[1])[:MAX_REASONS]
+    return Counted(
+        path=path,
+        frames=frames.get("total"),
+        frames_ok=frames.get("ok"),
+        graphs=sections.get("stats", {}).get("unique_graphs"),
+        limit_hits=sum(count for text, count in refused.items() if LIMIT.search(text[:400])),
+        breaks=tuple((_break(text), count) for text, count in ordered if not LIMIT.search(text[:400])),
+    )
+
+
+def _break(text: str) -> Break:
+    reason, explanation, hints = reason_in(("Reason: " + text).split("\n"))
+    return Break(id="", reason=reason or NO_REASON, explanation=explanation, hints=hints)
+
+
+def _caches(path: str, sections: Mapping[str, Mapping[str, int]]) -> Iterator[CacheUse]:
+    for section, prefix, name in CACHES:
+        counts = sections.get(section, {})
+        hits, misses = counts.get(f"{prefix}_hit"), counts.get(f"{prefix}_miss")
+        if hits is not None or misses is not None:
+            yield CacheUse(path=path, cache=name, hits=hits or 0, misses=misses or 0, bypassed=counts.get(f"{prefix}_bypass", 0))
+
+
+def _with_table(report: CompilerReport, sections: Mapping[str, Mapping[str, int]]) -> CompilerReport:
+    """With every count as it was told, for what no line of the report has."""
+    rows = tuple(
+        (f"{section}: {name.split(chr(10))[0]}"[:MAX_CELL], str(count))
+        for section, counts in sections.items()
+        if section not in ("graph_break", "resumes")
+        for name, count in counts.items()
+    )
+    if not rows:
+        return report
+    (recording,) = report.recordings
+    table = Table(title="counters", columns=("counter", "count"), rows=rows[:MAX_ROWS], right=(1,))
+    return replace(report, recordings=(replace(recording, tables=(*recording.tables, table)),))

@@ -1,0 +1,291 @@
+"""Structured traces of torch.compile (TORCH_TRACE), one file for each rank, and what tlparse makes of them.
+
+    V1116 07:42:42.929000 15749 torch/_dynamo/utils.py:2009] {"compilation_metrics": {"co_name": "forward", ...}, "frame_id": 0}
+    V1116 07:42:50.916000 15749 torch/_dynamo/guards.py:5400] {"artifact": {"name": "recompile_reasons"}, "has_payload": "c84"}
+    <tab>the payload, line by line
+
+tlparse keeps the file as raw.log and has each line's JSON, without payloads, in raw.jsonl. The graphs and generated code that are
+most of such a file are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import PurePosixPath
+from typing import Any
+
+from stepscope.core.compiler_report import Break, CompilerReport
+from stepscope.errors import FormatError
+from stepscope.readers.compiler.breaks import break_of, frames_in, reason_in
+from stepscope.readers.compiler.parser import MAX_COMPILES, MAX_NAME, CompileDraft, Draft, Writer
+from stepscope.readers.compiler.torch_logs import lines_of
+from stepscope.readers.compiler.words import with_recording
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+from stepscope.untrusted import finite, parse_json
+
+MAX_LINE_BYTES = 1 << 20
+"""The metrics of one compilation hold every setting of the compiler: some 60 KiB."""
+MAX_PAYLOAD_LINES = 2_000
+MAX_REASON = 8_000
+MAX_STRINGS = 100_000
+MAX_IDENT = 80
+MAX_PROCESS = 2.0**63
+MAX_NUMBER = 1e9
+"""Seconds, and counts of a graph: more is not a measurement."""
+LINE = re.compile(r"(?:\[rank\d{1,6}\]:)?[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{3,6} (\d{1,20}) [^\s\]]{1,300}?:\d{1,9}\] (\{.*)")
+MINE = re.compile(
+    rb"\s*(?:\[rank\d{1,6}\]:)?[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{3,6} \d{1,20} [^\s\]]{1,300}?:\d{1,9}\] \{\""
+    rb"|\s*\{\"string_table\": ?\[|\s*\{\s*\"\[[^\]\"]{1,60}\]\": ?\{\s*\"artifacts\": ?\["
+)
+RANK_NAME = re.compile(r"torch_trace_rank_(\d{1,6})_|(?:^|/)rank_(\d{1,6})/")
+CACHE = re.compile(r"(fx_graph|aotautograd|autograd)_cache_(hit|miss|bypass)")
+CACHES = {"fx_graph": "FX graph", "aotautograd": "AOTAutograd", "autograd": "AOTAutograd"}
+LIMIT_FAILURE = re.compile(r"recompile limit exceeded|(\w{1,60}_limit) reached")
+LIMIT_TYPE = re.compile(r"Limit type: (\w{1,60})")
+LIMIT_VALUE = re.compile(r"currently set to (\d{1,9})")
+KEPT = ("recompile_reasons", "dynamo_graph_break_reason")
+"""Artifacts whose payload is read."""
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    return MINE.match(head) is not None
+
+
+def read(sources: Sequence[Source]) -> CompilerReport:
+    """All files of one job, joined. Of tlparse's folder, the file that tells most."""
+    draft, notes, used = Draft(), list[str](), list[str]()
+    for source in _fullest(sources):
+        reading = _Reading(draft, source.label)
+        stream = Stream(source.path, source.offset, source.length)
+        with closing(stream.blocks()) as blocks:
+            for line, is_whole in lines_of(blocks, MAX_LINE_BYTES):
+                draft.left_out["long lines"] += not is_whole and not line.startswith("\t")
+                reading.take(line)
+        reading.end()
+        used.append(source.label)
+        if stream.problem:
+            notes.append(f"{source.label}: {stream.problem}")
+        notes += [f"{source.label}: {note}" for note in reading.notes()]
+        if reading.num_lines == 0:
+            raise FormatError(
+                f"{source.label} has no line of a structured trace in it that can be read. "
+                "Record it with TORCH_TRACE=trace_folder python train.py; of tlparse's folder, name raw.log"
+            )
+    return with_recording(draft.finished(), "torch-trace", used, [*notes, *draft.notes()])
+
+
+def _fullest(sources: Sequence[Source]) -> list[Source]:
+    """Without raw.jsonl and compile_directory.json where raw.log lies beside them: they tell the same, and less."""
+    order = ("raw.log", "raw.jsonl", "compile_directory.json")
+    best: dict[str, int] = {}
+    for source in sources:
+        path = PurePosixPath(source.label)
+        if path.name in order:
+            folder = str(path.parent)
+            best[folder] = min(best.get(folder, len(order)), order.index(path.name))
+    return [
+        source
+        for source in sources
+        if (path := PurePosixPath(source.label)).name not in order or order[best[str(path.parent)]] == path.name
+    ]
+
+
+class _Reading:
+    """One file, line by line."""
+
+    def __init__(self, draft: Draft, label: str) -> None:
+        self._draft, self._label = draft, label
+        found = RANK_NAME.search(label)
+        self._rank = int(found[1] or found[2]) if found else None
+        self._strings: dict[int, str] = {}
+        self._payload: list[str] | None = None
+        self._of: tuple[str, Writer, str] | None = None
+        self._num_broken = 0
+        self._started: set[tuple[Writer, str]] = set()
+        self._is_jsonl = False
+        self.num_lines = 0
+
+    def take(self, line: str) -> None:
+        if line.startswith("\t"):
+            if self._payload is not None and len(self._payload) < MAX_PAYLOAD_LINES:
+                self._payload.append(line[1:].rstrip("\r"))
+            return
+        self._end_payload()
+        found = LINE.match(line)
+        if found:
+            self._json(found[2], int(found[1]))
+        elif line.startswith("{"):
+            self._is_jsonl = True
+            self._json(line, None)
+
+    def end(self) -> None:
+        self._end_payload()
+
+    def notes(self) -> list[str]:
+        """What was damaged or is not there."""
+        notes = []
+        if self._num_broken:
+            notes.append(f"{self._num_broken} lines could not be read (cut off, or not JSON)")
+        if unfinished := len(self._started):
+            notes.append(f"{unfinished} compilations began and have no end in it: the job was still compiling, or was stopped")
+        if self._is_jsonl:
+            notes.append(
+                "it has no payloads, so graph breaks come without their lines; raw.log, or the job's own trace, has them"
+            )
+        return notes
+
+    def _json(self, text: str, process: int | None) -> None:
+        try:
+            told = parse_json(text)
+        except ValueError:
+            self._num_broken += 1
+            return
+        if not isinstance(told, dict):
+            return
+        self.num_lines += 1
+        thread = told.get("thread")
+        process = process if process is not None else _count(thread, MAX_PROCESS)
+        rank = _count(told.get("rank"))
+        writer: Writer = (self._rank if rank is None else rank, process)
+        self._string(told)
+        ident = _ident(told)
+        for kind in ("compilation_metrics", "bwd_compilation_metrics"):
+            if isinstance(metrics := told.get(kind), dict):
+                self._metrics(writer, metrics, ident, kind.startswith("bwd"))
+        if isinstance(start := told.get("dynamo_start"), dict) and ident:
+            self._start(writer, ident, start)
+        artifact = told.get("artifact")
+        if isinstance(artifact, dict) and isinstance(name := artifact.get("name"), str):
+            self._artifact(writer, ident, name)
+
+    def _string(self, told: dict[str, Any]) -> None:
+        """File names are told once, with a number that stands for them from then on."""
+        pair, table = told.get("str"), told.get("string_table")
+        pairs: list[tuple[Any, Any]] = [(text, at) for at, text in enumerate(table)] if isinstance(table, list) else []
+        pairs += [(pair[0], pair[1])] if isinstance(pair, list) and len(pair) == 2 else []
+        for text, number in pairs:
+            if isinstance(text, str) and type(number) is int and len(self._strings) < MAX_STRINGS:
+                self._strings[number] = text[-MAX_NAME:]
+
+    def _start(self, writer: Writer, ident: str, start: dict[str, Any]) -> None:
+        """The function is the innermost frame of the stack."""
+        if len(self._started) < MAX_COMPILES:
+            self._started.add((writer, ident))
+        stack = start.get("stack")
+        frame = stack[-1] if isinstance(stack, list) and stack else None
+        if isinstance(frame, dict):
+            compiled = self._draft.compile(writer, ident)
+            number = frame.get("filename")
+            file = self._strings.get(number) if isinstance(number, int) else None
+            compiled.function = compiled.function or _text(frame.get("name"))
+            compiled.place = compiled.place or _place(file, frame.get("line"))
+
+    def _metrics(self, writer: Writer, metrics: dict[str, Any], ident: str, is_backward: bool) -> None:
+        ident = _text(metrics.get("compile_id"), MAX_IDENT) or ident
+        if not ident:
+            return
+        compiled = self._draft.compile(writer, ident)
+        micros = _number(metrics.get("duration_us"))
+        seconds = _number(metrics.get("entire_frame_compile_time_s"))
+        seconds = micros / 1e6 if seconds is None and micros is not None else seconds
+        if is_backward:
+            compiled.backward_s = seconds if seconds is not None else compiled.backward_s
+            return
+        if (writer, ident) in self._started:
+            self._started.remove((writer, ident))
+        compiled.seconds = seconds if seconds is not None else compiled.seconds
+        compiled.function = _text(metrics.get("co_name")) or compiled.function
+        compiled.place = _place(_text(metrics.get("co_filename")), metrics.get("co_firstlineno")) or compiled.place
+        compiled.num_ops = _count(metrics.get("graph_op_count"))
+        compiled.num_guards = _count(metrics.get("guard_count"))
+        self._failure(compiled, _text(metrics.get("fail_reason"), MAX_REASON))
+        if (reason := _text(metrics.get("recompile_reason"), MAX_REASON)) and not compiled.guards:
+            self._draft.add_guard(compiled, *_reason(reason))
+        if self._is_jsonl:
+            self._restarts(writer, ident, metrics.get("restart_reasons"))
+
+    def _failure(self, compiled: CompileDraft, reason: str) -> None:
+        if not reason:
+            return
+        if found := LIMIT_FAILURE.search(reason):
+            limit, value = LIMIT_TYPE.search(reason), LIMIT_VALUE.search(reason)
+            name = limit[1] if limit else found[1] or "recompile_limit"
+            compiled.limit = f"{name} ({value[1]})" if value else name
+        else:
+            compiled.failure = reason.partition("\n")[0][:MAX_NAME]
+
+    def _restarts(self, writer: Writer, ident: str, reasons: object) -> None:
+        """Where payloads are missing, why an analysis was begun anew tells of the breaks, without places."""
+        for text in reasons if isinstance(reasons, list) else []:
+            reason, explanation, hints = reason_in(("Reason: " + _text(text, MAX_REASON)).split("\n"))
+            if explanation:
+                rank, process = writer
+                self._draft.add_break(
+                    Break(rank=rank, process=process, id=ident, reason=reason, explanation=explanation, hints=hints)
+                )
+
+    def _artifact(self, writer: Writer, ident: str, name: str) -> None:
+        if name in KEPT and ident:
+            self._payload, self._of = [], (name, writer, ident)
+        elif found := CACHE.fullmatch(name):
+            self._draft.caches[(self._label, CACHES[found[1]], found[2])] += 1
+
+    def _end_payload(self) -> None:
+        lines, of = self._payload, self._of
+        self._payload = self._of = None
+        if not lines or of is None:
+            return
+        name, (rank, process), ident = of
+        if name == "recompile_reasons":
+            self._reasons(self._draft.compile((rank, process), ident), lines)
+        elif told := break_of(lines, ident, rank, process):
+            self._draft.add_break(told)
+
+    def _reasons(self, compiled: CompileDraft, lines: list[str]) -> None:
+        """One reason as text, or several as a JSON list; all told before the metrics of the same compilation."""
+        text = "\n".join(lines)
+        reasons: object = [text]
+        if text.startswith("["):
+            try:
+                reasons = parse_json(text)
+            except ValueError:
+                self._num_broken += 1
+                return
+        compiled.guards = []
+        for reason in reasons if isinstance(reasons, list) else []:
+            if isinstance(reason, str):
+                self._draft.add_guard(compiled, *_reason(reason))
+
+
+def _reason(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """A guard's line, and the innermost place of the user's stack under it with its code."""
+    first, *rest = text.split("\n")
+    return first, [(place, code) for place, _, code in frames_in(rest)][-1:]
+
+
+def _ident(told: dict[str, Any]) -> str:
+    """`0/1`, or `!2/0/1` inside compiled autograd."""
+    frame, number, autograd = told.get("frame_id"), told.get("frame_compile_id"), told.get("compiled_autograd_id")
+    if _count(frame) is None or _count(number) is None:
+        return ""
+    return (f"!{autograd}/" if _count(autograd) is not None else "") + f"{frame}/{number}"
+
+
+def _text(value: object, limit: int = MAX_NAME) -> str:
+    return value[:limit] if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float | None:
+    """A time that can be one."""
+    return finite(value, 0, MAX_NUMBER * 1e6)
+
+
+def _count(value: object, limit: float = MAX_NUMBER) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit else None
+
+
+def _place(file: str | None, line: object) -> str:
+    return f"{file}:{line}" if file and _count(line) is not None else file or ""

@@ -1,0 +1,1 @@
+"""Logs of a job that hold several kinds."""

@@ -1,0 +1,186 @@
+"""What is gathered of one job's output, line by line, bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from stepscope.core.job_output import ATTENTION, Hang, JobOutput, OutOfMemory, Said
+from stepscope.readers.job_log.lines import (
+    DEVICE,
+    ENQUEUED,
+    ENQUEUED_MARK,
+    FAILED,
+    FAILED_MARK,
+    FIGURES,
+    GROUP,
+    HINT,
+    HUNG,
+    HUNG_MARK,
+    REASON,
+    REASON_MARK,
+    RESERVED,
+    WORDINGS,
+    figure,
+    message_of,
+    rank_in,
+    size_of,
+)
+
+Key = TypeVar("Key")
+MAX_SAID = 256
+"""Different warnings, failures, and hung collectives that are kept, of each."""
+MAX_RANKS = 1 << 16
+MAX_DETAILS = 8
+MARKS = (*(wording.mark for wording in WORDINGS), FAILED_MARK, HUNG_MARK, ENQUEUED_MARK, REASON_MARK)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The same thing said again and again."""
+
+    line: int
+    num: int = 0
+    ranks: set[int] = field(default_factory=set)
+
+    def again(self, rank: int | None) -> None:
+        self.num += 1
+        if rank is not None and len(self.ranks) < MAX_RANKS:
+            self.ranks.add(rank)
+
+
+class Draft:
+    def __init__(self) -> None:
+        self.num_lines = 0
+        self.num_read = 0
+        self.num_left_out = 0
+        self._said: dict[tuple[str, str, tuple[int, ...]], _Seen] = {}
+        self._firsts: dict[str, tuple[str, str, tuple[int, ...]]] = {}
+        self._reasons: dict[str, None] = {}
+        self._failures: dict[tuple[tuple[str, int | None], ...], _Seen] = {}
+        self._hung: dict[tuple[int, str, int, int | None], _Seen] = {}
+        self._enqueued: dict[tuple[str, int], tuple[int | None, int]] = {}
+        """By group and rank: the work that timed out there, where one did; and the last that was enqueued."""
+
+    def take(self, number: int, line: str) -> None:
+        self.num_lines += 1
+        if not any(mark in line for mark in MARKS):
+            return
+        is_read = self._take_failure(number, line) or self._take_hang(number, line) or self._take_warning(number, line)
+        self.num_read += is_read
+
+    def finished(self, path: str) -> JobOutput:
+        return JobOutput(
+            path=path,
+            num_lines=self.num_lines,
+            num_read=self.num_read,
+            said=tuple(self._warnings()),
+            failures=tuple(self._failed()),
+            hangs=tuple(self._hangs()),
+        )
+
+    def _take_warning(self, number: int, line: str) -> bool:
+        for wording in WORDINGS:
+            found = wording.pattern.search(line) if wording.mark in line and HINT not in line else None
+            if found is not None:
+                numbers = tuple(int(one) for one in found.groups())
+                # Two ranks' words on the same differ by nothing but who says them.
+                key = (wording.kind, message_of(line, found.start()), numbers)
+                key = self._firsts.setdefault(wording.kind, key) if wording.is_one else key
+                seen = self._seen(self._said, key, number)
+                if seen is not None:
+                    seen.again(rank_in(line[: found.start()]))
+                return True
+        reason = REASON.search(line)
+        if reason is not None and len(self._reasons) < MAX_DETAILS:
+            self._reasons.setdefault(reason[1])
+        return reason is not None
+
+    def _seen(self, kept: dict[Key, _Seen], key: Key, number: int) -> _Seen | None:
+        """What was said of it before, or a new entry; None where there are too many."""
+        if key not in kept and len(kept) >= MAX_SAID:
+            self.num_left_out += 1
+            return None
+        return kept.setdefault(key, _Seen(number))
+
+    def _take_failure(self, number: int, line: str) -> bool:
+        found = FAILED.search(line)
+        if found is None:
+            return False
+        text = line[found.start() :]
+        told: dict[str, int | None] = {name: figure(pattern, text) for name, pattern in FIGURES.items()}
+        reserved = figure(RESERVED, text)
+        if told["idle_bytes"] is None and reserved is not None and told["allocated_bytes"] is not None:
+            told["idle_bytes"] = max(reserved - told["allocated_bytes"], 0)
+        device = DEVICE.search(text)
+        told |= {"tried_bytes": size_of(found), "device": int(device[1]) if device else None}
+        seen = self._seen(self._failures, tuple(told.items()), number)
+        if seen is not None:
+            seen.again(rank_in(line[: found.start()]))
+        return True
+
+    def _take_hang(self, number: int, line: str) -> bool:
+        hung = HUNG.search(line) if HUNG_MARK in line else None
+        if hung is not None:
+            key = (int(hung[1]), hung[2], int(hung[4]), int(hung[3]) if hung[3] else None)
+            seen = self._seen(self._hung, key, number)
+            if seen is not None:
+                seen.again(rank_in(line))
+        enqueued, group, rank = ENQUEUED.search(line), GROUP.search(line), rank_in(line)
+        if enqueued is not None and group is not None and rank is not None and len(self._enqueued) < MAX_RANKS:
+            # A rank may tell it twice; the first time, it was asked because of the hang.
+            work = int(enqueued[1]) if enqueued[1] else None
+            self._enqueued.setdefault((group[1].strip(), rank), (work, int(enqueued[2])))
+        return hung is not None or enqueued is not None
+
+    def _warnings(self) -> Iterator[Said]:
+        has_reasons = False
+        for (kind, text, numbers), seen in self._said.items():
+            reasons = tuple(self._reasons) if kind == ATTENTION and not has_reasons else ()
+            has_reasons |= bool(reasons)
+            yield Said(
+                kind=kind,
+                text=text,
+                line=seen.line,
+                num=seen.num,
+                ranks=tuple(sorted(seen.ranks)),
+                numbers=numbers,
+                details=reasons,
+            )
+
+    def _failed(self) -> Iterator[OutOfMemory]:
+        for key, seen in self._failures.items():
+            told = dict(key)
+            tried = told["tried_bytes"]
+            assert tried is not None
+            yield OutOfMemory(
+                line=seen.line,
+                num=seen.num,
+                ranks=tuple(sorted(seen.ranks)),
+                tried_bytes=tried,
+                device=told["device"],
+                total_bytes=told["total_bytes"],
+                free_bytes=told["free_bytes"],
+                own_bytes=told["own_bytes"],
+                allocated_bytes=told["allocated_bytes"],
+                idle_bytes=told["idle_bytes"],
+            )
+
+    def _hangs(self) -> Iterator[Hang]:
+        for (sequence, op, timeout_ms, elements), seen in self._hung.items():
+            groups = {group for (group, rank), (work, _) in self._enqueued.items() if work == sequence and rank in seen.ranks}
+            group = groups.pop() if len(groups) == 1 else None
+            behind = {
+                rank for (name, rank), (_, last) in self._enqueued.items() if name == group and last < sequence
+            } - seen.ranks
+            yield Hang(
+                line=seen.line,
+                op=op,
+                sequence=sequence,
+                timeout_s=timeout_ms / 1e3,
+                waiting=tuple(sorted(seen.ranks)),
+                behind=tuple(sorted(behind)),
+                group=group,
+                elements=elements,
+            )

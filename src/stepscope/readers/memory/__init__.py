@@ -1,0 +1,1 @@
+"""Snapshots, statistics and timelines of device memory."""

@@ -1,0 +1,226 @@
+"""CUDA memory snapshots (`torch.cuda.memory._dump_snapshot`), one or many: pickles, read without running anything in them.
+
+The allocator's events are played again, so that the peak, what was alive at it and how free memory lay are known exactly; stacks
+and lives say what each tensor was for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from stepscope.core.memory_report import (
+    OPTIMIZER,
+    UNKNOWN,
+    WEIGHTS,
+    WORKSPACE,
+    Holder,
+    LiveTensor,
+    MemoryRecord,
+    MemoryReport,
+    Step,
+)
+from stepscope.core.recording import Recording
+from stepscope.errors import FormatError
+from stepscope.readers.memory.events import DeviceHistory, histories
+from stepscope.readers.memory.phases import Passes, boundaries, classify, passes
+from stepscope.readers.memory.replay import Allocation, Replay, replayed
+from stepscope.readers.memory.safe_unpickle import PROTOCOLS, load_plain
+from stepscope.readers.memory.words import NO_SIZE, recording, size_words, whole_text
+from stepscope.readers.source import Source
+
+FORMAT = "memory-snapshot"
+MAX_BYTES = 1 << 30
+"""Of the pickle; ten million frames or so."""
+MAX_HOLDERS = 40
+MAX_LARGEST = 20
+CURVE_POINTS = 400
+FIRST_CODES = frozenset(b"\x95}](c\x8cX")
+"""What may follow a pickle's two first bytes: a frame, a container, or what a hostile one begins with."""
+NOWHERE = "no frame recorded"
+
+
+def is_mine(head: bytes, name: str) -> bool:
+    """Any pickle, so that one that is no snapshot is refused in words; of protocol 0 only by its name."""
+    if len(head) > 2 and head[0] == 0x80 and head[1] in PROTOCOLS:
+        return head[2] in FIRST_CODES
+    stem = name.lower().removesuffix(".gz").removesuffix(".zst")
+    return stem.endswith((".pickle", ".pkl")) and not head.lstrip().startswith((b"{", b"[", b"<"))
+
+
+def read(sources: Sequence[Source]) -> MemoryReport:
+    records: list[MemoryRecord] = []
+    recordings: list[Recording] = []
+    for source in sources:
+        data, problem = whole_text(source, MAX_BYTES, "record fewer events: _record_memory_history(max_entries=100000)")
+        if problem is not None:
+            raise FormatError(f"{source.label}: {problem}; a snapshot is read whole or not at all")
+        snapshot = load_plain(data, source.label)
+        del data
+        for history in histories(snapshot, source.label):
+            record, notes = _record(source.label, history)
+            record.self_check()
+            records.append(record)
+            recordings.append(recording(record, notes))
+    return MemoryReport(records=tuple(records), recordings=tuple(recordings))
+
+
+def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]]:
+    try:
+        replay = replayed(history)
+    except FormatError as problem:
+        raise FormatError(f"{label}: {problem}") from None
+    events = history.events
+    found = passes(events)
+    bounds = boundaries(history, events, found)
+    classify(replay, found, bounds)
+    alive = replay.alive_at_peak()
+    held: dict[str, int] = {}
+    for one in alive:
+        held[one.category] = held.get(one.category, 0) + one.size
+    reserved = replay.reserved[replay.peak + 1]
+    knows_reserved = bool(history.segments)
+    has_events = bool(events)
+    own_pools = [segment for segment in history.segments if segment.has_own_pool]
+    in_own_pools = sum(segment.size for segment in own_pools)
+    used_there = sum(block.size for segment in own_pools for block in segment.blocks)
+    record = MemoryRecord(
+        format=FORMAT,
+        label=label,
+        device=history.device,
+        peak_bytes=replay.peak_bytes,
+        held_bytes=replay.held[-1],
+        reserved_bytes=max(replay.reserved) if knows_reserved else None,
+        reserved_at_peak_bytes=reserved if knows_reserved else None,
+        reserved_now_bytes=replay.reserved[-1] if knows_reserved else None,
+        capacity_bytes=replay.capacity_bytes,
+        held=held,
+        most=_most(replay),
+        holders=_holders(alive, MAX_HOLDERS),
+        largest=_largest(alive),
+        free_at_peak_bytes=sum(replay.free_at_peak) if knows_reserved else None,
+        largest_free_bytes=max(replay.free_at_peak, default=0) if knows_reserved else None,
+        split_bytes=replay.split_bytes if knows_reserved else None,
+        pool_bytes=in_own_pools if knows_reserved else None,
+        pool_free_bytes=max(0, in_own_pools - used_there) if knows_reserved else None,
+        steps=tuple(_steps(replay, bounds)),
+        kept_frames=_kept(replay, bounds),
+        num_retries=replay.num_retries if has_events else None,
+        num_ooms=replay.num_ooms if has_events else None,
+        oom_bytes=replay.oom_bytes,
+        oom_free_bytes=replay.oom_free_bytes if knows_reserved else None,
+        expandable=_expandable(history),
+        curve=_curve(history, replay),
+    )
+    return record, list(_notes(history, replay, found, held))
+
+
+def _most(replay: Replay) -> dict[str, int]:
+    """The most that each category ever held."""
+    changes: list[tuple[int, int, str]] = []
+    for one in replay.allocations:
+        changes.append((one.start, one.size, one.category))
+        if one.end is not None:
+            changes.append((one.end, -one.size, one.category))
+    changes.sort(key=lambda change: change[0])
+    now: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for _, size, category in changes:
+        now[category] = now.get(category, 0) + size
+        most[category] = max(most.get(category, 0), now[category])
+    return most
+
+
+def _holders(alive: Iterable[Allocation], most: int) -> tuple[Holder, ...]:
+    """By frame, the most bytes first."""
+    by_frame: dict[str, list[Allocation]] = {}
+    for one in alive:
+        by_frame.setdefault(one.label or NOWHERE, []).append(one)
+    made = []
+    for frame, ones in by_frame.items():
+        sizes: dict[str, int] = {}
+        for one in ones:
+            sizes[one.category] = sizes.get(one.category, 0) + one.size
+        category = max(sizes, key=sizes.__getitem__)
+        made.append(Holder(frame=frame, size_bytes=sum(sizes.values()), num_tensors=len(ones), category=category))
+    return tuple(sorted(made, key=lambda one: (-one.size_bytes, one.frame))[:most])
+
+
+def _largest(alive: Iterable[Allocation]) -> tuple[LiveTensor, ...]:
+    first = sorted(alive, key=lambda one: (-one.size, one.start))[:MAX_LARGEST]
+    return tuple(LiveTensor(size_bytes=one.size, category=one.category, frame=one.label, step=one.step) for one in first)
+
+
+def _steps(replay: Replay, bounds: list[int]) -> Iterator[Step]:
+    kept = [0] * len(bounds)
+    for one in _left(replay):
+        if one.step is not None:
+            kept[one.step] += one.size
+    for at in range(len(bounds) - 1):
+        held = replay.held[bounds[at] + 2 : bounds[at + 1] + 2]
+        if held:
+            yield Step(floor_bytes=min(held), peak_bytes=max(held), kept_bytes=kept[at])
+
+
+def _left(replay: Replay) -> Iterator[Allocation]:
+    """What is there at the end and was not made to last."""
+    return (one for one in replay.allocations if one.end is None and one.category not in (OPTIMIZER, WEIGHTS, WORKSPACE))
+
+
+def _kept(replay: Replay, bounds: list[int]) -> tuple[Holder, ...]:
+    """Made in a step before the last whole one, and still there."""
+    last = len(bounds) - 2
+    return _holders((one for one in _left(replay) if one.step is not None and one.step < last), MAX_HOLDERS)
+
+
+def _expandable(history: DeviceHistory) -> bool | None:
+    told = history.settings.get("expandable_segments")
+    if isinstance(told, bool):
+        return told
+    return any(segment.expandable for segment in history.segments) or None
+
+
+def _curve(history: DeviceHistory, replay: Replay) -> tuple[tuple[float, int, int | None], ...]:
+    """The highest of every stretch of time; empty where events have no time."""
+    events = history.events
+    first, last = (events[0].time_us, events[-1].time_us) if events else (None, None)
+    if first is None or last is None or last < first:
+        return ()
+    best: dict[int, int] = {}
+    for place, event in enumerate(events):
+        if event.time_us is None or event.time_us < first:
+            continue
+        bucket = min((event.time_us - first) * CURVE_POINTS // max(last - first, 1), CURVE_POINTS - 1)
+        if bucket not in best or replay.held[place + 1] > replay.held[best[bucket] + 1]:
+            best[bucket] = place
+    points = []
+    for place in (best[bucket] for bucket in sorted(best)):
+        time_us = events[place].time_us
+        assert time_us is not None
+        points.append(((time_us - first) / 1e3, replay.held[place + 1], replay.reserved[place + 1]))
+    return tuple(points)
+
+
+def _notes(history: DeviceHistory, replay: Replay, found: Passes, held: dict[str, int]) -> Iterator[str]:
+    if not history.events:
+        yield (
+            "no events were recorded, so the peak is what was held when the snapshot was taken; call "
+            "torch.cuda.memory._record_memory_history() before training"
+        )
+    elif not found.has_stacks:
+        yield "no stacks were recorded, so nothing says what tensors are for; record with context='all', stacks='all'"
+    if replay.num_before and history.events:
+        size = sum(one.size for one in replay.allocations[: replay.num_before])
+        yield (
+            f"{replay.num_before} tensors ({size_words(size)}) were there before the first event: recording began late, or its "
+            "oldest events were lost (max_entries)"
+        )
+    if found.has_stacks and held.get(UNKNOWN, 0) > 0.1 * max(sum(held.values()), 1):
+        yield "for a part of the peak neither stack nor life tells what it is for; stacks='all' shows the backward pass too"
+    if replay.capacity_bytes is None:
+        yield NO_SIZE
+    if history.num_bad:
+        yield f"{history.num_bad} entries make no sense and were left out"
+    if replay.num_odd:
+        yield f"{replay.num_odd} events contradict the ones before; sizes may be off by theirs"
+    if history.left_out:
+        yield f"the oldest {history.left_out} events were left out: more than is played again"

@@ -1,0 +1,141 @@
+"""`export_memory_timeline` of torch.profiler, one or many: bytes by category over time.
+
+.raw.json.gz    [[time_ns, action, bytes, category], ...]       each change; -1 is the time of what was there before
+.json           [[time_us, ...], [[0, bytes of each category], ...]]
+.html           a picture, with no numbers in it: refused
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from stepscope.core.json_decode import decode_with
+from stepscope.core.memory_report import (
+    ACTIVATIONS,
+    AUTOGRAD,
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER,
+    TEMPORARY,
+    UNKNOWN,
+    WEIGHTS,
+    MemoryRecord,
+    MemoryReport,
+)
+from stepscope.core.recording import Recording
+from stepscope.errors import FormatError
+from stepscope.readers.memory.words import recording, whole_text
+from stepscope.readers.source import Source
+
+FORMAT = "memory-timeline"
+ORDER = (WEIGHTS, OPTIMIZER, INPUTS, TEMPORARY, ACTIVATIONS, GRADIENTS, AUTOGRAD, UNKNOWN)
+"""The profiler's numbers for categories (torch/profiler/_memory_profiler.py, _CATEGORY_TO_INDEX)."""
+MAX_BYTES = 96 << 20
+"""Five million changes."""
+MAX_SIZE = 1 << 50
+CURVE_POINTS = 400
+RAW = re.compile(rb"[\s\xef\xbb\xbf]*\[\s*\[\s*-?\d{1,20}\s*,\s*[1-4]\s*,\s*-?\d{1,18}\s*,\s*[0-7]\s*\]")
+TIMES = re.compile(rb"[\s\xef\xbb\xbf]*\[\s*\[\s*-?\d{1,20}\s*(?:,\s*-?\d{1,20}\s*)*(?:,?\s*-?\d{0,20}\Z|\]\s*,\s*(?:\Z|\[))")
+PICTURE = re.compile(rb"\s*<html>.{0,200}Memory Timeline", re.DOTALL)
+INSTEAD = "prof.export_memory_timeline('memory.raw.json.gz') writes what is read"
+Rows = list[tuple[int, int, int, int]]
+Table = tuple[list[int], list[list[int]]]
+_ROWS: msgspec.json.Decoder[Rows] = msgspec.json.Decoder(Rows)
+_TABLE: msgspec.json.Decoder[Table] = msgspec.json.Decoder(Table)
+
+
+def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
+    return any(shape.match(head) is not None for shape in (RAW, TIMES, PICTURE))
+
+
+def read(sources: Sequence[Source]) -> MemoryReport:
+    records: list[MemoryRecord] = []
+    recordings: list[Recording] = []
+    for source in sources:
+        text, problem = whole_text(source, MAX_BYTES, "record fewer steps")
+        if PICTURE.match(text):
+            raise FormatError(f"{source.label}: a timeline saved as HTML is a picture, with no numbers to read; {INSTEAD}")
+        record, notes = _record(source.label, text, problem)
+        record.self_check()
+        records.append(record)
+        recordings.append(recording(record, notes))
+    return MemoryReport(records=tuple(records), recordings=tuple(recordings))
+
+
+def _record(label: str, text: bytes, problem: str | None) -> tuple[MemoryRecord, list[str]]:
+    import numpy as np
+
+    try:
+        if RAW.match(text):
+            times, sizes = _raw(decode_with(_ROWS, text), label)
+            unit = 1e6
+        else:
+            times, sizes = _table(decode_with(_TABLE, text), label)
+            unit = 1e3
+    except (ValueError, OverflowError) as wrong:
+        raise FormatError(f"{label}: not a memory timeline that can be read ({problem or wrong}); {INSTEAD}") from None
+    total = sizes.sum(axis=1)
+    peak = int(total.argmax())
+    at_peak = {name: int(size) for name, size in zip(ORDER, sizes[peak], strict=True)}
+    below = {name: size for name, size in at_peak.items() if size < 0}
+    held = {name: size for name, size in at_peak.items() if size > 0}
+    known = int(times[times >= 0].min()) if (times >= 0).any() else 0
+    best: dict[int, int] = {}
+    span = max(int(times.max()) - known, 1)
+    for place in np.flatnonzero(times >= 0).tolist():
+        bucket = min((int(times[place]) - known) * CURVE_POINTS // span, CURVE_POINTS - 1)
+        if bucket not in best or total[place] > total[best[bucket]]:
+            best[bucket] = place
+    record = MemoryRecord(
+        format=FORMAT,
+        label=label,
+        peak_bytes=sum(held.values()),
+        held_bytes=max(0, int(total[-1])),
+        held=held,
+        most={name: int(most) for name, most in zip(ORDER, sizes.max(axis=0), strict=True) if most > 0},
+        curve=tuple(((int(times[at]) - known) / unit, int(total[at]), None) for at in (best[key] for key in sorted(best))),
+    )
+    return record, list(_notes(below, problem))
+
+
+def _notes(below: dict[str, int], problem: str | None) -> Iterator[str]:
+    yield "the profiler's own categories; what the allocator reserved, and who made a tensor, is not in a timeline"
+    if below:
+        names = ", ".join(sorted(below))
+        yield f"more was freed than made for {names}: recording began in the middle, and the peak counts these as nothing"
+    if problem:
+        yield problem
+
+
+def _raw(rows: Rows, label: str) -> tuple[Any, Any]:
+    """Times, and bytes by category after each change. A new version of a tensor is two rows, out of one category and into one."""
+    import numpy as np
+
+    if not rows:
+        raise FormatError(f"{label}: the timeline is empty; {INSTEAD}")
+    changes = np.array(rows, dtype=np.int64)
+    categories, deltas = changes[:, 3], changes[:, 2]
+    if categories.min() < 0 or categories.max() >= len(ORDER) or np.abs(deltas.astype(float)).max() > MAX_SIZE:
+        raise FormatError(f"{label}: a row names a category or a size that cannot be; {INSTEAD}")
+    sizes = np.zeros((len(rows), len(ORDER)), dtype=np.int64)
+    sizes[np.arange(len(rows)), categories] = deltas
+    return changes[:, 0], sizes.cumsum(axis=0)
+
+
+def _table(told: Table, label: str) -> tuple[Any, Any]:
+    """Times, and bytes by category at each."""
+    import numpy as np
+
+    times, rows = told
+    if not times or len(times) != len(rows) or any(len(row) != len(ORDER) + 1 for row in rows):
+        raise FormatError(
+            f"{label}: {len(times)} times and {len(rows)} rows of sizes; each time has one row of {len(ORDER) + 1}. {INSTEAD}"
+        )
+    sizes = np.array(rows, dtype=np.int64)[:, 1:]
+    if np.abs(sizes.astype(float)).max() > MAX_SIZE:
+        raise FormatError(f"{label}: a size that cannot be; {INSTEAD}")
+    return np.array(times, dtype=np.int64), sizes

@@ -1,0 +1,259 @@
+"""Nsight Compute's `--csv` output, of `--page raw` and of `--page details`, into a KernelReport.
+
+    raw      one row for a launch, a column for every metric; the line under the names has the units
+    details  one row for a metric of a launch: section, name as a person reads it, unit, value; rows of its rules between
+
+Lines of the profiler (==PROF==) and of the program that was profiled may stand before, between and behind.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from stepscope.core.kernel_report import Dim, KernelMetrics, KernelReport
+from stepscope.errors import FormatError
+from stepscope.readers.ncu.labels import metric_of_label
+from stepscope.readers.ncu.metrics import is_wanted, kernel_of
+from stepscope.readers.ncu.units import has_decimal_comma, number_of, scale_of
+from stepscope.readers.ncu.words import Remark, recording_of
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+
+MAX_LINE_BYTES = 4 << 20
+"""A row of the raw page with every metric is 30 KiB, with all instances of each some 500."""
+MAX_KERNELS = 20_000
+"""Launches that are kept; Nsight Compute itself needs minutes for a hundred."""
+MAX_COLUMNS = 20_000
+MAX_METRICS = 512
+"""Of one launch that are kept; those that fields are made of are some 150."""
+MAX_NAME_CHARS = 4096
+MAX_REMARKS = 200
+MAX_ERRORS = 5
+
+HEADER = re.compile(rb'^[ \t]{0,64}"?ID"?,"?Process ID"?,"?Process Name"?,"?Host Name"?,"?Kernel Name"?', re.MULTILINE)
+LOG = re.compile(rb"^==PROF== (?:Connected to process|Profiling \"|Disconnected from|Report:)", re.MULTILINE)
+DIM = re.compile(r"\(?\s*(\d{1,10}),\s*(\d{1,10}),\s*(\d{1,10})\s*\)?")
+SCALED = re.compile(r"time_duration|bytes|shared_mem_per|per_second")
+"""Metrics that are printed in whatever unit suits the number."""
+COMMAS = "launches have decimal commas in their numbers and were left out; record or export them with LC_ALL=C"
+UNITS = "launches of a table without its line of units are told without times and bytes"
+EXPORT = "export it with: ncu --import FILE.ncu-rep --csv --page raw > ncu.csv"
+
+
+def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
+    """By the header of its table; or by its own messages, where a program's output fills the head."""
+    return HEADER.search(head) is not None or LOG.search(head) is not None
+
+
+def read(sources: Sequence[Source]) -> KernelReport:
+    """All launches of all files, in the order they were measured."""
+    draft = Draft()
+    for source in sources:
+        _read_one(draft, source)
+    return KernelReport(
+        kernels=tuple(draft.kernels),
+        recordings=(recording_of("ncu-csv", [source.label for source in sources], draft.kernels, draft.remarks, draft.notes()),),
+    )
+
+
+@dataclass(slots=True)
+class Launch:
+    """One launch of the details page, while its rows come in."""
+
+    name: str
+    device: str | None
+    grid: Dim | None
+    block: Dim | None
+    values: dict[str, float] = field(default_factory=dict)
+    has_commas: bool = False
+
+
+@dataclass(slots=True)
+class Draft:
+    kernels: list[KernelMetrics] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, kernel: KernelMetrics) -> None:
+        if len(self.kernels) < MAX_KERNELS:
+            self.kernels.append(kernel)
+        else:
+            self.counts[f"launches after the first {MAX_KERNELS} were left out"] += 1
+
+    def notes(self) -> tuple[str, ...]:
+        return (*self.problems, *(f"{count} {what}" for what, count in self.counts.items() if count))
+
+
+@dataclass(slots=True)
+class Table:
+    """The table that is being read: a file may hold several, each with its own header."""
+
+    columns: dict[str, int]
+    is_long: bool
+    wanted: list[tuple[int, str]]
+    """Of the raw page: places of the metrics that fields are made of."""
+    width: int
+    """Cells of a row; a name may stand in the header twice."""
+    scales: list[float] | None = None
+    launches: dict[tuple[str, str, str], Launch] = field(default_factory=dict)
+    """Of the details page, by process, number and name."""
+
+    def cell(self, row: Sequence[str], column: str) -> str:
+        place = self.columns.get(column)
+        return row[place] if place is not None and place < len(row) else ""
+
+
+def _read_one(draft: Draft, source: Source) -> None:
+    stream = Stream(source.path, source.offset, source.length)
+    before = len(draft.kernels)
+    errors: list[str] = []
+    table: Table | None = None
+    with closing(stream.blocks()) as blocks:
+        for line in _lines(blocks, draft.counts):
+            if line.startswith("==ERROR==") and len(errors) < MAX_ERRORS:
+                errors.append(line.removeprefix("==ERROR==").strip()[:300])
+            if not line or line.startswith("==") or not (row := _row(line)):
+                continue
+            if _is_header(row):
+                _finish(draft, table)
+                table = _table(row)
+            elif table is not None:
+                _take(draft, table, row)
+    _finish(draft, table)
+    if stream.problem:
+        draft.problems.append(f"{source.label}: {stream.problem}")
+    if len(draft.kernels) == before:
+        raise FormatError(_nothing(source.label, table, [COMMAS] if COMMAS in draft.counts else [], errors))
+
+
+def _lines(blocks: Iterable[bytes], counts: Counter[str]) -> Iterator[str]:
+    """Lines as text; one that is longer than any of this format is left out."""
+    rest, is_long = b"", False
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        is_long = is_long or len(rest) + len(first) > MAX_LINE_BYTES
+        rest = b"" if is_long else rest + first
+        for part in others:
+            if is_long:
+                counts["lines too long to be of this format were left out"] += 1
+            else:
+                yield rest.decode("utf-8", "replace").rstrip("\r").removeprefix("\ufeff")
+            rest, is_long = part, len(part) > MAX_LINE_BYTES
+    if rest and not is_long:
+        yield rest.decode("utf-8", "replace").rstrip("\r")
+
+
+def _row(line: str) -> list[str] | None:
+    """The cells of one line: no cell of this format has a line break."""
+    try:
+        return next(csv.reader([line]), None)
+    except csv.Error:
+        return None
+
+
+def _is_header(row: Sequence[str]) -> bool:
+    return row[0] == "ID" and "Kernel Name" in row
+
+
+def _table(row: Sequence[str]) -> Table:
+    columns = {name: place for place, name in enumerate(row[:MAX_COLUMNS])}
+    is_long = "Metric Name" in columns and "Metric Value" in columns
+    wanted = [] if is_long else [(place, name) for name, place in columns.items() if is_wanted(name)]
+    return Table(columns=columns, is_long=is_long, wanted=wanted[:MAX_METRICS], width=min(len(row), MAX_COLUMNS))
+
+
+def _take(draft: Draft, table: Table, row: list[str]) -> None:
+    if not table.is_long and table.scales is None and not row[0]:
+        table.scales = [scale_of(unit) for unit in row[:MAX_COLUMNS]]
+    elif not row[0].isdecimal():
+        return  # The program's own output.
+    elif len(row) < (table.width if not table.is_long else table.columns["Metric Value"] + 1):
+        draft.counts["rows were cut short and left out"] += 1
+    elif table.is_long:
+        _take_metric(draft, table, row)
+    elif any(has_decimal_comma(row[place]) for place, _ in table.wanted):
+        draft.counts[COMMAS] += 1
+    else:
+        draft.counts[UNITS] += table.scales is None
+        draft.add(_wide(table, row))
+
+
+def _wide(table: Table, row: Sequence[str]) -> KernelMetrics:
+    values: dict[str, float] = {}
+    for place, name in table.wanted:
+        if table.scales is None and SCALED.search(name):
+            continue
+        if (value := number_of(row[place])) is not None:
+            values[name] = value * (table.scales[place] if table.scales and place < len(table.scales) else 1.0)
+    launch = _launch(table, row)
+    return kernel_of(launch.name, values, device=launch.device, grid=launch.grid, block=launch.block)
+
+
+def _launch(table: Table, row: Sequence[str]) -> Launch:
+    return Launch(
+        name=table.cell(row, "Kernel Name")[:MAX_NAME_CHARS],
+        device=table.cell(row, "device__attribute_display_name")[:100] or None,
+        grid=_dim(table.cell(row, "Grid Size")),
+        block=_dim(table.cell(row, "Block Size")),
+    )
+
+
+def _take_metric(draft: Draft, table: Table, row: Sequence[str]) -> None:
+    key = (table.cell(row, "Process ID"), row[0], table.cell(row, "Kernel Name"))
+    launch = table.launches.get(key)
+    if launch is None:
+        if len(table.launches) >= MAX_KERNELS:
+            draft.counts[f"rows of launches after the first {MAX_KERNELS} were left out"] += 1
+            return
+        launch = table.launches.setdefault(key, _launch(table, row))
+    if rule := table.cell(row, "Rule Name"):
+        _take_rule(draft, table, row, rule, launch.name)
+        return
+    unit = table.cell(row, "Metric Unit")
+    metric = metric_of_label(table.cell(row, "Metric Name"), unit)
+    cell = table.cell(row, "Metric Value")
+    value = number_of(cell)
+    launch.has_commas = launch.has_commas or (metric is not None and has_decimal_comma(cell))
+    if metric is not None and value is not None and len(launch.values) < MAX_METRICS:
+        launch.values.setdefault(metric, value * scale_of(unit))
+
+
+def _take_rule(draft: Draft, table: Table, row: Sequence[str], rule: str, kernel: str) -> None:
+    if table.cell(row, "Rule Type") not in ("OPT", "WRN"):
+        return
+    if len(draft.remarks) >= MAX_REMARKS:
+        draft.counts["remarks of Nsight Compute were left out"] += 1
+        return
+    gain = number_of(table.cell(row, "Estimated Speedup"))
+    kind = table.cell(row, "Estimated Speedup Type")[:20]
+    text = table.cell(row, "Rule Description")[:2000]
+    draft.remarks.append(Remark(kernel=kernel, rule=rule[:100], text=text, gain=gain, gain_kind=kind))
+
+
+def _finish(draft: Draft, table: Table | None) -> None:
+    for launch in () if table is None else table.launches.values():
+        if launch.has_commas:
+            draft.counts[COMMAS] += 1
+        else:
+            draft.add(kernel_of(launch.name, launch.values, device=launch.device, grid=launch.grid, block=launch.block))
+
+
+def _dim(text: str) -> Dim | None:
+    told = DIM.fullmatch(text.strip())
+    return None if told is None else (int(told[1]), int(told[2]), int(told[3]))
+
+
+def _nothing(label: str, table: Table | None, left_out: Sequence[str], errors: Sequence[str]) -> str:
+    if errors:
+        return f"{label}: Nsight Compute measured no kernel; it says: {'; '.join(errors)}"
+    if left_out:
+        return f"{label}: nothing is left of it: its {'; '.join(left_out)}"
+    if table is None:
+        return f"{label}: output of Nsight Compute without its CSV table; record with --csv --page raw, or {EXPORT}"
+    return f"{label}: Nsight Compute's table has no kernel; see that --kernel-name, --launch-skip, --nvtx-include meet one"

@@ -1,0 +1,298 @@
+"""Nsight Systems' tables of events into columns: what the device did, what was called, what was waited for.
+
+Names are written as torch.profiler writes them, so that every analysis knows a copy and a call by the same words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepscope.core.trace import NONE, Bool, Int64, Kind
+from stepscope.readers.kineto.event_decoder import SEPARATOR, Scanner
+from stepscope.readers.nsys.database import Database
+from stepscope.readers.trace.columns import Columns
+from stepscope.readers.trace.nanoseconds import LIMIT_NS
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+SETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+OVERHEADS = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+OS_CALLS = "OSRT_API"
+DEVICE_TABLES = (KERNELS, COPIES, SETS, GRAPHS)
+
+THREAD_MASK = 0xFFFFFF
+"""A global identifier is <hardware:8><vm:8><process:24><thread:24> (Nsight's exporter manual, "Serialized identifiers")."""
+NO_STREAM = 2**32 - 1
+VERSION = re.compile(r"(_ptsz|_ptds)?_v\d{4,5}$")
+"""Nsight adds the release that brought a call: cudaLaunchKernel_v7000."""
+COPY_WORDS = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD")
+"""By ENUM_CUDA_MEMCPY_OPER; the last three are pages of unified memory."""
+FIRST_UNIFIED = 11
+MEMORY_WORDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
+"""By ENUM_CUDA_MEM_KIND."""
+WAIT_WORDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
+"""By ENUM_CUPTI_SYNC_TYPE."""
+WORTH_TELLING_NS = 1_000_000
+GEOMETRY = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "staticSharedMemory",
+            "dynamicSharedMemory")  # fmt: skip
+
+
+@dataclass(slots=True)
+class Draft:
+    """What is read of one process: columns, and the tables that their codes point into."""
+
+    database: Database
+    process: int
+    """Its global identifier; NONE where the file has no such column."""
+    is_unowned: bool = False
+    """Devices worked, and the file does not say whose work it was."""
+    scanner: Scanner = field(default_factory=Scanner)
+    chunks: list[Columns] = field(default_factory=list)
+    num_graphs: int = 0
+    num_unnamed: int = 0
+    """Names that StringIds does not have."""
+    unowned: dict[str, int] = field(default_factory=dict)
+    """Rows that tell no process, by table."""
+    os_ns: dict[str, int] = field(default_factory=dict)
+    """Time in the operating system, by call, on the threads that launch."""
+
+    def of_process(self, table: str) -> tuple[str, tuple[int, ...]]:
+        """Words that choose this process' rows of a table."""
+        if self.process == NONE:
+            return "", ()
+        if self.database.has(table, "globalPid"):
+            return '"globalPid" = ?', (self.process,)
+        if self.database.has(table, "globalTid"):
+            return f'("globalTid" & {~THREAD_MASK}) = ?', (self.process,)
+        return "", ()
+
+    def take(self, table: str, *more: str) -> dict[str, Int64] | None:
+        """A table's times and further columns, of rows whose times make sense; None where there are none."""
+        if not self.database.has(table, "start", "end"):
+            return None
+        columns = self.database.ints(table, ("start", "end", *more), *self.of_process(table))
+        self.count_unowned(table)
+        tally = self.scanner.tally
+        tally.raw_events += len(columns["start"])
+        start, end = columns["start"], columns["end"]
+        whole = (start >= 0) & (start < LIMIT_NS) & (end >= 0) & (end < LIMIT_NS)
+        tally.no_time += int((~whole).sum())
+        tally.negative_duration += int((end < start)[whole].sum())
+        columns = {name: column[whole] for name, column in columns.items()}
+        columns["end"] = np.maximum(columns["end"], columns["start"])
+        return columns if len(columns["start"]) else None
+
+    def count_unowned(self, table: str) -> None:
+        owner = next((name for name in ("globalPid", "globalTid") if self.database.has(table, name)), None)
+        if self.process == NONE or owner is None:
+            return
+        for ((count,),) in self.database.query(f'SELECT count(*) FROM "{table}" WHERE "{owner}" IS NULL'):  # noqa: S608
+            if count:
+                self.unowned[table] = count
+
+    def blank(self, rows: dict[str, Int64], kind: Kind) -> Columns:
+        columns = Columns.blank(rows["start"], rows["end"] - rows["start"])
+        columns.kind[:] = kind
+        return columns
+
+    def names(self, ids: Int64, *, are_calls: bool = False) -> Int64:
+        """Codes of the names that StringIds has under these numbers; a call's without the release that brought it."""
+        unique, inverse = np.unique(ids, return_inverse=True)
+        found = self.database.strings(unique)
+        self.num_unnamed += sum(i != NONE and i not in found for i in unique.tolist())
+        texts = [found.get(i) or (f"string {i}" if i != NONE else "(no name)") for i in unique.tolist()]
+        return self.codes([VERSION.sub("", text) if are_calls else text for text in texts])[inverse]
+
+    def codes(self, texts: list[str]) -> Int64:
+        return np.array([self.scanner.names[text] for text in texts], np.int64)
+
+    def host_threads(self, ids: Int64) -> Int64:
+        unique, inverse = np.unique(ids, return_inverse=True)
+        places = [((i >> 24) & THREAD_MASK, i & THREAD_MASK) if i != NONE else (0, 0) for i in unique.tolist()]
+        return np.array([self.scanner.threads[place] for place in places], np.int64)[inverse]
+
+    def place_on_device(self, columns: Columns, rows: dict[str, Int64]) -> None:
+        """Device, stream and the launching call; a stream is a thread of the device, as in torch.profiler's traces."""
+        device, stream = rows["deviceId"].copy(), rows["streamId"].copy()
+        device[(device < 0) | (device > np.iinfo(np.int16).max)] = NONE
+        stream[(stream < 0) | (stream >= NO_STREAM)] = NONE
+        pairs, inverse = _distinct([device, stream])
+        codes = []
+        for one, queue in pairs:
+            codes.append(self.scanner.threads[one, queue])
+            self.scanner.thread_names[str(one), str(queue)] = f"stream {queue} "
+        columns.thread[:] = np.array(codes, np.int64)[inverse]
+        columns.device[:] = device
+        columns.stream[:] = stream
+        columns.correlation[:] = np.where(rows["correlationId"] > 0, rows["correlationId"], NONE)
+
+
+PLACE = ("deviceId", "streamId", "correlationId")
+
+
+def take_device_work(draft: Draft) -> None:
+    _kernels(draft)
+    _copies(draft)
+    _sets(draft)
+    _graphs(draft)
+
+
+def _kernels(draft: Draft) -> None:
+    rows = draft.take(KERNELS, *PLACE, "demangledName", "shortName", *GEOMETRY)
+    if rows is None:
+        return
+    columns = draft.blank(rows, Kind.KERNEL)
+    columns.name[:] = draft.names(np.where(rows["demangledName"] != NONE, rows["demangledName"], rows["shortName"]))
+    draft.place_on_device(columns, rows)
+    shapes, inverse = _distinct([rows[column] for column in GEOMETRY])
+    codes = [draft.scanner.details[_launch_key(shape)] for shape in shapes]
+    columns.detail[:] = np.array(codes, np.int64)[inverse]
+    draft.chunks.append(columns)
+
+
+def _distinct(columns: Sequence[Int64]) -> tuple[list[list[int]], Int64]:
+    """The distinct rows of some columns, and which of them each row is. One column at a time: rows are never compared whole."""
+    key = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, place = np.unique(column, return_inverse=True)
+        key = np.unique(key * len(values) + place, return_inverse=True)[1]
+    first = np.unique(key, return_index=True)[1]
+    return np.stack([column[first] for column in columns], axis=1).tolist(), key
+
+
+def _launch_key(shape: list[int]) -> bytes:
+    """A launch as the table of details has it: grid, block, registers, shared memory, and an occupancy that nsys has not."""
+    grid, block, (registers, static, dynamic) = shape[:3], shape[3:6], shape[6:]
+    parts = [json.dumps(size).encode() if min(size) >= 0 else b"" for size in (grid, block)]
+    shared = static + dynamic if min(static, dynamic) >= 0 else NONE
+    return SEPARATOR.join([*parts, *(str(n).encode() if n >= 0 else b"" for n in (registers, shared)), b""])
+
+
+def _copies(draft: Draft) -> None:
+    rows = draft.take(COPIES, *PLACE, "bytes", "copyKind", "srcKind", "dstKind")
+    if rows is None:
+        return
+    columns = draft.blank(rows, Kind.MEMCPY)
+    memory = _labels(draft, "ENUM_CUDA_MEM_KIND", MEMORY_WORDS)
+    kinds, inverse = _distinct([rows[column] for column in ("copyKind", "srcKind", "dstKind")])
+    columns.name[:] = draft.codes([_copy_name(kind, source, target, memory) for kind, source, target in kinds])[inverse]
+    columns.size_bytes[:] = np.maximum(rows["bytes"], NONE)
+    draft.place_on_device(columns, rows)
+    draft.chunks.append(columns)
+
+
+def _copy_name(kind: int, source: int, target: int, memory: dict[int, str]) -> str:
+    word = COPY_WORDS[kind] if 0 < kind < len(COPY_WORDS) else "Unknown"
+    if kind >= FIRST_UNIFIED and kind < len(COPY_WORDS):
+        return f"Memcpy {word} (Unified memory)"
+    if source == NONE and target == NONE:
+        return f"Memcpy {word}"
+    return f"Memcpy {word} ({memory.get(source, 'Unknown')} -> {memory.get(target, 'Unknown')})"
+
+
+def _labels(draft: Draft, table: str, known: tuple[str, ...]) -> dict[int, str]:
+    """What the file itself calls the numbers of a kind, else what the manual does."""
+    words = dict(enumerate(known))
+    if draft.database.has(table, "id", "label"):
+        for rows in draft.database.rows(table, '"id", substr("label", 1, 32)'):
+            words.update((i, label) for i, label in rows[:256] if isinstance(i, int) and isinstance(label, str))
+    return words
+
+
+def _sets(draft: Draft) -> None:
+    rows = draft.take(SETS, *PLACE, "bytes", "memKind")
+    if rows is None:
+        return
+    columns = draft.blank(rows, Kind.MEMSET)
+    memory = _labels(draft, "ENUM_CUDA_MEM_KIND", MEMORY_WORDS)
+    kinds, inverse = np.unique(rows["memKind"], return_inverse=True)
+    columns.name[:] = draft.codes([f"Memset ({memory.get(kind, 'Unknown')})" for kind in kinds.tolist()])[inverse]
+    columns.size_bytes[:] = np.maximum(rows["bytes"], NONE)
+    draft.place_on_device(columns, rows)
+    draft.chunks.append(columns)
+
+
+def _graphs(draft: Draft) -> None:
+    """Whole CUDA graphs, each one piece of work; not those whose nodes were recorded one by one."""
+    rows = draft.take(GRAPHS, *PLACE, "graphId")
+    if rows is None:
+        return
+    told = [chunk.correlation for chunk in draft.chunks]
+    alone = ~np.isin(rows["correlationId"], np.concatenate(told)) if told else np.ones(len(rows["start"]), np.bool_)
+    alone |= rows["correlationId"] <= 0  # Not told: then nothing says that its nodes are there.
+    rows = {name: column[alone] for name, column in rows.items()}
+    draft.num_graphs = len(rows["start"])
+    if not draft.num_graphs:
+        return
+    columns = draft.blank(rows, Kind.KERNEL)
+    graphs, inverse = np.unique(rows["graphId"], return_inverse=True)
+    columns.name[:] = draft.codes([f"CUDA graph {graph}" if graph >= 0 else "CUDA graph" for graph in graphs.tolist()])[inverse]
+    draft.place_on_device(columns, rows)
+    draft.chunks.append(columns)
+
+
+def take_calls(draft: Draft) -> None:
+    rows = draft.take(CALLS, "globalTid", "correlationId", "nameId")
+    if rows is None:
+        return
+    columns = draft.blank(rows, Kind.RUNTIME)
+    columns.name[:] = draft.names(rows["nameId"], are_calls=True)
+    columns.thread[:] = draft.host_threads(rows["globalTid"])
+    columns.correlation[:] = np.where(rows["correlationId"] > 0, rows["correlationId"], NONE)
+    draft.chunks.append(columns)
+
+
+def take_waits(draft: Draft) -> None:
+    rows = draft.take(WAITS, *PLACE, "syncType")
+    if rows is None:
+        return
+    columns = draft.blank(rows, Kind.SYNC)
+    kinds, inverse = np.unique(rows["syncType"], return_inverse=True)
+    words = [WAIT_WORDS[kind] if 0 <= kind < len(WAIT_WORDS) else WAIT_WORDS[0] for kind in kinds.tolist()]
+    columns.name[:] = draft.codes(words)[inverse]
+    details = [draft.scanner.details[SEPARATOR.join([json.dumps(word).encode(), b"", b""])] for word in words]
+    columns.detail[:] = np.array(details, np.int64)[inverse]
+    draft.place_on_device(columns, rows)
+    draft.chunks.append(columns)
+
+
+def take_overheads(draft: Draft) -> None:
+    for table in OVERHEADS:
+        rows = draft.take(table, "globalTid", "nameId")
+        if rows is None:
+            continue
+        columns = draft.blank(rows, Kind.OVERHEAD)
+        columns.name[:] = draft.names(rows["nameId"])
+        columns.thread[:] = draft.host_threads(rows["globalTid"])
+        draft.chunks.append(columns)
+
+
+def take_os_calls(draft: Draft) -> None:
+    """Calls into the operating system, of kind OTHER: whether one works or waits, its name alone does not tell.
+
+    Taken only beside device work: where there is none, the host's ranges are the work.
+    """
+    launching = [chunk.thread for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] == Kind.RUNTIME]
+    on_device = any(len(chunk.kind) and chunk.kind[0] in (Kind.KERNEL, Kind.MEMCPY) for chunk in draft.chunks)
+    rows = draft.take(OS_CALLS, "globalTid", "nameId") if on_device else None
+    if rows is None:
+        return
+    columns = draft.blank(rows, Kind.OTHER)
+    columns.name[:] = draft.names(rows["nameId"])
+    columns.thread[:] = draft.host_threads(rows["globalTid"])
+    draft.chunks.append(columns)
+    if launching:
+        busiest = int(np.bincount(np.concatenate(launching)).argmax())
+        mine: Bool = columns.thread == busiest
+        totals = np.zeros(len(draft.scanner.names), np.int64)
+        np.add.at(totals, columns.name[mine], columns.dur_ns[mine])
+        table = draft.scanner.names.table()
+        draft.os_ns = {table[i]: int(totals[i]) for i in np.argsort(-totals)[:3].tolist() if totals[i] >= WORTH_TELLING_NS}

@@ -1,0 +1,395 @@
+"""Reads Perfetto's own form (.pftrace): track events of rocprofv3, of `stepscope export perfetto`, and of others.
+
+A slice is a begin and an end on one track. What it is follows from its category: rocprofv3 writes kernel_dispatch, memory_copy,
+hip_api, hsa_api, rccl_api and marker_api; our own export writes the categories of torch.profiler.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from stepscope.core.trace import DEVICE_WORK, NONE, Kind, Trace
+from stepscope.errors import FormatError, InputError
+from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.perfetto.columns import CLOCK_SNAPSHOT, DEFAULTS, DESCRIPTOR, INTERNED, Events, columns_of
+from stepscope.readers.perfetto.processes import LEAST_SHARE, MAX_RANKS, OURS, Owners, described, listed, number_of, words_of
+from stepscope.readers.perfetto.state import ARG_NAMES, CATEGORIES, NAMES, Clocks, Sequence
+from stepscope.readers.perfetto.wire import Block, Packets, Value, WireError, fields, signed, varint
+from stepscope.readers.rocm.parser import NO_HOST, NO_MARKS, Draft, copy_name, several
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+from stepscope.readers.trace.categories import kind_of_category
+
+WANTED = "Record with: rocprofv3 --sys-trace --output-format pftrace -- python train.py"
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
+"""TrackEvent.Type"""
+PACKET_FIELDS = frozenset((*range(1, 130), 2000, 3001, 3002))
+KINDS = {
+    "kernel_dispatch": Kind.KERNEL,
+    "memory_copy": Kind.MEMCPY,
+    "hip_api": Kind.RUNTIME,
+    "hsa_api": Kind.RUNTIME,
+    "rccl_api": Kind.RUNTIME,
+    "marker_api": Kind.MARK,
+    "gpu_sync": Kind.SYNC,
+    "compile": Kind.COMPILE,
+}
+AGENT_TRACK = re.compile(r"AGENT \[(\d{1,6})\] (?:QUEUE|THREAD|STREAM) \[(\d{1,6})\]|STREAM \[(\d{1,6})\]")
+"""How rocprofv3 names a device's tracks: `COMPUTE AGENT [4] QUEUE [0] (GPU)`, `COPY to AGENT [4] THREAD [1] (GPU)`."""
+MAX_TRACKS = 1 << 20
+MAX_DEPTH = 1024
+"""Slices open on one track."""
+MAX_BAD_PACKETS = 10_000
+ASKED = frozenset(
+    (
+        "agent", "bytes", "copy_bytes", "corr_id", "correlation", "dst_agent", "grid_size", "group_segment_size",
+        "LDS_block_size_v", "queue", "src_agent", "stream", "stream_ID", "tid", "workgroup_size",
+    )
+)  # fmt: skip
+"""What is looked up of the numbers noted down with an event."""
+
+
+def is_mine(head: bytes, name: str) -> bool:
+    """Packets one after the other, the first few of them whole and with fields that a packet has."""
+    try:
+        return _num_packets(head) >= (1 if name.lower().endswith((".pftrace", ".perfetto-trace", ".pftrace.gz")) else 3)
+    except WireError:
+        return False
+
+
+def _num_packets(head: bytes) -> int:
+    at, count = 0, 0
+    while at < len(head) and count < 8:
+        if head[at] != 0x0A:
+            raise WireError("no packet")
+        size, body = varint(head, at + 1)
+        if body + size > len(head):
+            break
+        numbers = [number for number, _ in fields(head[body : body + size])]
+        if not numbers or not PACKET_FIELDS.issuperset(numbers):
+            raise WireError("no packet")
+        at, count = body + size, count + 1
+    return count
+
+
+def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
+    """The ranks that share the file, each with words for it, and notes; none where it is of one rank."""
+    if len(described(source)) < 2:
+        return [], []
+    reading = _Reading()
+    with suppress(WireError), closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
+        for block in Packets(blocks=blocks):
+            reading.take(block)
+            if reading.num_bad > MAX_BAD_PACKETS:
+                break
+    work = reading.draft.work()
+    least_ns = LEAST_SHARE * max((ns for ns, _ in work.values()), default=0.0)
+    ranks = [owner for owner, (ns, has_kernels) in work.items() if has_kernels and ns >= least_ns]
+    if len(ranks) < 2:
+        return [], []
+    many = len(ranks)
+    ranks = sorted(sorted(ranks, key=lambda owner: -work[owner][0])[:MAX_RANKS], key=lambda owner: (number_of(owner), owner))
+    words = words_of(ranks, reading.owners)
+    told = [
+        f"{len(ranks)} processes ran kernels, and each is read as one rank ({', '.join(words[:8])}{', ...' * (len(words) > 8)})"
+    ]
+    if many > MAX_RANKS:
+        told.append(f"{many} processes ran kernels: the {MAX_RANKS} busiest are read")
+    elif others := [owner for owner in work if owner not in ranks]:
+        little = f"no kernels, or less than {LEAST_SHARE:.0%} of the busiest one's device time"
+        told.append(f"process {listed(others)} had {little}: taken for no rank")
+    return list(zip(ranks, words, strict=True)), told
+
+
+def read(source: Source, progress: Progress | None = None) -> Trace:
+    """The Trace of one process: of the source's part, else of the one with the most device work."""
+    stream = Stream(source.path, source.offset, source.length)
+    packets, reading = Packets(blocks=stream.blocks()), _Reading(part=source.part)
+    problem = None
+    try:
+        for block in packets:
+            reading.take(block)
+            if reading.num_bad > MAX_BAD_PACKETS:
+                raise WireError(f"more than {MAX_BAD_PACKETS} packets cannot be read")
+            if progress is not None:
+                progress(stream.compressed_bytes)
+    except WireError as error:
+        problem = f"after {reading.num_packets} packets: {error}"
+    if not stream.text_bytes:
+        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+    if not reading.num_packets:
+        raise FormatError(f"{source.label} is not a Perfetto trace ({problem or 'no packet is whole'}). {WANTED}")
+    reading.tell(packets)
+    return reading.draft.trace(source, stream.text_bytes, problem or stream.problem)
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a track's slices stand, as far as its descriptors tell."""
+
+    pid: int
+    tid: int | None
+    owner: int
+    is_ours: bool
+    is_agent: bool
+    version: int
+
+
+@dataclass(slots=True)
+class _Track:
+    name: str = ""
+    parent: int = 0
+    pid: int | None = None
+    tid: int | None = None
+    process: str = ""
+    uuid: int = 0
+    open: list[tuple[int, str, str, dict[str, int]]] = field(default_factory=list)
+    num_deep: int = 0
+    place: _Place | None = None
+
+
+@dataclass(slots=True)
+class _Reading:
+    draft: Draft = field(default_factory=lambda: Draft(least_ns=0))
+    clocks: Clocks = field(default_factory=Clocks)
+    sequences: dict[int, Sequence] = field(default_factory=dict)
+    tracks: dict[int, _Track] = field(default_factory=dict)
+    num_packets: int = 0
+    num_bad: int = 0
+    num_unopened: int = 0
+    num_ours: int = 0
+    num_too_deep: int = 0
+    num_unowned: int = 0
+    part: int | None = None
+    """The process that is read alone, as `owners` numbers them; None where all are."""
+    owners: Owners = field(default_factory=Owners)
+    version: int = 0
+    """Of what the descriptors say so far."""
+
+    def take(self, block: Block) -> None:
+        """All packets of a block, in their order."""
+        columns = columns_of(block)
+        for at, (is_bad, number, flags, has_state, event, time, clock) in enumerate(columns.rows()):
+            if is_bad:
+                self.num_bad += 1
+                continue
+            self.num_packets += 1  # Also where what it holds turns out to be damaged.
+            try:
+                sequence = self.sequences.get(number) or self._sequence(number)
+                if flags & 1:
+                    sequence.clear()
+                if has_state:
+                    self._state(block.text[block.starts[at] : block.ends[at]], sequence)
+                if event != NONE:
+                    self._event(columns.events, event, self.clocks.time_ns(time, clock, sequence), sequence)
+            except WireError:
+                self.num_bad += 1
+
+    def _sequence(self, number: int) -> Sequence:
+        if len(self.sequences) > MAX_TRACKS:
+            raise WireError("too many writers")
+        sequence = self.sequences[number] = Sequence()
+        return sequence
+
+    def _state(self, packet: bytes, sequence: Sequence) -> None:
+        """What later packets are read by."""
+        parts = dict(fields(packet))
+        if isinstance(part := parts.get(DEFAULTS), bytes):
+            sequence.take_defaults(part)
+        if isinstance(part := parts.get(INTERNED), bytes):
+            sequence.intern(part)
+        if isinstance(part := parts.get(DESCRIPTOR), bytes):
+            self._describe(part)
+        if isinstance(part := parts.get(CLOCK_SNAPSHOT), bytes):
+            self.clocks.snapshot(part, sequence)
+
+    def _describe(self, message: bytes) -> None:
+        """TrackDescriptor: uuid 1, name 2 or static_name 10, process 3, thread 4, parent_uuid 5."""
+        parts = dict(fields(message))
+        track = self._track(signed(_int(parts.get(1)) or 0))
+        track.name = _text(parts.get(2)) or _text(parts.get(10)) or track.name
+        track.parent = signed(_int(parts.get(5)) or 0) or track.parent
+        if isinstance(process := parts.get(3), bytes):
+            told = dict(fields(process))
+            track.pid, track.process = _int(told.get(1)), _text(told.get(6))
+        if isinstance(thread := parts.get(4), bytes):
+            told = dict(fields(thread))
+            track.pid, track.tid, track.name = _int(told.get(1)), _int(told.get(2)), _text(told.get(5)) or track.name
+        self.version += 1
+
+    def _track(self, uuid: int) -> _Track:
+        track = self.tracks.get(uuid)
+        if track is None:
+            if len(self.tracks) >= MAX_TRACKS:
+                raise WireError("too many tracks")
+            track = self.tracks[uuid] = _Track(uuid=uuid)
+        return track
+
+    def _event(self, events: Events, at: int, time_ns: int, sequence: Sequence) -> None:
+        uuid = events.track[at] if events.track[at] != NONE else sequence.default_track
+        track = self.tracks.get(uuid) or self._track(uuid)
+        kind = events.kind[at]
+        if events.is_bad[at]:
+            raise WireError("an event that cannot be read")
+        if kind == END:
+            self._close(track, uuid, time_ns)
+        elif kind != BEGIN:
+            self.draft.scanner.tally.raw_events += 1
+            if kind not in (INSTANT, COUNTER):
+                self.draft.scanner.tally.count_unknown(f"track event of type {kind}"[:48])
+        elif len(track.open) >= MAX_DEPTH:
+            track.num_deep += 1
+            self.num_too_deep += 1
+        else:
+            name = events.name[at]
+            if name is None:
+                name = sequence.interned[NAMES].get(events.name_iid[at], "")
+            category = sequence.interned[CATEGORIES].get(events.category_iid[at]) or events.category[at] or ""
+            track.open.append((time_ns, name, category, _told(events, at, sequence)))
+
+    def _close(self, track: _Track, uuid: int, time_ns: int) -> None:
+        if track.num_deep:
+            track.num_deep -= 1
+            return
+        if not track.open:
+            self.num_unopened += 1
+            return
+        start_ns, name, category, told = track.open.pop()
+        place = track.place if track.place is not None and track.place.version == self.version else self._placed(track)
+        if category == OURS or place.is_ours:
+            self.num_ours += 1
+            return
+        kind, on_device = _kind(category)
+        if self.part is not None and place.owner != self.part:
+            self.num_unowned += on_device and place.owner == NONE
+            return
+        if kind == Kind.OTHER:
+            self.draft.scanner.tally.count_unknown(category[:64] or "(no category)")
+        if kind == Kind.MEMCPY and category == "memory_copy":
+            name = copy_name(name)
+        device, stream = NONE, NONE
+        pid, tid = place.pid, place.tid if place.tid is not None else self._lane(track, place.pid, uuid, told)
+        if on_device:
+            if place.is_agent or "agent" in told:
+                # A copy to the host is the work of the device it comes from; the host's memory is an agent too.
+                agents = ("agent", "src_agent", "dst_agent") if name.endswith("DtoH") else ("agent", "dst_agent", "src_agent")
+                device = _first(told, *agents)
+            stream = _first(told, "stream", "stream_ID", "queue")
+            stream = stream if stream != NONE else uuid & 0x7FFF_FFFF
+            pid, tid = (device if device != NONE else pid), track.name or stream
+        self.draft.add(
+            kind,
+            name,
+            start_ns,
+            time_ns,
+            pid=pid,
+            tid=tid,
+            device=device,
+            stream=stream,
+            # rocprofv3 counts from 1: 0 is none.
+            correlation=told.get("corr_id") or told.get("correlation", NONE),
+            size_bytes=_first(told, "copy_bytes", "bytes"),
+            detail=self._launch(told) if kind == Kind.KERNEL else NONE,
+            owner=place.owner,
+        )
+
+    def _launch(self, told: dict[str, int]) -> int:
+        group, items = _first(told, "workgroup_size"), _first(told, "grid_size")
+        if group <= 0 or items < 0:
+            return NONE
+        shared = _first(told, "group_segment_size", "LDS_block_size_v")
+        return self.draft.launch((items, 1, 1), (group, 1, 1), None, None if shared < 0 else shared)
+
+    def _placed(self, track: _Track) -> _Place:
+        process = self._process(track)
+        pid = process.pid if process.pid is not None else track.pid or 0
+        is_agent = AGENT_TRACK.search(track.name[:256]) is not None
+        owner = self.owners.of(pid, process.uuid if process.tid is None else 0, process.process)
+        track.place = _Place(pid, track.tid, owner, process.process == OURS, is_agent, self.version)
+        if track.name and track.tid is not None:
+            self.draft.scanner.thread_names[str(pid), str(track.tid)] = track.name[:256]
+        return track.place
+
+    def _lane(self, track: _Track, pid: int, uuid: int, told: dict[str, int]) -> int | str:
+        """What stands for a thread where the track is of none."""
+        tid: int | str = told.get("tid", NONE)
+        if tid == NONE:
+            tid = track.name or uuid & 0x7FFF_FFFF
+        if track.name:
+            self.draft.scanner.thread_names[str(pid), str(tid)] = track.name[:256]
+        return tid
+
+    def _process(self, track: _Track) -> _Track:
+        """The process that a track belongs to, as far up as its parents tell."""
+        for _ in range(16):
+            if (track.pid is not None and track.tid is None) or not track.parent or track.parent not in self.tracks:
+                break
+            track = self.tracks[track.parent]
+        return track
+
+    def tell(self, packets: Packets) -> None:
+        still_open = sum(len(track.open) for track in self.tracks.values())
+        draft = self.draft
+        busiest, others = draft.keep_busiest()
+        draft.wall_ns = self.clocks.wall_ns()
+        told = [
+            (packets.truncated, "the file ends inside a packet (a killed job?); the whole ones were kept"),
+            (self.num_bad + packets.num_damaged, f"{self.num_bad + packets.num_damaged} damaged packet(s) were left out"),
+            (packets.num_oversized, f"{packets.num_oversized} compressed packet(s) were cut at 16 MiB"),
+            (still_open, f"{still_open} slice(s) never end and were left out"),
+            (self.num_too_deep, f"{self.num_too_deep} slice(s) inside {MAX_DEPTH} others were left out"),
+            (self.num_unopened, f"{self.num_unopened} end(s) of slices that never begin were left out"),
+            (
+                self.clocks.num_unknown,
+                f"{self.clocks.num_unknown} time(s) of clocks that nothing ties together were kept as they are",
+            ),
+            (self.num_ours, "the tracks that stepscope itself had drawn were left out"),
+            (
+                others,
+                several(number_of(busiest), [number_of(other) for other in others], "which had less work or no kernels"),
+            ),
+            (self.num_unowned, f"{self.num_unowned} piece(s) of device work that tell no process were left out"),
+            (not len(draft), "the file has no slices"),
+            (draft.counts[Kind.KERNEL] and not draft.counts[Kind.RUNTIME], NO_HOST),
+            (draft.counts[Kind.KERNEL] and not draft.counts[Kind.MARK], NO_MARKS),
+        ]
+        draft.notes += [text for condition, text in told if condition]
+
+
+def _told(events: Events, at: int, sequence: Sequence) -> dict[str, int]:
+    """The numbers noted down with an event, those that are asked for."""
+    args, names = events.args, sequence.interned[ARG_NAMES]
+    told: dict[str, int] = {}
+    for place in range(events.first_arg[at], events.first_arg[at + 1]):
+        key = args.name[place]
+        if key is None:
+            key = names.get(args.name_iid[place], "")
+        if key in ASKED and args.value[place] != NONE:
+            told[key] = args.value[place]
+    return told
+
+
+@lru_cache(maxsize=256)
+def _kind(category: str) -> tuple[Kind, bool]:
+    """What slices of a category are, and whether they stand on a device."""
+    kind = KINDS[category] if category in KINDS else kind_of_category(category)
+    return kind, kind in (*DEVICE_WORK, Kind.SYNC, Kind.DEVICE_MARK)
+
+
+def _first(told: dict[str, int], *keys: str) -> int:
+    """The first of these that was noted down; NONE where there is none."""
+    for key in keys:
+        if key in told:
+            return told[key]
+    return NONE
+
+
+def _int(value: Value | None) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _text(value: Value | None) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""

@@ -1,0 +1,1 @@
+"""rocprof, rocprofv3, roctracer, and MIOpen."""

@@ -1,0 +1,214 @@
+"""Reads the tables of rocprof-compute (omniperf): `pmc_perf.csv`, counters of every launch, and what `analyze --save-dfs` wrote.
+
+The figures are made of the counters as rocprof-compute's own speed-of-light panel makes them; the device's sizes come from the
+`sysinfo.csv` beside the table. Without it what needs a peak is None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepscope.core.kernel_report import KernelMetrics, KernelReport, KernelTotal
+from stepscope.core.recording import Recording
+from stepscope.core.recording import Table as Shown
+from stepscope.errors import FormatError, InputError
+from stepscope.readers.rocm.counters import Device, metrics_of
+from stepscope.readers.rocm.table import Table, cell, header_of, number, whole
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+
+COUNTER = re.compile(r"(?:sq|sqc|tcc|tcp|ta|td|grbm|spi|cpc|cpf)_[a-z0-9_]+")
+"""Names of AMD's counters, by the block they count in."""
+ABOUT_LAUNCH = {"kernel_name", "dispatch_id"}
+PANEL = {"metric", "avg", "unit"}
+"""Columns of a panel that `analyze --save-dfs` wrote, beside Peak and Pct of Peak, or Min and Max."""
+TOP = {"kernel_name", "count", "sum(ns)"}
+"""Columns of the list of top kernels."""
+LAUNCHES, PANELS, TOPS = "launches", "panel", "top"
+SYSTEM_FILE = "sysinfo.csv"
+MAX_LAUNCHES = 50_000
+MAX_PANEL_ROWS = 400
+MAX_SHOWN = 12
+MAX_NAME = 4096
+WANTED = "Record with: rocprof-compute profile -n run -- python train.py, and give workloads/run/*/pmc_perf.csv"
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    return kind_of(header_of(head)) is not None
+
+
+def kind_of(header: Sequence[str]) -> str | None:
+    columns = set(header)
+    if columns >= TOP:
+        return TOPS
+    if columns >= PANEL and columns & {"pct_of_peak", "peak", "max"}:
+        return PANELS
+    return LAUNCHES if columns >= ABOUT_LAUNCH and any(map(COUNTER.fullmatch, columns)) else None
+
+
+def read(sources: Sequence[Source]) -> KernelReport:
+    """All tables together."""
+    report = KernelReport()
+    for source in sources:
+        report = report.joined(_read_one(source))
+    return report
+
+
+def _read_one(source: Source) -> KernelReport:
+    stream = Stream(source.path, source.offset, source.length)
+    table = Table(stream=stream)
+    draft = _Draft(table=table, device=_device_of(source))
+    for row in table.rows():
+        if draft.kind is None:
+            draft.kind = kind_of(table.header)
+            if draft.kind is None:
+                raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
+        draft.take(row)
+    if not stream.text_bytes:
+        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+    if draft.kind is None and kind_of(table.header) is None:
+        raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
+    return draft.report(source)
+
+
+@dataclass(slots=True)
+class _Draft:
+    table: Table
+    device: Device
+    kind: str | None = None
+    kernels: list[KernelMetrics] = field(default_factory=list)
+    totals: list[KernelTotal] = field(default_factory=list)
+    panel: list[tuple[str, ...]] = field(default_factory=list)
+    num_beyond: int = 0
+
+    def take(self, row: list[str]) -> None:
+        if self.kind == LAUNCHES:
+            self._launch(row)
+        elif self.kind == TOPS:
+            self._top(row)
+        elif len(self.panel) < MAX_PANEL_ROWS:
+            place = self.table.place
+            columns = ("metric", "avg", "unit", "peak", "pct_of_peak")
+            self.panel.append(tuple(cell(row, place(name))[:200] for name in columns))
+        else:
+            self.num_beyond += 1
+
+    def _launch(self, row: list[str]) -> None:
+        if len(self.kernels) >= MAX_LAUNCHES:
+            self.num_beyond += 1
+            return
+        places = [place for place, name in enumerate(self.table.header) if COUNTER.fullmatch(name)]
+        found = {self.table.titles[place]: number(row, place) for place in places if "[" not in self.table.titles[place]}
+        counters = {title: value for title, value in found.items() if value is not None}
+        name = re.sub(r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z", "", cell(row, self.table.place("kernel_name")))[:MAX_NAME]
+        self.kernels.append(metrics_of(name or "(no name)", self._about(row), counters, self.device))
+
+    def _about(self, row: list[str]) -> Mapping[str, int]:
+        names = (
+            ("items", "grid_size"),
+            ("group", "workgroup_size"),
+            ("shared", "lds_per_workgroup"),
+            ("scratch", "scratch_per_workitem"),
+            ("vector", "arch_vgpr"),
+            ("matrix", "accum_vgpr"),
+            ("wave", "wave_size"),
+            ("start", "start_timestamp"),
+            ("end", "end_timestamp"),
+        )
+        found = {key: whole(row, self.table.place(column)) for key, column in names}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _top(self, row: list[str]) -> None:
+        place = self.table.place
+        count, total = number(row, place("count")), number(row, place("sum(ns)"))
+        if count is None or total is None or len(self.totals) >= MAX_LAUNCHES:
+            self.num_beyond += 1
+            return
+        mean, median = (number(row, place(name)) for name in ("mean(ns)", "median(ns)"))
+        name = cell(row, place("kernel_name"))[:MAX_NAME]
+        self.totals.append(KernelTotal(name=name, count=int(count), total_ns=total, mean_ns=mean, median_ns=median))
+
+    def report(self, source: Source) -> KernelReport:
+        damaged = self.table.num_cut + self.table.num_malformed
+        told = [
+            (self.table.stream.problem, f"the file was read only in part: {self.table.stream.problem}"),
+            (damaged, f"{damaged} damaged line(s) were left out"),
+            (self.num_beyond, f"{self.num_beyond} row(s) were left out: too many, or without figures"),
+            (self.kind == LAUNCHES and self.device.num_cus is None, NO_SYSTEM),
+            (not (self.kernels or self.totals or self.panel), "the table has no rows"),
+        ]
+        recording = Recording(
+            format="rocprof-compute",
+            paths=(source.label,),
+            lines=self._lines(),
+            tables=self._tables(),
+            notes=tuple(text for condition, text in told if condition),
+        )
+        return KernelReport(kernels=tuple(self.kernels), totals=tuple(self.totals), recordings=(recording,))
+
+    def _lines(self) -> tuple[tuple[str, str], ...]:
+        lines = [("launches", str(len(self.kernels)))] if self.kernels else []
+        if self.device.name:
+            lines.append(("device", self.device.name))
+        return tuple(lines)
+
+    def _tables(self) -> tuple[Shown, ...]:
+        if self.panel:
+            return (
+                Shown(
+                    title="Panel", columns=("metric", "avg", "unit", "peak", "% of peak"), rows=tuple(self.panel), right=(1, 3, 4)
+                ),
+            )
+        if self.kernels:
+            longest = sorted(self.kernels, key=lambda kernel: -(kernel.total_ns or 0))[:MAX_SHOWN]
+            columns = ("kernel", "us", "MFMA", "VALU", "HBM", "L2 hits", "LDS passes")
+            return (Shown(title="Longest launches", columns=columns, rows=tuple(map(_shown, longest)), right=(1, 2, 3, 4, 5, 6)),)
+        return ()
+
+
+NO_SYSTEM = "no sysinfo.csv lies beside it: the device's sizes are not known, and no share of a peak is told"
+
+
+def _shown(kernel: KernelMetrics) -> tuple[str, ...]:
+    ideal = kernel.shared_wavefronts_ideal
+    passes = kernel.shared_wavefronts / ideal if kernel.shared_wavefronts is not None and ideal else None
+    return (
+        kernel.name,
+        "-" if kernel.duration_ns is None else f"{kernel.duration_ns / 1e3:.1f}",
+        *(
+            "-" if share is None else f"{share:.0%}"
+            for share in (kernel.tensor_pipe, kernel.fma_pipe, kernel.dram_throughput, kernel.l2_hits)
+        ),
+        "-" if passes is None else f"{passes:.1f}x",
+    )
+
+
+def _device_of(source: Source) -> Device:
+    """What `sysinfo.csv` beside the table says of the device."""
+    if not isinstance(source.path, Path) or source.archive is not None or source.offset:
+        return Device()
+    file = source.path.with_name(SYSTEM_FILE)
+    if not file.is_file():
+        return Device()
+    table = Table(stream=Stream(file))
+    try:
+        row = next(table.rows(), None)
+    except InputError:
+        row = None
+    if row is None:
+        return Device()
+
+    def told(name: str) -> float | None:
+        return number(row, table.place(name)) or None
+
+    return Device(
+        name=cell(row, table.place("gpu_model"))[:64] or None,
+        num_cus=told("cu_per_gpu"),
+        clock_mhz=told("max_sclk"),
+        hbm_gb_s=told("hbm_bw"),
+        num_l2_channels=told("total_l2_chan"),
+        num_xcds=told("num_xcd") or 1.0,
+    )

@@ -1,0 +1,250 @@
+"""Reads the tables of rocprofv3 (`--output-format csv`) and of rocprof v1 and v2, by the columns they have.
+
+rocprofv3 writes one table for kernels, one for calls, one for copies, one for ROCTx ranges: `<pid>_kernel_trace.csv`,
+`<pid>_hip_api_trace.csv`, ... The table of kernels brings its neighbours of the same process along, so that one recording is one
+Trace. rocprof v1 writes `results.csv`: kernels alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace
+from stepscope.errors import FormatError, InputError
+from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.rocm.parser import NO_HOST, NO_MARKS, Draft, copy_name
+from stepscope.readers.rocm.table import Table, cell, header_of, last_number, whole
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+
+WANTED = "Record with: rocprofv3 --sys-trace --output-format csv -- python train.py"
+START, END = ("start_timestamp", "beginns"), ("end_timestamp", "stop_timestamp", "endns")
+KERNEL_NAME = ("kernel_name", "kernelname")
+KERNELS, CALLS, COPIES = "kernels", "calls", "copies"
+KERNEL_FILE = "kernel_trace.csv"
+NEIGHBOURS = re.compile(r"(hip_api|hip_runtime|hsa_api|rccl_api|memory_copy|marker_api)_trace\.csv\Z")
+V3_TABLE = re.compile(r"((?:hip|hsa|rccl|marker)_\w{0,32}trace|memory_copy_trace)\.csv\Z")
+AGENTS_FILE = "agent_info.csv"
+COUNTER = re.compile(r"(?:sq|sqc|tcc|tcp|grbm)_[a-z]")
+MAX_TABLES = 16
+PROGRESS_ROWS = 100_000
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    return _kind_of(header_of(head)) is not None
+
+
+def read(source: Source, progress: Progress | None = None) -> Trace:
+    """The Trace of a table, and of its neighbours where it is rocprofv3's table of kernels."""
+    reading = _Reading(draft=Draft())
+    path = source.path if isinstance(source.path, Path) and source.archive is None and not source.offset else None
+    if path is not None and (main := _main_table(path)) is not None:
+        raise InputError(f"{source.label} is part of one recording with {main.name}, and is read with it: name that one alone.")
+    others = _neighbours(path) if path is not None else []
+    if path is not None:
+        reading.read_agents(path)
+    stream = Stream(source.path, source.offset, source.length)
+    kind = reading.read_table(stream, progress)
+    if not stream.text_bytes:
+        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+    if kind is None:
+        raise FormatError(f"{source.label} is no table of rocprof: it has no columns of names and times. {WANTED}")
+    size = stream.text_bytes
+    for other in others:
+        beside = Stream(other)
+        try:
+            reading.read_table(beside, None)
+        except InputError as problem:
+            reading.draft.notes.append(str(problem))
+        size += beside.text_bytes
+        reading.draft.notes += [f"{other.name} was read only in part: {beside.problem}"] if beside.problem else []
+    reading.draft.notes += [f"read together with {', '.join(other.name for other in others)}"] if others else []
+    reading.draft.notes += _lacks(reading.draft)
+    return reading.draft.trace(source, size, stream.problem)
+
+
+def _kind_of(header: Sequence[str]) -> str | None:
+    """What the rows of a table with these columns are."""
+    columns = set(header)
+    if not columns.intersection(START) or not columns.intersection(END):
+        return None
+    if columns.intersection(KERNEL_NAME):
+        # Nsight's tables have neither of these; every one of rocprof's has one.
+        # One with counters, a launch a row, is rocprof-compute's: its launches ran one by one.
+        is_trace = columns & {"dispatch_id", "gpu_id", "agent_id", "operation"} and not any(map(COUNTER.match, columns))
+        return KERNELS if is_trace else None
+    if {"direction", "kind"} <= columns:
+        return COPIES
+    return CALLS if {"domain", "function"} <= columns else None
+
+
+def _main_table(path: Path) -> Path | None:
+    """The table of kernels that this one belongs to, where it lies beside it."""
+    found = V3_TABLE.search(path.name)
+    main = path.with_name(path.name[: found.start()] + KERNEL_FILE) if found else None
+    return main if main is not None and main.is_file() else None
+
+
+def companions(path: Path) -> list[Path]:
+    """What is read along with a table, so that a cache knows when it is stale."""
+    agents = _agents_of(path)
+    return [*_neighbours(path), *([] if agents is None else [agents])]
+
+
+def _agents_of(path: Path) -> Path | None:
+    file = path.with_name(path.name.removesuffix(KERNEL_FILE) + AGENTS_FILE)
+    return file if path.name.endswith(KERNEL_FILE) and file.is_file() else None
+
+
+def _neighbours(path: Path) -> list[Path]:
+    if not path.name.endswith(KERNEL_FILE):
+        return []
+    prefix = path.name.removesuffix(KERNEL_FILE)
+    try:
+        names = sorted(entry.name for entry in path.parent.iterdir() if entry.name.startswith(prefix) and entry.is_file())
+    except OSError:
+        return []
+    chosen = [name for name in names if NEIGHBOURS.fullmatch(name.removeprefix(prefix))]
+    return [path.with_name(name) for name in chosen[:MAX_TABLES]]
+
+
+def _lacks(draft: Draft) -> list[str]:
+    told = [
+        (not len(draft), "the table has no rows of kernels, copies or calls"),
+        (len(draft) and not draft.counts[Kind.KERNEL], "no kernels are in it: give the table of kernels (kernel_trace.csv) too"),
+        (draft.counts[Kind.KERNEL] and not draft.counts[Kind.RUNTIME], NO_HOST),
+        (draft.counts[Kind.KERNEL] and not draft.counts[Kind.MARK], NO_MARKS),
+    ]
+    return [text for condition, text in told if condition]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Tables of one process, put together."""
+
+    draft: Draft
+    gpus: dict[int, int] | None = None
+    """The devices' places, by the number the tables give them; None where no table of agents tells it."""
+
+    def read_table(self, stream: Stream, progress: Progress | None) -> str | None:
+        table = Table(stream=stream)
+        kind = None
+        seen: set[int] = set()
+        for count, row in enumerate(table.rows()):
+            if not count:
+                kind = _kind_of(table.header)
+                if kind is None:
+                    return None
+            if kind == KERNELS:
+                self._kernel(table, row, seen)
+            elif kind == COPIES:
+                self._copy(table, row)
+            else:
+                self._call(table, row)
+            if progress is not None and count % PROGRESS_ROWS == 0:
+                progress(stream.compressed_bytes)
+        damaged = table.num_cut + table.num_malformed
+        self.draft.notes += [f"{damaged} damaged line(s) were left out"] if damaged else []
+        return kind or _kind_of(table.header)
+
+    def read_agents(self, path: Path) -> None:
+        """The devices, where `<pid>_agent_info.csv` lies beside the table."""
+        file = _agents_of(path)
+        if file is None:
+            return
+        table, self.gpus = Table(stream=Stream(file)), {}
+        try:
+            for row in table.rows():
+                node = whole(row, table.place("node_id"))
+                if node is None or cell(row, table.place("agent_type")).upper() != "GPU" or len(self.gpus) >= 1024:
+                    continue
+                self.gpus[node] = len(self.gpus)
+                self.draft.devices.append(
+                    DeviceProperties(
+                        index=self.gpus[node],
+                        name=cell(row, table.place("product_name")) or cell(row, table.place("name")),
+                        memory_bytes=whole(row, table.place("local_mem_size")) or None,
+                        num_sms=whole(row, table.place("cu_count")) or None,
+                        compute_capability=None,
+                        warp_size=whole(row, table.place("wave_front_size")) or None,
+                    )
+                )
+        except InputError as problem:
+            self.draft.notes.append(str(problem))
+
+    def _kernel(self, table: Table, row: list[str], seen: set[int]) -> None:
+        place = table.place
+        if (counted := place("counter_name")) is not None:  # One row for each counter of a launch: the first is the launch.
+            dispatch = whole(row, place("dispatch_id"))
+            if dispatch is None or dispatch in seen or counted >= len(row):
+                return
+            seen.add(dispatch)
+        device = self._device(row, place("agent_id", "gpu_id"))
+        stream = whole(row, place("stream_id", "queue_id"))
+        self.draft.add(
+            Kind.KERNEL,
+            cell(row, place(*KERNEL_NAME)).removesuffix(".kd") or "(no name)",
+            whole(row, place(*START)) or 0,
+            whole(row, place(*END)) or 0,
+            pid=device,
+            tid=NONE if stream is None else stream,
+            device=device,
+            stream=NONE if stream is None else stream,
+            correlation=whole(row, place("correlation_id")) or NONE,
+            detail=self._launch(table, row),
+        )
+
+    def _launch(self, table: Table, row: list[str]) -> int:
+        place = table.place
+        group = [whole(row, place(f"workgroup_size_{axis}")) for axis in "xyz"]
+        items = [whole(row, place(f"grid_size_{axis}")) for axis in "xyz"]
+        if None in group or None in items:
+            group = [whole(row, place("workgroup_size", "wgr")), 1, 1]
+            items = [whole(row, place("grid_size", "grd")), 1, 1]
+        if not group[0] or items[0] is None:
+            return NONE
+        vector, matrix = whole(row, place("vgpr_count", "arch_vgpr", "vgpr")), whole(row, place("accum_vgpr_count", "accum_vgpr"))
+        shared = whole(row, place("lds_block_size", "group_segment_size", "lds_per_workgroup", "lds"))
+        sizes = [(number or 0) for number in (*items, *group)]
+        registers = None if vector is None else vector + (matrix or 0)
+        return self.draft.launch((sizes[0], sizes[1], sizes[2]), (sizes[3], sizes[4], sizes[5]), registers, shared)
+
+    def _copy(self, table: Table, row: list[str]) -> None:
+        place = table.place
+        to, of = (self._device(row, place(name)) for name in ("destination_agent_id", "source_agent_id"))
+        name = copy_name(cell(row, place("direction")))
+        device = of if to == NONE or (self.gpus is None and name.endswith("DtoH")) else to
+        stream = whole(row, place("stream_id"))
+        self.draft.add(
+            Kind.MEMCPY,
+            name,
+            whole(row, place(*START)) or 0,
+            whole(row, place(*END)) or 0,
+            pid=device,
+            tid=NONE if stream is None else stream,
+            device=device,
+            stream=NONE if stream is None else stream,
+            correlation=whole(row, place("correlation_id")) or NONE,
+        )
+
+    def _call(self, table: Table, row: list[str]) -> None:
+        place = table.place
+        is_mark = cell(row, place("domain")).upper().startswith(("MARKER", "ROCTX"))
+        self.draft.add(
+            Kind.MARK if is_mark else Kind.RUNTIME,
+            cell(row, place("function")) or "(no name)",
+            whole(row, place(*START)) or 0,
+            whole(row, place(*END)) or 0,
+            pid=whole(row, place("process_id")) or 0,
+            tid=whole(row, place("thread_id")) or 0,
+            correlation=NONE if is_mark else whole(row, place("correlation_id")) or NONE,
+        )
+
+    def _device(self, row: list[str], place: int | None) -> int:
+        number = last_number(row, place)
+        if number is None or self.gpus is None:
+            return NONE if number is None else number
+        return self.gpus.get(number, NONE)

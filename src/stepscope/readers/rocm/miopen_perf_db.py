@@ -1,0 +1,109 @@
+"""MIOpen's perf-db: parameters that its solvers were tuned to, by problem; and the cache of its compiled kernels.
+
+A user's own is ~/.config/miopen/*.udb (SQLite: tables `config` and `perf_db`) or, where MIOpen was built without SQLite,
+*.udb.txt, which has lines like a find-db's with parameters in place of times; AMD's are share/miopen/db/*.db. MIOpen writes them
+when it tunes: MIOPEN_FIND_ENFORCE=SEARCH, or torch.backends.cudnn.benchmark = True where nothing was tuned before. The cache
+(*.ukdb, *.kdb: table `kern_db`) has compiled kernels. No times are in any of them: what was tuned is told, and nothing is judged
+by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from stepscope.core.kernel_report import KernelReport
+from stepscope.core.recording import Recording, Table
+from stepscope.errors import FormatError, InputError
+from stepscope.readers.nsys.database import AGAIN, MAGIC, Database, opened
+from stepscope.readers.rocm.miopen_keys import FOUND_LINE, LINE, NAME, first_lines, problem_of
+from stepscope.readers.source import Source
+from stepscope.readers.text_lines import TextLines
+
+FORMAT = "miopen-perf-db"
+PERF_TABLE, CONFIG_TABLE, KERNEL_TABLE = "perf_db", "config", "kern_db"
+TABLES = tuple(f"CREATE TABLE {mark}{name}{mark}".encode() for name in (PERF_TABLE, KERNEL_TABLE) for mark in ('"', "`", ""))
+SOLVER_NAME = re.compile(NAME)
+MAX_SOLVERS = 512
+MAX_ROWS = 64
+MAX_LINE_BYTES = 64 << 10
+NO_TIMES = "no times are in it: the find-db (.ufdb.txt beside it) has them"
+WANTED = "Copy it again from ~/.config/miopen while no job writes to it."
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    if head.startswith(MAGIC):
+        return any(table in head for table in TABLES)
+    lines = first_lines(head)
+    return any(LINE.match(line) for line in lines) and not any(FOUND_LINE.match(line) for line in lines)
+
+
+def read(sources: Sequence[Source]) -> KernelReport:
+    return KernelReport(recordings=tuple(_read_one(source) for source in sources))
+
+
+def _read_one(source: Source) -> Recording:
+    text = TextLines(source, max_line_bytes=MAX_LINE_BYTES)
+    first = next(iter(text), "")
+    if not first.encode("utf-8", "replace").startswith(MAGIC[:15]):
+        return _of_text(source)
+    try:
+        with opened(source) as database:
+            return _of_database(source, database)
+    except InputError as problem:
+        raise type(problem)(f"{str(problem).removesuffix(AGAIN).rstrip()} {WANTED}") from None
+
+
+def _of_database(source: Source, database: Database) -> Recording:
+    if database.has(PERF_TABLE, "solver", "config"):
+        return _recording(source, _count(database, CONFIG_TABLE), _by_solver(database), database.notes)
+    if database.has(KERNEL_TABLE):
+        words = f"{_count(database, KERNEL_TABLE):,}, ready to be loaded: a job with them starts sooner, and runs no faster"
+        return Recording(format=FORMAT, paths=(source.label,), lines=(("compiled kernels", words),), notes=tuple(database.notes))
+    raise FormatError(f"{source.label} names MIOpen's tables and has none of them. {WANTED}")
+
+
+def _count(database: Database, table: str) -> int:
+    if not database.has(table):
+        return 0
+    return sum(int(row[0]) for rows in database.rows(table, "count(*)") for row in rows)
+
+
+def _by_solver(database: Database) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for rows in database.rows(PERF_TABLE, 'substr("solver", 1, 128)'):
+        counts.update(name for (name,) in rows if isinstance(name, str) and (name in counts or len(counts) < MAX_SOLVERS))
+    return counts
+
+
+def _of_text(source: Source) -> Recording:
+    lines = TextLines(source, max_line_bytes=MAX_LINE_BYTES)
+    counts: Counter[str] = Counter()
+    num = odd = 0
+    for line in lines:
+        if not line.strip():
+            continue
+        key, _, values = line.partition("=")
+        names = [entry.partition(":")[0] for entry in values.split(";") if ":" in entry]
+        if problem_of(key.strip()) is None or not names:
+            odd += 1
+            continue
+        num += 1
+        counts.update(name for name in names if SOLVER_NAME.fullmatch(name) and (name in counts or len(counts) < MAX_SOLVERS))
+    notes = [*lines.notes, *([f"{odd:,} line(s) that are no convolution's parameters were left out"] if odd else [])]
+    if not num:
+        raise FormatError(f"{source.label} begins like MIOpen's perf-db, and nothing of it can be read. {WANTED}")
+    return _recording(source, num, counts, notes)
+
+
+def _recording(source: Source, num: int, counts: Counter[str], notes: Sequence[str]) -> Recording:
+    rows = tuple((name, f"{count:,}") for name, count in counts.most_common(MAX_ROWS))
+    table = Table(title="tuned, by solver", columns=("solver", "convolutions"), rows=rows, right=(1,))
+    lines = tuple(_lines(num, counts))
+    return Recording(format=FORMAT, paths=(source.label,), lines=lines, tables=(table,) if rows else (), notes=tuple(notes))
+
+
+def _lines(num: int, counts: Counter[str]) -> Iterator[tuple[str, str]]:
+    yield "convolutions", f"{num:,}, with {sum(counts.values()):,} tuned solvers"
+    yield "times", NO_TIMES

@@ -1,0 +1,254 @@
+"""Reads the JSON of rocprofv3 (`--output-format json`), however large.
+
+    {"rocprofiler-sdk-tool": [{"metadata": {}, "agents": [], "strings": {}, "kernel_symbols": [],
+                               "buffer_records": {"kernel_dispatch": [], "hip_api": [], "memory_copy": [], ...}}]}
+
+Kernels have a number for a name, calls the numbers of their kind and operation: the tables that name them stand before the
+records, as rocprofv3 writes them. A launch and its kernel carry one correlation number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace
+from stepscope.errors import FormatError, InputError
+from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.rocm.json_walk import Path, Walk, WalkError, decoded
+from stepscope.readers.rocm.parser import NO_HOST, NO_MARKS, Draft, copy_name, several
+from stepscope.readers.rocm.records import Agent, Copy, Dispatch, Info, Message, Names, Process, Record, Symbol
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+
+START = re.compile(rb'[\s\xef\xbb\xbf]*\{\s*"rocprofiler-sdk-tool"\s*:')
+TOOL = "rocprofiler-sdk-tool"
+RECORDS = (TOOL, "buffer_records")
+DISPATCHES, COPIES, MARKS = (*RECORDS, "kernel_dispatch"), (*RECORDS, "memory_copy"), (*RECORDS, "marker_api")
+CALLS = {(*RECORDS, name): name for name in ("hip_api", "hsa_api", "rccl_api")}
+UNUSED = {(*RECORDS, name): name for name in ("memory_allocation", "scratch_memory", "rocdecode_api", "rocjpeg_api")}
+AGENTS, SYMBOLS, STRINGS, MESSAGES, PROCESS = (
+    (TOOL, "agents"),
+    (TOOL, "kernel_symbols"),
+    (TOOL, "strings", "buffer_records"),
+    (TOOL, "strings", "marker_api"),
+    (TOOL, "metadata"),
+)
+TYPES: dict[Path, Any] = {
+    DISPATCHES: list[Dispatch],
+    COPIES: list[Copy],
+    MARKS: list[Record],
+    **dict.fromkeys(CALLS, list[Record]),
+    **dict.fromkeys(UNUSED, list[Record]),
+    SYMBOLS: list[Symbol],
+    MESSAGES: list[Message],
+    AGENTS: list[Agent],
+    STRINGS: list[Names],
+    PROCESS: Process,
+}
+LISTS = frozenset(path for path in TYPES if path not in (STRINGS, AGENTS, PROCESS))
+GPU = 2
+"""ROCPROFILER_AGENT_TYPE_GPU."""
+ROCTX_CALL = re.compile(r"roctxRangePop|roctxRangeStop|roctxGetThreadId|roctxProfiler|roctxName")
+"""Calls that name no range."""
+WANTED = "Record with: rocprofv3 --sys-trace --output-format json -- python train.py"
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    return START.match(head) is not None
+
+
+def read(source: Source, progress: Progress | None = None) -> Trace:
+    """The Trace of one file."""
+    stream = Stream(source.path, source.offset, source.length)
+    reading = _Reading(stream=stream, progress=progress)
+    walk = Walk(blocks=stream.blocks(), lists=LISTS, values=frozenset((STRINGS, AGENTS, PROCESS)), try_decode=reading.take)
+    try:
+        walk.run()
+    except WalkError as problem:
+        if stream.text_bytes:
+            raise FormatError(f"{source.label} is not the JSON of rocprofv3: {problem}. {WANTED}") from None
+    if not stream.text_bytes:
+        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+    if not reading.seen:
+        raise FormatError(f"{source.label} has no records of rocprofv3 in it. {WANTED}")
+    return reading.finished(source, walk)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What one pass over the file fills."""
+
+    stream: Stream
+    progress: Progress | None
+    draft: Draft = field(default_factory=Draft)
+    seen: set[Path] = field(default_factory=set)
+    devices: dict[int, int] = field(default_factory=dict)
+    symbols: dict[int, Symbol] = field(default_factory=dict)
+    strings: tuple[Names, ...] = ()
+    messages: dict[int, str] = field(default_factory=dict)
+    pid: int = 0
+    pids: list[int] = field(default_factory=list)
+    """Of the processes so far: a file may hold several, one after the other."""
+
+    @property
+    def owner(self) -> int:
+        return len(self.pids)
+
+    def take(self, path: Path, text: bytes) -> bool:
+        found = decoded(_DECODERS[path].decode, text)
+        if found is None:
+            return False
+        self.seen.add(path)
+        _TAKERS[path](self, path, found)
+        if self.progress is not None:
+            self.progress(self.stream.compressed_bytes)
+        return True
+
+    def take_process(self, _: Path, found: Process) -> None:
+        """The next process: its numbers mean different things than the last one's."""
+        self.pids.append(found.pid)
+        self.pid, self.symbols, self.strings, self.messages = found.pid, {}, (), {}
+
+    def take_agents(self, _: Path, found: list[Agent]) -> None:
+        self.devices = {}
+        for agent in (agent for agent in found if agent.type == GPU):
+            index = agent.logical_node_type_id if agent.logical_node_type_id >= 0 else len(self.devices)
+            self.devices[agent.id.handle] = index
+            if all(known.index != index for known in self.draft.devices):
+                self.draft.devices.append(_properties(agent, index))
+
+    def take_symbols(self, _: Path, found: list[Symbol]) -> None:
+        self.symbols.update((symbol.kernel_id, symbol) for symbol in found)
+
+    def take_strings(self, _: Path, found: list[Names]) -> None:
+        self.strings = tuple(found)
+
+    def take_messages(self, _: Path, found: list[Message]) -> None:
+        self.messages.update((message.key, message.value) for message in found)
+
+    def take_dispatches(self, _: Path, found: list[Dispatch]) -> None:
+        for record in found:
+            info = record.dispatch_info
+            symbol = self.symbols.get(info.kernel_id)
+            device = self.devices.get(info.agent_id.handle, NONE)
+            stream = record.stream_id.handle if record.stream_id.handle >= 0 else info.queue_id.handle
+            self.draft.add(
+                Kind.KERNEL,
+                symbol.name if symbol is not None else f"kernel {info.kernel_id}",
+                record.start_timestamp,
+                record.end_timestamp,
+                pid=device,
+                tid=stream,
+                device=device,
+                stream=stream,
+                correlation=record.correlation_id.internal or NONE,
+                detail=self._launch(info, symbol),
+                owner=self.owner,
+            )
+
+    def _launch(self, info: Info, symbol: Symbol | None) -> int:
+        if not info.workgroup_size.x:
+            return NONE
+        registers = symbol.arch_vgpr_count + max(symbol.accum_vgpr_count, 0) if symbol and symbol.arch_vgpr_count >= 0 else None
+        shared = info.group_segment_size if info.group_segment_size >= 0 else None
+        return self.draft.launch(info.grid_size.sizes, info.workgroup_size.sizes, registers, shared)
+
+    def take_copies(self, _: Path, found: list[Copy]) -> None:
+        for record in found:
+            to, of = (self.devices.get(agent.handle, NONE) for agent in (record.dst_agent_id, record.src_agent_id))
+            device = to if to != NONE else of
+            stream = record.stream_id.handle
+            self.draft.add(
+                Kind.MEMCPY,
+                copy_name(self._operation(record)),
+                record.start_timestamp,
+                record.end_timestamp,
+                pid=device,
+                tid=stream,
+                device=device,
+                stream=stream,
+                correlation=record.correlation_id.internal or NONE,
+                size_bytes=record.bytes,
+                owner=self.owner,
+            )
+
+    def take_calls(self, path: Path, found: list[Record]) -> None:
+        for record in found:
+            name = self._operation(record) or f"{path[-1]} {record.operation}"
+            self._on_host(Kind.RUNTIME, name, record, record.correlation_id.internal or NONE)
+
+    def take_marks(self, _: Path, found: list[Record]) -> None:
+        """ROCTx ranges, by the text the program gave; calls that give none are no ranges."""
+        for record in found:
+            call = self._operation(record)
+            text = self.messages.get(record.correlation_id.internal, "")
+            if text or not ROCTX_CALL.match(call):
+                self._on_host(Kind.MARK, text or call or "roctx", record, NONE)
+
+    def take_unused(self, path: Path, found: list[Record]) -> None:
+        self.draft.scanner.tally.raw_events += len(found)
+        self.draft.scanner.tally.count_unknown(path[-1], len(found))
+
+    def _on_host(self, kind: Kind, name: str, record: Record, correlation: int) -> None:
+        times = record.start_timestamp, record.end_timestamp
+        self.draft.add(kind, name, *times, pid=self.pid, tid=record.thread_id, correlation=correlation, owner=self.owner)
+
+    def _operation(self, record: Record) -> str:
+        names = self.strings[record.kind].operations if 0 <= record.kind < len(self.strings) else ()
+        return names[record.operation] if 0 <= record.operation < len(names) else ""
+
+    def finished(self, source: Source, walk: Walk) -> Trace:
+        draft = self.draft
+        damaged = sum(walk.num_malformed.values())
+        owner, others = draft.keep_busiest()
+        unnamed = sum(1 for name in draft.scanner.names if re.fullmatch(r"kernel \d+", name))
+        told = [
+            (walk.truncated, "the file ends before its end; the complete records were kept"),
+            (others, several(self._pid(owner), [self._pid(other) for other in others], "record one file per rank")),
+            (damaged, f"{damaged} record(s) were damaged and left out"),
+            (walk.num_oversized, f"{walk.num_oversized} record(s) larger than 64 MiB were left out"),
+            (unnamed, f"{unnamed} kernel(s) have no name in the file"),
+            (not len(draft), "the file has no records of kernels, copies or calls"),
+            (len(draft) and not self._has(Kind.RUNTIME), NO_HOST),
+            (len(draft) and not self._has(Kind.MARK), NO_MARKS),
+        ]
+        draft.notes += [text for condition, text in told if condition]
+        return draft.trace(source, self.stream.text_bytes, self.stream.problem)
+
+    def _pid(self, owner: int) -> int:
+        return self.pids[owner - 1] if 0 < owner <= len(self.pids) else NONE
+
+    def _has(self, kind: Kind) -> bool:
+        return self.draft.counts[kind] > 0
+
+
+def _properties(agent: Agent, index: int) -> DeviceProperties:
+    memory = sum(bank.size_in_bytes for bank in agent.mem_banks)
+    return DeviceProperties(
+        index=index,
+        name=agent.product_name or agent.name,
+        memory_bytes=memory or None,
+        num_sms=agent.cu_count or None,
+        compute_capability=None,
+        warp_size=agent.wave_front_size or None,
+    )
+
+
+_DECODERS = {path: msgspec.json.Decoder(type_) for path, type_ in TYPES.items()}
+_TAKERS: dict[Path, Callable[[_Reading, Path, Any], None]] = {
+    DISPATCHES: _Reading.take_dispatches,
+    COPIES: _Reading.take_copies,
+    MARKS: _Reading.take_marks,
+    SYMBOLS: _Reading.take_symbols,
+    MESSAGES: _Reading.take_messages,
+    AGENTS: _Reading.take_agents,
+    STRINGS: _Reading.take_strings,
+    PROCESS: _Reading.take_process,
+    **dict.fromkeys(CALLS, _Reading.take_calls),
+    **dict.fromkeys(UNUSED, _Reading.take_unused),
+}

@@ -1,0 +1,105 @@
+"""Reads rocprof's tables of totals: `*_kernel_stats.csv` of rocprofv3 --stats, `results.stats.csv` of rocprof v1.
+
+    "Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"
+
+One line for each name: of kernels, or of calls where the table is of an API (`*_hip_api_stats.csv`). Nothing is told of when.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from stepscope.core.kernel_report import KernelReport, KernelTotal
+from stepscope.core.recording import Recording
+from stepscope.core.recording import Table as Shown
+from stepscope.errors import FormatError, InputError
+from stepscope.readers.rocm.table import Table, cell, header_of, number, whole
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+
+COLUMNS = {"name", "calls", "totaldurationns"}
+CALL = re.compile(r"(?:__)?hip[A-Z]|hsa_|roctx[A-Z]|MEMORY_COPY|nccl(?!DevKernel|Kernel)[A-Z]")
+"""How the names of API calls begin; those of kernels do not."""
+MAX_ROWS = 100_000
+MAX_NAME = 4096
+MAX_SHOWN = 12
+WANTED = "Record with: rocprofv3 --kernel-trace --stats --output-format csv -- python train.py"
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    return set(header_of(head)) >= COLUMNS
+
+
+def read(sources: Sequence[Source]) -> KernelReport:
+    """All tables together."""
+    report = KernelReport()
+    for source in sources:
+        report = report.joined(_read_one(source))
+    return report
+
+
+def _read_one(source: Source) -> KernelReport:
+    stream = Stream(source.path, source.offset, source.length)
+    table = Table(stream=stream)
+    totals: list[KernelTotal] = []
+    num_beyond = 0
+    for row in table.rows():
+        if not set(table.header) >= COLUMNS:
+            break
+        total = _total(table, row)
+        if total is None or len(totals) >= MAX_ROWS:
+            num_beyond += 1
+        else:
+            totals.append(total)
+    if not stream.text_bytes:
+        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+    if not set(table.header) >= COLUMNS:
+        raise FormatError(f"{source.label} is no table of totals of rocprof. {WANTED}")
+    kernels = [total for total in totals if not CALL.match(total.name)]
+    damaged = table.num_cut + table.num_malformed
+    told = [
+        (stream.problem, f"the file was read only in part: {stream.problem}"),
+        (damaged, f"{damaged} damaged line(s) were left out"),
+        (num_beyond, f"{num_beyond} line(s) were left out: too many, or without figures"),
+        (totals and not kernels, "these are calls, not kernels: give the table of kernels (kernel_stats.csv) too"),
+    ]
+    recording = Recording(
+        format="rocprof-stats",
+        paths=(source.label,),
+        lines=(("names", str(len(totals))), ("total", f"{sum(total.total_ns for total in totals) / 1e6:.1f} ms")),
+        tables=(_shown(totals),) if totals else (),
+        notes=tuple(text for condition, text in told if condition),
+    )
+    return KernelReport(totals=tuple(kernels), recordings=(recording,))
+
+
+def _total(table: Table, row: list[str]) -> KernelTotal | None:
+    place = table.place
+    calls, total = whole(row, place("calls")), number(row, place("totaldurationns"))
+    if not calls or total is None:
+        return None
+    return KernelTotal(
+        name=cell(row, place("name")).removesuffix(".kd")[:MAX_NAME],
+        count=calls,
+        total_ns=total,
+        mean_ns=number(row, place("averagens")),
+        least_ns=number(row, place("minns")),
+        most_ns=number(row, place("maxns")),
+    )
+
+
+def _shown(totals: Sequence[KernelTotal]) -> Shown:
+    whole_ns = sum(total.total_ns for total in totals) or 1.0
+    longest = sorted(totals, key=lambda total: -total.total_ns)[:MAX_SHOWN]
+    rows = tuple(
+        (
+            one.name,
+            str(one.count),
+            f"{one.total_ns / 1e6:.2f}",
+            f"{one.total_ns / one.count / 1e3:.1f}",
+            f"{one.total_ns / whole_ns:.1%}",
+        )
+        for one in longest
+    )
+    return Shown(title="Totals", columns=("name", "calls", "ms", "us each", "of all"), rows=rows, right=(1, 2, 3, 4))

@@ -1,0 +1,204 @@
+"""Reads a run folder, as `stepscope run` leaves it or as it stands while the job runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import InputError
+from stepscope.readers.run_folder.values import Row, sound_object, sound_row, wrong_note
+from stepscope.runfolder import (
+    ENTERED_FILE,
+    EVENTS_FILE,
+    PACE_FILE,
+    PROBLEM_FILE,
+    RANK_FILE,
+    RANK_FOLDER,
+    RUN_FILE,
+    SAMPLES_FILE,
+    SITE_FOLDER,
+    STEP_COLUMNS,
+    STEPS_FILE,
+    WINDOW_NAME,
+    is_run,
+)
+from stepscope.untrusted import MAX_JSON_BYTES, is_regular, last_line, open_regular, parse_json_lines, read_json_object
+
+MAX_RANKS = 100_000
+RANK_FILES = (RANK_FILE, STEPS_FILE, PACE_FILE, SAMPLES_FILE, EVENTS_FILE, PROBLEM_FILE)
+NO_REASON = "it does not say why"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    """What one rank wrote, as it wrote it."""
+
+    rank: int
+    folder: Path
+    told: dict[str, Any]
+    """RUN/rank-N/rank.json."""
+    rows: tuple[Row, ...]
+    samples: tuple[dict[str, Any], ...]
+    events: tuple[dict[str, Any], ...]
+    windows: dict[int, Path]
+    """By the step they begin with."""
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run folder, read."""
+
+    path: Path
+    told: dict[str, Any]
+    ranks: tuple[RankRecord, ...]
+    notes: tuple[str, ...]
+
+    def chosen_windows(self) -> dict[int, Path]:
+        """One recording per rank: the one that most ranks made, the latest of those."""
+        begun = Counter(step for rank in self.ranks for step in rank.windows)
+        if not begun:
+            return {}
+        most = max(begun.values())
+        common = max(step for step, num in begun.items() if num == most)
+        chosen = {}
+        for rank in self.ranks:
+            if rank.windows:
+                chosen[rank.rank] = rank.windows.get(common) or rank.windows[max(rank.windows)]
+        return chosen
+
+
+def read_run(path: Path) -> RunRecord:
+    """The folder's ranks in order. What cannot be read is noted; only a folder that is no run is an error."""
+    refuse_special_files(path)
+    if not is_run(path):
+        raise InputError(f"{path} is not the folder of a run: it has no {RUN_FILE} that `stepscope run` wrote")
+    notes: list[str] = [
+        f"the capture did not start in a process: {last_line(problem) or NO_REASON}"
+        for problem in sorted(path.glob("problem-*.txt"))
+    ]
+    told = _object(path / RUN_FILE, RUN_FILE, notes)
+    found: dict[int, list[Path]] = {}
+    for folder in path.iterdir():
+        match = RANK_FOLDER.match(folder.name)
+        if match and folder.is_dir() and len(found) < MAX_RANKS:
+            found.setdefault(int(match[1]), []).append(folder)
+    ranks = []
+    for rank, folders in sorted(found.items()):
+        newest = max(folders, key=lambda folder: folder.stat().st_mtime_ns)
+        if len(folders) > 1:
+            notes.append(f"{len(folders)} processes were rank {rank}, one after the other or at once; {newest.name} is judged")
+        ranks.append(_read_rank(newest, rank, notes))
+    notes += _unrecorded(ranks)
+    if not ranks and not notes and not (path / SITE_FOLDER / ENTERED_FILE).exists():
+        notes.append(
+            "no process that uses torch let the capture in: python -I, -E and -S leave PYTHONPATH out, as do launchers that clear"
+            " the environment or start the job in a container"
+        )
+    return RunRecord(path=path, told=told, ranks=tuple(ranks), notes=tuple(notes))
+
+
+def refuse_special_files(run: Path) -> None:
+    """InputError that names it, where a file of a run's folder is a pipe, a device or far too large."""
+    try:
+        folders = [folder for folder in run.iterdir() if RANK_FOLDER.match(folder.name) and folder.is_dir()]
+        files = [run / RUN_FILE, *(folder / name for folder in folders for name in RANK_FILES)]
+        files += [file for folder in folders for file in folder.iterdir() if WINDOW_NAME.match(file.name)]
+    except OSError:
+        return  # Its reading says what is wrong with it.
+    for file in files:
+        if not is_regular(file) and file.exists():
+            raise InputError(f"{file} is not a regular file (a pipe or a device?), so this is no run that stepscope recorded")
+        if file.name in (RUN_FILE, RANK_FILE) and file.exists() and file.stat().st_size > MAX_JSON_BYTES:
+            raise InputError(f"{file} is larger than {MAX_JSON_BYTES >> 20} MiB, so this is no run that stepscope recorded")
+
+
+def _unrecorded(ranks: list[RankRecord]) -> list[str]:
+    """Why recordings that were due are not there; the same reason once."""
+    reasons: dict[str, list[RankRecord]] = {}
+    for rank in ranks:
+        for problem in {e["problem"] for e in rank.events if e.get("kind") == "window" and isinstance(e.get("problem"), str)}:
+            reasons.setdefault(problem, []).append(rank)
+    notes = []
+    for problem, told in sorted(reasons.items()):
+        whose = f"rank {told[0].rank}" if len(told) == 1 else f"{len(told)} ranks"
+        notes.append(f"a recording of {whose} did not come about: {problem}")
+    return notes
+
+
+def _read_rank(folder: Path, rank: int, notes: list[str]) -> RankRecord:
+    windows = {}
+    for file in folder.iterdir():
+        match = WINDOW_NAME.match(file.name)
+        if match:
+            windows[int(match[1])] = file
+        elif file.name.startswith("window-") and file.name.endswith(".part"):
+            notes.append(f"rank {rank} ended while it wrote {file.name}: that recording is not whole and was left out")
+    problem = folder / PROBLEM_FILE
+    return RankRecord(
+        rank=rank,
+        folder=folder,
+        told=_object(folder / RANK_FILE, f"{folder.name}/{RANK_FILE}", notes),
+        rows=tuple(_rows(folder / STEPS_FILE, notes)),
+        samples=tuple(_objects(folder / SAMPLES_FILE, notes)),
+        events=tuple(_objects(folder / EVENTS_FILE, notes)),
+        windows=windows,
+        problem=last_line(problem) or NO_REASON if problem.is_file() else None,
+    )
+
+
+def _rows(path: Path, notes: list[str]) -> Iterator[Row]:
+    """Steps in order, each once: those before a recording may stand twice in a long run."""
+    columns: tuple[str, ...] = STEP_COLUMNS
+    seen: dict[int, Row] = {}
+    for line in _lines(path, notes):
+        if isinstance(line, dict) and isinstance(line.get("columns"), list):
+            columns = tuple(map(str, line["columns"]))
+        elif isinstance(line, list) and len(line) == len(columns):
+            row = dict.fromkeys(STEP_COLUMNS) | sound_row(columns, line)
+            if row["step"] is not None and row["dur_ns"] is not None:
+                seen[row["step"]] = row
+    return iter([seen[step] for step in sorted(seen)])
+
+
+def _objects(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    wrong: list[str] = []
+    for line in _lines(path, notes):
+        if isinstance(line, dict):
+            sound, names = sound_object(line)
+            wrong += names
+            yield sound
+    if wrong:
+        notes.append(wrong_note(_short(path), wrong))
+
+
+def _lines(path: Path, notes: list[str]) -> Iterator[Any]:
+    """Each line's value. A line that is cut off, as by a killed process, is left out."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(MAX_JSON_BYTES + 1)
+    except FileNotFoundError:
+        return
+    except OSError as problem:
+        notes.append(f"cannot read {_short(path)}: {problem.strerror or problem}")
+        return
+    if len(data) > MAX_JSON_BYTES:
+        notes.append(f"{_short(path)} is larger than {MAX_JSON_BYTES >> 20} MiB; what comes after that was not read")
+    yield from parse_json_lines(data[:MAX_JSON_BYTES])
+
+
+def _object(path: Path, where: str, notes: list[str]) -> dict[str, Any]:
+    sound, wrong = sound_object(read_json_object(path))
+    if wrong:
+        notes.append(wrong_note(where, wrong))
+    if not sound and path.exists():
+        notes.append(f"{where} is not JSON that can be read; what it said of the run is not known")
+    return sound
+
+
+def _short(path: Path) -> str:
+    """rank-0/steps.jsonl."""
+    return f"{path.parent.name}/{path.name}"

@@ -1,0 +1,63 @@
+"""Lines of JSON at the ends of a file that somebody is writing: a bounded piece of it, whole lines alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stepscope.readers.run_folder.values import sound_object
+from stepscope.untrusted import open_regular, parse_json_lines, read_json_object
+
+TAIL_BYTES = 65_536
+"""Most that one look reads of one file: some 900 steps, or 100 samples."""
+MOST_BYTES = 4 << 20
+"""Of a file that is read whole."""
+
+
+class Lines:
+    """The lines that a file has gained since it was last read, the latest of them where they are many."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at: int | None = None
+
+    def new(self) -> list[Any]:
+        try:
+            with open_regular(self._path) as file:
+                end = file.seek(0, 2)
+                start = max(0, end - TAIL_BYTES)
+                is_cut = start > 0
+                if self._at is not None and start <= self._at <= end:
+                    start, is_cut = self._at, False
+                file.seek(start)
+                data = file.read(TAIL_BYTES)
+        except OSError:
+            return []
+        whole = data.rfind(b"\n") + 1
+        self._at = start + whole
+        # A piece that begins inside a line begins with half of one.
+        begin = data.find(b"\n") + 1 if is_cut else 0
+        return list(parse_json_lines(data[begin:whole]))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A small JSON file of a run, each value as run_values has it; empty where it is none."""
+    return sound_object(read_json_object(path, MOST_BYTES))[0]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The last objects of a file of lines."""
+    return sound_objects(Lines(path).new())
+
+
+def sound_objects(values: list[Any]) -> list[dict[str, Any]]:
+    return [sound_object(value)[0] for value in values if isinstance(value, dict)]
+
+
+def head_lines(path: Path) -> list[Any]:
+    try:
+        with open_regular(path) as file:
+            data = file.read(TAIL_BYTES)
+    except OSError:
+        return []
+    return list(parse_json_lines(data[: data.rfind(b"\n") + 1]))

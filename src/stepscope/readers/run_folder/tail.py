@@ -1,0 +1,199 @@
+"""Follows a run folder while the job writes it: the ends of its files, and what came since the last look."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import InputError
+from stepscope.readers.run_folder.folder import NO_REASON, refuse_special_files
+from stepscope.readers.run_folder.line_tail import Lines, head_lines, read_object, sound_objects
+from stepscope.readers.run_folder.values import Row, sound_row
+from stepscope.runfolder import (
+    DIAGNOSIS_FILE,
+    PACE_COLUMNS,
+    PACE_FILE,
+    PROBLEM_FILE,
+    RANK_FILE,
+    RANK_FOLDER,
+    RUN_FILE,
+    SAMPLES_FILE,
+    STEP_COLUMNS,
+    STEPS_FILE,
+    WINDOW_NAME,
+    is_run,
+)
+from stepscope.untrusted import last_line
+
+NUM_HEAD = 100
+"""Timed steps from which the run's own baseline is made."""
+NUM_ROWS = 64
+NUM_SAMPLES = 32
+MAX_RANKS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTail:
+    """What one rank wrote last."""
+
+    rank: int
+    told: dict[str, Any]
+    """RUN/rank-N/rank.json."""
+    head: tuple[Row, ...]
+    """The run's first timed steps."""
+    rows: tuple[Row, ...]
+    stretches: tuple[Row, ...]
+    samples: tuple[dict[str, Any], ...]
+    new_rows: tuple[Row, ...]
+    """Since the look before; a bounded number, the latest."""
+    new_stretches: tuple[Row, ...]
+    new_samples: tuple[dict[str, Any], ...]
+    num_windows: int
+    """Recordings that are written."""
+    sign_wall_ns: int
+    """When it last wrote a sample, by the clock of its machine."""
+    step_wall_ns: int
+    """When a step was last seen to be made."""
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTail:
+    """One look at a run folder."""
+
+    path: Path
+    told: dict[str, Any]
+    diagnosis: dict[str, Any] | None
+    ranks: tuple[RankTail, ...]
+    wall_ns: int
+    """When it was looked at."""
+
+
+class Follower:
+    """Looks at a run folder again and again. Between two looks it keeps the last few lines of each file and where it stood."""
+
+    def __init__(self, path: Path, now: Callable[[], int] = time.time_ns) -> None:
+        refuse_special_files(path)
+        if not is_run(path):
+            what = "is not the folder of a run" if path.exists() else "does not exist"
+            raise InputError(f"{path} {what}: name the folder that `stepscope run` told of, with {RUN_FILE} in it")
+        self.path = path
+        self._now = now
+        self._ranks: dict[str, _RankFollower] = {}
+
+    def look(self) -> RunTail:
+        newest: dict[int, _RankFollower] = {}
+        for folder in self._folders():
+            rank = self._ranks.setdefault(folder.name, _RankFollower(folder))
+            other = newest.get(rank.rank)
+            if other is None or rank.changed_ns() > other.changed_ns():
+                newest[rank.rank] = rank
+        return RunTail(
+            path=self.path,
+            told=read_object(self.path / RUN_FILE),
+            diagnosis=read_object(self.path / DIAGNOSIS_FILE) or None,
+            ranks=tuple(newest[rank].look() for rank in sorted(newest)),
+            wall_ns=self._now(),
+        )
+
+    def _folders(self) -> Iterator[Path]:
+        try:
+            names = sorted(folder.name for folder in self.path.iterdir() if RANK_FOLDER.match(folder.name))
+        except OSError:
+            return
+        yield from (self.path / name for name in names[:MAX_RANKS])
+
+
+class _RankFollower:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        match = RANK_FOLDER.match(folder.name)
+        assert match is not None
+        self.rank = int(match[1])
+        self._told: dict[str, Any] = {}
+        self._told_ns = 0
+        self._head: tuple[Row, ...] = ()
+        self._rows: deque[Row] = deque(maxlen=NUM_ROWS)
+        self._stretches: deque[Row] = deque(maxlen=NUM_ROWS)
+        self._samples: deque[dict[str, Any]] = deque(maxlen=NUM_SAMPLES)
+        self._files = {name: Lines(folder / name) for name in (STEPS_FILE, PACE_FILE, SAMPLES_FILE)}
+        self._last_step: Any = None
+        self._sign_ns: int | None = None
+        self._step_ns: int | None = None
+
+    def changed_ns(self) -> int:
+        return max(_changed_ns(self.folder / SAMPLES_FILE), _changed_ns(self.folder / STEPS_FILE))
+
+    def look(self) -> RankTail:
+        self._look_at_notes()
+        if len(self._head) < NUM_HEAD:
+            self._head = tuple(_timed(_rows(head_lines(self.folder / STEPS_FILE), STEP_COLUMNS)))[:NUM_HEAD]
+        rows = _rows(self._files[STEPS_FILE].new(), STEP_COLUMNS)
+        stretches = _rows(self._files[PACE_FILE].new(), PACE_COLUMNS)
+        samples = sound_objects(self._files[SAMPLES_FILE].new())
+        self._rows.extend(rows)
+        self._stretches.extend(stretches)
+        self._samples.extend(samples)
+        self._note_signs(samples)
+        problem = self.folder / PROBLEM_FILE
+        return RankTail(
+            rank=self.rank,
+            told=self._told,
+            head=self._head,
+            rows=tuple(self._rows),
+            stretches=tuple(self._stretches),
+            samples=tuple(self._samples),
+            new_rows=tuple(rows),
+            new_stretches=tuple(stretches),
+            new_samples=tuple(samples),
+            num_windows=_num_windows(self.folder),
+            sign_wall_ns=self._wall(self._sign_ns),
+            step_wall_ns=self._wall(self._step_ns),
+            problem=last_line(problem) or NO_REASON if problem.is_file() else None,
+        )
+
+    def _look_at_notes(self) -> None:
+        changed = _changed_ns(self.folder / RANK_FILE)
+        if changed != self._told_ns:
+            self._told, self._told_ns = read_object(self.folder / RANK_FILE), changed
+
+    def _wall(self, at_ns: int | None) -> int:
+        """A time of the rank's perf_counter on the wall clock: its notes tell how the two stood to each other."""
+        wall, perf = self._told.get("wall_ns"), self._told.get("perf_ns")
+        if isinstance(wall, int) and isinstance(perf, int) and at_ns is not None:
+            return at_ns - perf + wall
+        return self.changed_ns()
+
+    def _note_signs(self, samples: Sequence[dict[str, Any]]) -> None:
+        for sample in samples:
+            at_ns, step = sample.get("at_ns"), sample.get("step")
+            if isinstance(at_ns, int):
+                self._sign_ns = at_ns
+                if step != self._last_step:
+                    self._last_step, self._step_ns = step, at_ns
+
+
+def _rows(values: Sequence[Any], columns: Sequence[str]) -> list[Row]:
+    return [sound_row(columns, value) for value in values if isinstance(value, list) and len(value) == len(columns)]
+
+
+def _timed(rows: Sequence[Row]) -> Iterator[Row]:
+    return (row for row in rows if row["state"] == 0 and row["dur_ns"])
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _num_windows(folder: Path) -> int:
+    try:
+        return sum(1 for file in folder.iterdir() if WINDOW_NAME.match(file.name))
+    except OSError:
+        return 0

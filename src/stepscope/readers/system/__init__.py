@@ -1,0 +1,1 @@
+"""Clocks, power, counters and rates of the machine."""

@@ -1,0 +1,182 @@
+"""Reads a machine's measured roofs: what its matrix products and copies really reach.
+
+The file is JSON with flat names: `gemm_bf16_8192_tflops` for a product of that precision and size, `copy_TBps` for the device's
+own memory, `device` for its name. The best size of each precision is its roof. What `stepscope calibrate` writes is read too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from stepscope.core.hardware import Roofs
+from stepscope.core.recording import Recording, Table
+from stepscope.core.system_report import MeasuredRates, SystemReport
+from stepscope.errors import InputError
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
+from stepscope.readers.system.hardware_file import is_hardware, parse_hardware, read_hardware
+from stepscope.untrusted import finite, open_regular, parse_json_object
+
+FORMAT = "measured-rates"
+MAX_BYTES = 1 << 20
+MAX_HARDWARE_BYTES = 16 << 20
+GEMM = re.compile(r"gemm_([a-z0-9]{2,8})_(\d{1,9})_tflops")
+HEAD = re.compile(
+    rb'\A[\s\xef\xbb\xbf]*\{(?:[^{}]{0,8000}?"gemm_[a-z0-9]{2,8}_\d{1,9}_tflops"\s*:|\s*"schema"\s*:\s*"stepscope\.hardware/)'
+)
+OTHERS = {
+    "h2d_pinned_GBps": "pinned host memory to the device",
+    "h2d_pageable_GBps": "pageable host memory to the device",
+    "d2h_pinned_GBps": "device to pinned host memory",
+    "d2h_pageable_GBps": "device to pageable host memory",
+}
+USED = "the roofs of `stepscope report` (--roofs)"
+JUDGED = "what `stepscope diagnose` judges by (--hardware), and the roofs of `stepscope report`"
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    return HEAD.match(head) is not None
+
+
+def read(sources: Sequence[Source]) -> SystemReport:
+    """Measured rates, given like a recording: what they are, and what they are for."""
+    found, recordings = [], []
+    for source in sources:
+        text = _text(source)
+        if is_hardware(text):
+            rates, recording = _of_hardware(source, text)
+        else:
+            told = _object(text)
+            if told is None:
+                raise _none(source.label)
+            roofs = _roofs(told, source.label, _name(source))
+            rates = MeasuredRates(path=source.label, roofs=roofs)
+            recording = _recording(source.label, roofs, USED, tuple(_other_lines(told)), (_table(told),))
+        found.append(rates)
+        recordings.append(recording)
+    return SystemReport(rates=tuple(found), recordings=tuple(recordings))
+
+
+def _text(source: Source) -> bytes:
+    stream, text = Stream(source.path, source.offset, source.length), b""
+    with closing(stream.blocks()) as blocks:
+        for block in blocks:
+            text += block
+            if len(text) > MAX_HARDWARE_BYTES:
+                raise InputError(f"{source.label} is larger than a file of measured rates can be")
+    if stream.problem:
+        raise InputError(f"{source.label} is damaged: {stream.problem}. Write it again")
+    return text
+
+
+def _of_hardware(source: Source, text: bytes) -> tuple[MeasuredRates, Recording]:
+    hardware = parse_hardware(text, source.label)
+    roofs = hardware.roofs(f"measured, {_name(source)}")
+    if roofs is None:
+        raise _no_roofs(source.label)
+    lines = (("measured", f"{hardware.date}, by {hardware.made_by}"),)
+    rates = MeasuredRates(path=source.label, roofs=roofs, is_hardware=True)
+    return rates, _recording(source.label, roofs, JUDGED, lines, ())
+
+
+def _name(source: Source) -> str:
+    return source.label.replace("\\", "/").rpartition("/")[2]
+
+
+def _recording(path: str, roofs: Roofs, use: str, lines: Sequence[tuple[str, str]], tables: Sequence[Table]) -> Recording:
+    peaks = ", ".join(f"{precision} {rate / 1e12:.4g}" for precision, rate in roofs.peak_flops.items())
+    told = (
+        ("device", roofs.device),
+        ("products", f"{peaks} TFLOP/s, the best size of each"),
+        ("own memory", f"{roofs.bandwidth_bytes_per_s / 1e12:.4g} TB/s, read and written together"),
+        *lines,
+        ("gives", use),
+    )
+    return Recording(format=FORMAT, paths=(path,), lines=told, tables=tuple(tables))
+
+
+def _other_lines(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    copies = [f"{words} {told[name]:.4g}" for name, words in OTHERS.items() if _is_rate(told.get(name))]
+    if copies:
+        yield "copies", f"{', '.join(copies)} GB/s"
+    if _is_rate(told.get("launch_us")):
+        yield "launch", f"{told['launch_us']:.4g} us of the host"
+    if isinstance(told.get("torch"), str):
+        yield "torch", told["torch"][:100]
+
+
+def _table(told: Mapping[str, Any]) -> Table:
+    """Precision by size: `gemm_bf16_8192_tflops` and its kin."""
+    found = {(match[1], int(match[2])): told[name] for name in told if (match := GEMM.fullmatch(name)) and _is_rate(told[name])}
+    sizes = sorted({size for _, size in found})[:8]
+    rows = tuple(
+        (precision, *(f"{found[precision, size]:.4g}" if (precision, size) in found else "" for size in sizes))
+        for precision in list(dict.fromkeys(precision for precision, _ in found))[:16]
+    )
+    columns = ("precision", *(f"{size}" for size in sizes))
+    return Table(
+        title="products of square matrices, TFLOP/s by size", columns=columns, rows=rows, right=tuple(range(1, len(columns)))
+    )
+
+
+def read_roofs(path: Path) -> Roofs:
+    """The roofs in a file; an error in words where it holds none."""
+    try:
+        with open_regular(path) as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as problem:
+        raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
+    if len(text) > MAX_BYTES or is_hardware(text):
+        return _calibrated_roofs(path)
+    told = _object(text)
+    if told is None:
+        raise _none(str(path))
+    return _roofs(told, str(path), path.name)
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    return parse_json_object(text) or None
+
+
+def _roofs(told: Mapping[str, Any], where: str, name: str) -> Roofs:
+    peaks: dict[str, float] = {}
+    for key, value in told.items():
+        found = GEMM.fullmatch(key)
+        if found and _is_rate(value):
+            peaks[found[1]] = max(peaks.get(found[1], 0.0), value * 1e12)
+    copy = told.get("copy_TBps")
+    if not peaks or copy is None or not _is_rate(copy):
+        missing = "no gemm_PRECISION_SIZE_tflops" if not peaks else "no copy_TBps"
+        raise InputError(f"{where} has {missing} in it: measured roofs need the rates of matrix products and of a copy")
+    device = told.get("device")
+    return Roofs(
+        device=device[:100] if isinstance(device, str) else name,
+        source=f"measured, {name}",
+        peak_flops=peaks,
+        bandwidth_bytes_per_s=copy * 1e12,
+    )
+
+
+def _calibrated_roofs(path: Path) -> Roofs:
+    roofs = read_hardware(path).roofs(f"measured, {path.name}")
+    if roofs is None:
+        raise _no_roofs(str(path))
+    return roofs
+
+
+def _none(where: str) -> InputError:
+    return InputError(f"{where} is not a file of measured roofs: JSON with gemm_bf16_8192_tflops, copy_TBps and the like")
+
+
+def _no_roofs(where: str) -> InputError:
+    return InputError(
+        f"{where} has no matrix products and copies in it: run `stepscope calibrate` there, without --only collectives"
+    )
+
+
+def _is_rate(value: object) -> bool:
+    return finite(value, 1e-9, 1e9) is not None

@@ -1,0 +1,181 @@
+"""How a machine's devices are joined: `nvidia-smi topo -m`, and `rocm-smi --showtopo`.
+
+            GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID
+    GPU0     X      NV18    PIX     0-23,96-119     0               N/A
+    GPU1    NV18     X      NODE    0-23,96-119     0               N/A
+
+No cell has a space in it but some of the header's, so that a table whose tabs became spaces is read alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from stepscope.core.recording import Recording, Table
+from stepscope.core.system_report import DeviceLinks, SystemReport, Topology
+from stepscope.errors import FormatError
+from stepscope.readers.frameworks.lines import COLOR
+from stepscope.readers.source import Source
+from stepscope.readers.text_lines import TextLines
+
+FORMAT = "topology"
+MAX_LINES = 4096
+MAX_LINE_BYTES = 16 << 10
+MAX_DEVICES = 1024
+"""Of one machine: a rack of NVL72 shows 72."""
+MAX_CELL = 200
+PRELUDE = rb"\A(?:[^\n]{0,200}\n){0,8}?"
+"""A prompt and its command, or a banner. A job's output that has such a table further on is not taken for one."""
+HEAD = re.compile(
+    PRELUDE
+    + rb"[ \t]{0,40}(?:(?:\x1b\[\d{0,2}m)?[ \t]{0,40}GPU\d{1,4}(?:\x1b\[\d{0,2}m)?[ \t][^\n]{0,16000}CPU Affinity"
+    + rb"|=+ (?:Weight|Hops|Link Type) between two GPUs =+)"
+)
+COLUMNS = re.compile(r"^\s{0,40}(GPU\d{1,4}\s.{0,16000}?)\s*(CPU Affinity.{0,100})$")
+ROW = re.compile(r"^\s{0,8}(GPU\d{1,4})\s")
+NIC_NAME = re.compile(r"^\s{0,8}(NIC\d{1,4}):\s{1,8}(\S{1,80})\s*$")
+ROCM_SECTION = re.compile(r"=+ (.{1,60}?) =+\s*$")
+ROCM_LINKS = "Link Type between two GPUs"
+ROCM_NUMA = re.compile(r"^GPU\s?\[?(\d{1,4})\]?\s*: \(Topology\) Numa Node: (\d{1,4})\s*$")
+MEANS = {
+    "NVLink": "NVLink",
+    "XGMI": "XGMI (Infinity Fabric)",
+    "PIX": "one PCIe bridge",
+    "PXB": "several PCIe bridges, not through the host's",
+    "PHB": "through a PCIe host bridge (the CPU)",
+    "NODE": "through host bridges of one NUMA node",
+    "SYS": "through the link between NUMA nodes",
+    "SOC": "through the link between CPU sockets",
+    "PCIE": "PCIe",
+}
+NEAREST = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
+"""Links to a network card, the shortest way first."""
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    return HEAD.match(head) is not None
+
+
+def read(sources: Sequence[Source]) -> SystemReport:
+    found, notes = [], []
+    for source in sources:
+        lines = TextLines(source, max_line_bytes=MAX_LINE_BYTES, max_lines=MAX_LINES)
+        text = [COLOR.sub("", line) for line in lines]
+        notes += lines.notes
+        devices = _nvidia(text) or _rocm(text)
+        if not devices:
+            raise FormatError(
+                f"{source.label} begins like a table of nvidia-smi topo -m or rocm-smi --showtopo, and no row of it can be read."
+                " Record it anew: nvidia-smi topo -m > topo.txt"
+            )
+        if len(devices) > MAX_DEVICES:
+            notes.append(f"{source.label}: {len(devices) - MAX_DEVICES} device(s) beyond {MAX_DEVICES} were left out")
+        tool = "rocm-smi" if any(ROCM_LINKS in line for line in text) else "nvidia-smi topo"
+        found.append(Topology(path=source.label, tool=tool, devices=tuple(devices[:MAX_DEVICES])))
+    recordings = tuple(_recording(one, notes if one is found[0] else ()) for one in found)
+    return SystemReport(topologies=tuple(found), recordings=recordings)
+
+
+def _nvidia(lines: Sequence[str]) -> list[DeviceLinks]:
+    """The rows under the header; the rows of network cards say the same from the other side."""
+    header = next((found for line in lines if (found := COLUMNS.match(line)) is not None), None)
+    if header is None:
+        return []
+    names: list[str] = header[1].split()
+    near = re.findall(r"CPU Affinity|NUMA Affinity|GPU NUMA ID", header[2])
+    cards: dict[str, str] = {found[1]: found[2] for found in map(NIC_NAME.match, lines) if found is not None}
+    called = {name: cards.get(name) or name for name in names}
+    devices = []
+    for line in lines:
+        cells = [cell[:MAX_CELL] for cell in line.split()] if ROW.match(line) else []
+        if len(cells) <= len(names) or cells[0] not in names or cells[1 + names.index(cells[0])] != "X":
+            continue
+        links = dict(zip(names, cells[1:], strict=False))
+        # A cell that is empty is not there: only a row with all of them tells which is which.
+        places = dict(zip(near, cells[1 + len(names) :], strict=True)) if len(cells) == 1 + len(names) + len(near) else {}
+        devices.append(
+            DeviceLinks(
+                name=cells[0],
+                peers={name: kind for name, kind in links.items() if name.startswith("GPU") and name != cells[0]},
+                networks={called[name]: kind for name, kind in links.items() if not name.startswith("GPU")},
+                cores=_told(places.get("CPU Affinity")),
+                numa=_told(places.get("NUMA Affinity")),
+            )
+        )
+    return devices
+
+
+def _rocm(lines: Sequence[str]) -> list[DeviceLinks]:
+    section, names, rows, numa = "", list[str](), dict[str, list[str]](), dict[str, str]()
+    for line in lines:
+        if found := ROCM_SECTION.match(line.strip()):
+            section = found[1]
+        elif section == ROCM_LINKS and line.split() and all(re.fullmatch(r"GPU\d{1,4}", cell) for cell in line.split()):
+            names = line.split()
+        elif section == ROCM_LINKS and ROW.match(line) and names:
+            rows[line.split()[0]] = [cell[:MAX_CELL] for cell in line.split()[1:]]
+        elif found := ROCM_NUMA.match(line):
+            numa[f"GPU{found[1]}"] = found[2]
+    return [
+        DeviceLinks(
+            name=name,
+            peers={peer: kind for peer, kind in zip(names, cells, strict=False) if peer != name},
+            numa=numa.get(name),
+        )
+        for name, cells in rows.items()
+    ]
+
+
+def _told(cell: str | None) -> str | None:
+    return None if cell in (None, "N/A") else cell
+
+
+def kind_of(link: str) -> str:
+    """NV18 as NVLink; the others as they are written."""
+    return "NVLink" if re.fullmatch(r"NV\d{1,3}", link) else link
+
+
+def _recording(one: Topology, notes: Sequence[str]) -> Recording:
+    return Recording(format=FORMAT, paths=(one.path,), lines=tuple(_lines(one)), tables=(_table(one),), notes=tuple(notes))
+
+
+def _lines(one: Topology) -> Iterator[tuple[str, str]]:
+    yield "devices", f"{len(one.devices)}, by {one.tool}"
+    pairs = one.pairs
+    if pairs:
+        counts = Counter(pairs.values())
+        told = (f"{count} {link} ({MEANS.get(kind_of(link), 'not known')})" for link, count in counts.most_common(8))
+        yield "pairs", f"{len(pairs)}: {', '.join(told)}"
+    else:
+        yield "pairs", "none: one device has nobody to talk to on this machine"
+    nodes: dict[str, list[str]] = {}
+    for device in one.devices:
+        if device.numa is not None:
+            nodes.setdefault(device.numa, []).append(device.name)
+    if nodes:
+        yield "NUMA nodes", "; ".join(f"{node}: {', '.join(names[:16])}" for node, names in list(nodes.items())[:16])
+    far = [device.name for device in one.devices if device.networks and nearest(device.networks)[1] not in ("PIX", "PXB")]
+    if far:
+        words = "no network card under the same PCIe switch: their bytes to other machines pass the host"
+        yield "network", f"{', '.join(far[:16])}: {words}"
+
+
+def nearest(networks: Mapping[str, str]) -> tuple[str, str]:
+    """The network card with the shortest way, and its link."""
+    return min(networks.items(), key=lambda pair: NEAREST.index(pair[1]) if pair[1] in NEAREST else len(NEAREST))
+
+
+def _table(one: Topology) -> Table:
+    rows = []
+    for device in one.devices:
+        kinds = Counter(device.peers.values())
+        card = " ".join(nearest(device.networks)) if device.networks else ""
+        peers = ", ".join(f"{count} x {link}" for link, count in kinds.most_common(6))
+        rows.append((device.name, peers, card, device.cores or "", device.numa or ""))
+    return Table(
+        title="devices, the links to the others, and what is near",
+        columns=("device", "links", "nearest network", "cores", "NUMA node"),
+        rows=tuple(rows),
+    )

@@ -1,0 +1,172 @@
+"""Linux perf's texts: the stacks of `perf script`, and the counters of `perf stat` (perf_stat.py).
+
+    python 13889 [003] 57969.605462:     250000 cpu-clock:pppH:
+            24f81b take_gil+0x6b (/usr/lib/libpython3.11.so.1.0)
+
+perf samples threads that run: a thread that waits is not in its stacks. Python's own functions have names there (`py::`) when the
+job runs with PYTHONPERFSUPPORT=1 (3.12 or newer).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+
+from stepscope.core.recording import Recording
+from stepscope.core.system_report import HostStacks, SystemReport
+from stepscope.errors import FormatError
+from stepscope.readers.host.profile import told_of
+from stepscope.readers.host.profile_stacks import MAX_DEPTH, Call, StackCounts, StackTally, stack_tables
+from stepscope.readers.source import Source
+from stepscope.readers.system.perf_stat import CLOCKS, is_stat, read_stat
+from stepscope.readers.text_lines import TextLines
+
+SAMPLE = re.compile(
+    r"\s{0,40}(?P<comm>\S.{0,40}?)\s{1,40}(?:(?P<pid>-?\d{1,10})/)?(?P<tid>-?\d{1,10})\s{1,40}(?:\[(?P<cpu>\d{1,5})\]\s{1,40})?(?P<time>\d{1,12}\.\d{3,9}):"
+    r"\s{1,40}(?:(?P<period>\d{1,18})\s{1,40})?(?P<event>[\w:./=,@-]{1,100}?):[uUkKpPhHGDST]*\s*.{0,400}"
+)
+ADDRESS = re.compile(r"[0-9a-f]{1,16}")
+SCRIPT_START = re.compile(
+    rb"(?:^|\n)\S.{0,40}?[ \t]{1,40}(?:-?\d{1,10}/)?\d{1,10}[ \t]{1,40}(?:\[\d{1,5}\][ \t]{1,40})?"
+    rb"\d{1,12}\.\d{3,9}:[ \t]{1,40}(?:\d{1,18}[ \t]{1,40})?"
+    rb"[\w:./=,@-]{1,100}:[uUkKpPhHGDST]*[^\n]{0,400}\n[ \t]{1,40}[0-9a-f]{1,16} "
+)
+KERNEL = "[kernel"
+FAULT_CALLS = frozenset(
+    {"asm_exc_page_fault", "exc_page_fault", "handle_mm_fault", "do_user_addr_fault", "page_fault", "do_page_fault"}
+)
+READ_CALLS = re.compile(
+    r"page_cache_(?:sync_|async_)?ra|filemap_read_folio|(?:__)?do_page_cache_readahead|read_pages$|io_schedule|folio_wait_bit"
+)
+"""The kernel fetches a file's pages that it did not hold."""
+INTERPRETER = re.compile(r"(?:^|/)(?:libpython[\d.]+[a-z]*\.so[\d.]*|python\d?(?:\.\d+)?)$")
+MAX_EVENTS = 64
+
+
+def is_mine(head: bytes, _name: str) -> bool:
+    return is_stat(head) or SCRIPT_START.search(head) is not None
+
+
+def read(sources: Sequence[Source]) -> SystemReport:
+    """All files, one Recording each."""
+    return reduce(lambda one, two: one.joined(two), [_read(source) for source in sources])
+
+
+def _read(source: Source) -> SystemReport:
+    start = b""
+    for line in TextLines(source):
+        start += line.encode("utf-8", "replace") + b"\n"
+        if len(start) > 64 << 10:
+            break
+    return read_stat(source) if is_stat(start) else _read_script(source)
+
+
+@dataclass(slots=True)
+class _Samples:
+    """What the samples' first lines tell."""
+
+    cores: set[int] = field(default_factory=set)
+    first_s: float | None = None
+    last_s: float | None = None
+    clock_ns: int = 0
+    num_clock: int = 0
+    num: int = 0
+    kernel: int = 0
+    faults: int = 0
+    page_reads: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+
+    def take(self, told: re.Match[str], calls: tuple[Call, ...]) -> None:
+        self.num += 1
+        if told["event"] in self.events or len(self.events) < MAX_EVENTS:
+            self.events[told["event"]] += 1
+        if told["cpu"] is not None and len(self.cores) < 65_536:
+            self.cores.add(int(told["cpu"]))
+        time_s = float(told["time"])
+        self.first_s = time_s if self.first_s is None else min(self.first_s, time_s)
+        self.last_s = time_s if self.last_s is None else max(self.last_s, time_s)
+        if told["period"] is not None and told["event"].partition(":")[0] in CLOCKS:
+            self.clock_ns += int(told["period"])
+            self.num_clock += 1
+        self.kernel += bool(calls) and (calls[-1].file or "").startswith(KERNEL)
+        self.faults += any(call.name in FAULT_CALLS for call in calls)
+        self.page_reads += any(READ_CALLS.match(call.name) for call in calls if (call.file or "").startswith(KERNEL))
+
+    def added(self, stacks: HostStacks) -> HostStacks:
+        span = None if self.first_s is None or self.last_s is None else self.last_s - self.first_s
+        is_clock = self.num_clock == self.num and bool(span)
+        return replace(
+            stacks,
+            span_s=span,
+            num_cores=len(self.cores) or None,
+            busy_cores=self.clock_ns * 1e-9 / span if is_clock and span else None,
+            kernel_share=self.kernel / self.num if stacks.functions else None,
+            page_fault_share=self.faults / self.num if stacks.functions else None,
+            page_read_share=self.page_reads / self.num if stacks.functions else None,
+        )
+
+
+def _read_script(source: Source) -> SystemReport:
+    lines, tally, samples = TextLines(source), StackTally(), _Samples()
+    counts, interpreter = StackCounts(tally), 0
+    for told, calls in _stacks(lines):
+        samples.take(told, calls)
+        interpreter += bool(calls) and (INTERPRETER.search(calls[-1].file or "") is not None or not calls[-1].is_native)
+        counts.add(calls, 1.0, f"{told['comm']} {told['tid']}"[:80])
+    counts.flush()
+    if not samples.num:
+        raise FormatError(
+            f"{source.label}: no sample in it. Record with perf record -g -p PID -- sleep 10; perf script > perf.txt"
+        )
+    stacks = samples.added(tally.stacks(tool="perf", path=source.label, unit="samples"))
+    has_stacks = bool(stacks.functions)
+    stacks = replace(stacks, gil_wait_share=None, interpreter_share=interpreter / samples.num if has_stacks else None)
+    stacks = replace(stacks, threads=tuple(replace(one, gil_wait_share=None) for one in stacks.threads))
+    notes = [*lines.notes, *tally.notes(source.label)]
+    if len(samples.events) > 1:
+        named = ", ".join(f"{count:,} of {event}" for event, count in samples.events.most_common(4))
+        notes.append(f"{source.label}: samples of several events are counted alike ({named}): record one, -e cpu-clock")
+    if not has_stacks:
+        notes.append(f"{source.label}: samples without stacks: record with perf record -g")
+    elif not stacks.training:
+        notes.append("Python's functions have no names here: PYTHONPERFSUPPORT=1 gives them (Python 3.12 or newer)")
+    recording = Recording(
+        format="perf", paths=(source.label,), lines=told_of(stacks), tables=stack_tables(stacks), notes=tuple(notes)
+    )
+    return SystemReport(stacks=(stacks,), recordings=(recording,))
+
+
+def _stacks(lines: TextLines) -> Iterator[tuple[re.Match[str], tuple[Call, ...]]]:
+    """Each sample's first line, and its calls, the innermost last."""
+    told: re.Match[str] | None = None
+    calls: list[Call] = []
+    for line in lines:
+        if line[:1].isspace() and told is not None:
+            found = _call(line.strip()) if len(calls) < MAX_DEPTH else None
+            if found is not None:
+                calls.append(found)
+            continue
+        if told is not None:
+            yield told, tuple(reversed(calls))
+        told, calls = SAMPLE.fullmatch(line) if line else None, []
+    if told is not None:
+        yield told, tuple(reversed(calls))
+
+
+def _call(line: str) -> Call | None:
+    """`address name+0xoffset (file)`."""
+    address, _, rest = line.partition(" ")
+    rest = rest.removesuffix(" (deleted))") + ")" if rest.endswith(" (deleted))") else rest
+    name, _, file = rest[:-1].rpartition(" (") if rest.endswith(")") else ("", "", "")
+    if not name or ADDRESS.fullmatch(address) is None:
+        return None
+    symbol, plus, offset = name.rpartition("+0x")
+    symbol = symbol if plus and ADDRESS.fullmatch(offset) else name
+    python = symbol.removeprefix("py::")
+    function, colon, script = python.partition(":")
+    if python != symbol and colon:
+        return Call(function[:300], script, None, is_native=False)
+    return Call(symbol[:300], file, None, is_native=True)

@@ -1,0 +1,1 @@
+"""What trace readers share: columns of events, put together into a Trace."""

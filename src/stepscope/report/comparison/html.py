@@ -1,0 +1,128 @@
+"""A comparison as one HTML page: opens from disk, asks nobody for anything, and reads well with scripts off.
+
+Bars are drawings in the page itself, placed by attributes: the page's policy lets no style run that is not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from stepscope import __version__
+from stepscope.core.comparison import Comparison
+from stepscope.core.facts import PARTS
+from stepscope.report.comparison.page import ComparisonPage, Line, Table, chosen, page_of
+from stepscope.report.comparison.words import PART_NAMES, interval_words, letter, ratio
+from stepscope.report.html import render
+from stepscope.report.names import clean
+from stepscope.report.units import ms, percent
+
+SCRIPTS = ("charts.js", "page.js")
+STYLES = ("page.css", "comparison.css")
+MAX_ROWS = 500
+MAX_HINT_CHARS = 600
+HALF = 50.0
+"""Of a bar's drawing: less time to the left of the middle, more to the right."""
+
+
+def comparisons_html(comparisons: Sequence[Comparison]) -> str:
+    """The whole file."""
+    return render("comparison.html", html_page(comparisons), SCRIPTS, STYLES)
+
+
+def html_page(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """What the template shows, as plain values."""
+    pages = [page_of(comparison, letter(place)) for place, comparison in enumerate(comparisons, start=1)]
+    many = len(comparisons) > 1
+    return {
+        "version": __version__,
+        "title": clean(" and ".join([comparisons[0].before.label, *(one.after.label for one in comparisons)])),
+        "many": many,
+        "comparisons": [
+            _comparison(comparison, page, letter(place), many=many)
+            for place, (comparison, page) in enumerate(zip(comparisons, pages, strict=True), start=1)
+        ],
+    }
+
+
+def _comparison(comparison: Comparison, page: ComparisonPage, name: str, *, many: bool) -> dict[str, Any]:
+    prefix = f"{name.lower().replace(' ', '-')}-" if many else ""
+    return {
+        "letter": name,
+        "prefix": prefix,
+        "headline": clean(page.headline),
+        "facts": [clean(fact) for fact in page.facts],
+        "warnings": [clean(warning) for warning in page.warnings],
+        "chips": _chips(comparison, name),
+        "bars": _bars(comparison, name),
+        "tables": [_table(table, prefix, page.title if many else "") for table in page.tables],
+        "notes": [clean(note) for note in page.notes],
+        "notes_title": f"How this was judged{': ' + page.title if many else ''}",
+    }
+
+
+def _chips(comparison: Comparison, name: str) -> list[dict[str, str]]:
+    speedup = comparison.speedup
+    is_sure = speedup.low is not None
+    value = "not measured" if speedup.value is None else ratio(speedup.value, is_sure=is_sure)
+    chips = [{"word": f"speedup, A / {name}", "value": value, "of": ""}]
+    if speedup.low is not None and speedup.high is not None:
+        low, high = (ratio(end, is_sure=True) for end in (speedup.low, speedup.high))
+        chips[0]["of"] = f"{low} to {high}, {percent(speedup.level)} sure"
+    if comparison.throughput is not None and comparison.throughput.value is not None:
+        unit = f"{comparison.throughput_unit} a second"
+        chips.append({"word": unit, "value": interval_words(comparison.throughput), "of": f"{name} / A"})
+    for word, run in (("A", comparison.before), (name, comparison.after)):
+        value = "not measured" if run.step_ns is None else ms(run.step_ns)
+        chips.append({"word": f"a step of {word}", "value": value, "of": run.bound})
+    return [{key: clean(value) for key, value in chip.items()} for chip in chips]
+
+
+def _bars(comparison: Comparison, name: str) -> list[dict[str, Any]]:
+    """The two steps by their parts, drawn to one scale; empty where no parts were measured."""
+    account = comparison.account("part")
+    if account is None:
+        return []
+    rows = sorted((row for row in account.rows if row.name in PARTS), key=lambda row: PARTS.index(row.name))
+    sides = [[row.before_ns or 0 for row in rows], [row.after_ns or 0 for row in rows]]
+    longest = max(sum(side) for side in sides) or 1
+    bars = []
+    for word, side in zip(("A", name), sides, strict=True):
+        at, parts = 0.0, []
+        for row, ns in zip(rows, side, strict=True):
+            width = 1000 * ns / longest
+            if width >= 0.5:
+                told = {"part": row.name, "word": PART_NAMES[row.name], "value": clean(ms(ns))}
+                parts.append(told | {"at": f"{at:.2f}", "width": f"{width:.2f}"})
+            at += width
+        bars.append({"word": word, "total": clean(ms(sum(side))), "parts": parts})
+    return bars
+
+
+def _table(table: Table, prefix: str, of: str) -> dict[str, Any]:
+    return {
+        "id": f"{prefix}{table.name}",
+        "title": f"{table.title}{': ' + of if of else ''}",
+        "aside": clean(table.aside),
+        "columns": [{"word": clean(word), "right": place in table.right} for place, word in enumerate(table.columns)],
+        "has_bars": table.times is not None,
+        "rows": [_row(line, table) for line in chosen(replace(table, most=MAX_ROWS))[0]],
+        "is_quiet": table.is_quiet,
+    }
+
+
+def _row(line: Line, table: Table) -> dict[str, Any]:
+    width = abs(line.change) * HALF
+    start = HALF - width if line.change < 0 else HALF
+    return {
+        "cells": [
+            {"text": clean(cell), "right": place in table.right, "is_named": place == table.wide[0]}
+            for place, cell in enumerate(line.cells)
+        ],
+        "hint": clean(line.hint)[:MAX_HINT_CHARS],
+        "kind": "total" if line.is_total else "rest" if line.is_rest else "",
+        "bar": None
+        if table.times is None or line.is_total or width < 0.2
+        else {"at": f"{start:.1f}", "width": f"{width:.1f}", "less": line.change < 0},
+    }

@@ -1,0 +1,227 @@
+"""A comparison in words: its headline, and what its terms are called."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from stepscope.core.comparison import OVERLAP, Changed, ComparedRun, Comparison, Held, Speedup
+from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
+from stepscope.experiments.compare.speed import is_host_slowed
+from stepscope.report.names import MAX_CHARS, kernel_name, op_name
+from stepscope.report.step_view import PART_WORDS
+from stepscope.report.units import NBSP, fixed, ms, percent, plural
+
+PART_NAMES = PART_WORDS | {RANK_SPREAD: "median rank less the mean", UNPROFILED: "without the profiler, less recorded"}
+SOURCE_WORDS = {
+    "unprofiled": "no profiler",
+    "given": "as given",
+    "kept": "as its diagnosis has it",
+    "recorded": "while profiled",
+}
+HOW_WORDS = {
+    "came": "new",
+    "went": "gone",
+    "replaced": "replaced",
+    "launcher": "launched otherwise",
+    "precision": "precision",
+    "shape": "shapes",
+    "count": "calls",
+    "kernels": "kernels",
+    "time": "time alone",
+}
+WORD = re.compile(r"[A-Za-z_]\w{2,}")
+NO_TELLING = frozenset({"anonymous", "c10", "const", "double", "float", "lambda", "namespace", "native", "std", "void"})
+"""Words of kernels' names that tell nothing of what they do."""
+STATUS_WORDS = {"gone": "gone", "still there": "still there", "not judged": "not judged", "new": "new"}
+LEAST_TOLD = 0.005
+"""Without an interval, a ratio nearer to 1 than this is not called faster or slower."""
+MOST_DIGITS = 6
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def letter(place: int) -> str:
+    """What the run at this place is called: A is the first."""
+    return LETTERS[place] if place < len(LETTERS) else f"run {place + 1}"
+
+
+def ratio(value: float, *, is_sure: bool = False) -> str:
+    """0.003, 1.003, 2.08, 288. With `is_sure`, what is not 1 does not look like it: 1.0002."""
+    if 0 < value < 0.1:
+        return f"{value:.2g}x"
+    digits = 0 if value >= 99.5 else 1 if value >= 9.95 else 2 if abs(value - 1) >= 0.05 else 3
+    while is_sure and digits < MOST_DIGITS and value != 1 and float(f"{value:.{digits}f}") == 1:
+        digits += 1
+    return f"{value:.{digits}f}x"
+
+
+def interval_words(speedup: Speedup) -> str:
+    """The ratio, and between what it lies."""
+    if speedup.value is None:
+        return "not measured"
+    if speedup.low is None or speedup.high is None:
+        return ratio(speedup.value)
+    value, low, high = (ratio(one, is_sure=True) for one in (speedup.value, speedup.low, speedup.high))
+    return f"{value} ({low} to {high})"
+
+
+def headline(comparison: Comparison, name: str) -> str:
+    """The answer in a sentence; `name` is the second run's letter."""
+    speedup, before, after = comparison.speedup, comparison.before, comparison.after
+    if speedup.value is None or before.step_ns is None or after.step_ns is None:
+        if not comparison.accounts:
+            return f"Nothing to compare between A and {name}: {speedup.why}."
+        return f"The steps of A and {name} cannot be compared: {speedup.why}."
+    steps = _steps_words(before.step_ns, after.step_ns)
+    steps += ", while profiled" if before.source == "recorded" else ""
+    sure = interval_words(speedup)
+    if speedup.verdict == "faster":
+        return f"{name} is {sure} as fast as A: {steps}."
+    if speedup.verdict == "slower":
+        return f"{name} is slower than A, {sure} as fast: {steps}."
+    if speedup.verdict == "no difference seen":
+        return f"No difference seen between A and {name}: {sure}; {steps}."
+    if abs(speedup.value - 1) < LEAST_TOLD:
+        return f"{name} seems about as fast as A, {sure}: {steps}."
+    if speedup.value < 1:
+        return f"{name} seems slower than A, {sure} as fast: {steps}."
+    return f"{name} seems {sure} as fast as A: {steps}."
+
+
+def _steps_words(before_ns: float, after_ns: float) -> str:
+    """Both times, with digits enough to tell them apart where they differ."""
+    first, second = ms(before_ns), ms(after_ns)
+    for digits in range(1, MOST_DIGITS + 1):
+        if first != second or before_ns == after_ns:
+            break
+        first, second = (f"{fixed(ns / 1e6, digits)}{NBSP}ms" for ns in (before_ns, after_ns))
+    return f"a step takes {second} in both" if first == second else f"a step takes {second} instead of {first}"
+
+
+def host_words(comparison: Comparison, name: str) -> str | None:
+    """That the ratio is not that of the steps without a profiler, where a device waits for the host."""
+    runs = {"A": comparison.before, name: comparison.after}
+    if comparison.speedup.value is None or any(run.source != "recorded" for run in runs.values()):
+        return None
+    account = comparison.account("part")
+    launching = next((row for row in account.rows if row.name == "idle_launch"), None) if account is not None else None
+    waits = (None, None) if launching is None else (launching.before_ns, launching.after_ns)
+    limited = [
+        word for (word, run), wait in zip(runs.items(), waits, strict=True) if is_host_slowed(wait, run.step_ns, run.bound)
+    ]
+    if not limited:
+        return None
+    return (
+        f"The profiler slows the host, and the device waits for the host in {' and '.join(limited)}: without it the ratio may be"
+        " quite another. --step-ms gives the times without it."
+    )
+
+
+def sure_words(comparison: Comparison) -> str | None:
+    """How sure the answer is, where there is one."""
+    speedup = comparison.speedup
+    if speedup.value is None:
+        return None
+    if speedup.low is None:
+        return f"How sure that is, is not known: {speedup.why}."
+    return f"The interval holds 19 times in 20, over steps. {smallest_words(comparison)}"
+
+
+def smallest_words(comparison: Comparison) -> str:
+    smallest = comparison.speedup.smallest
+    if smallest is None:
+        return "What these samples could have shown is not known."
+    change = percent(smallest - 1)
+    steps = f"{fixed(comparison.before.num_steps, 0)} and {fixed(comparison.after.num_steps, 0)} steps"
+    return f"The smallest change that {steps} show four times in five is {change}."
+
+
+def throughput_words(comparison: Comparison, name: str) -> str | None:
+    """Where the two do not do the same work a step: how much work is done in a second."""
+    told = comparison.throughput
+    if told is None or told.value is None:
+        return None
+    unit = comparison.throughput_unit
+    return f"Of work in a second, which is what can be compared, {name} does {interval_words(told)} as many {unit} as A."
+
+
+def step_words(run: ComparedRun) -> str:
+    """`31.5 ms, no profiler, median of 40 steps`."""
+    if run.step_ns is None:
+        return "not measured"
+    num = f", {'mean' if run.is_mean else 'median'} of {plural(run.num_steps, 'step')}" if run.num_steps else ""
+    return f"{ms(run.step_ns)}, {SOURCE_WORDS[run.source]}{num}"
+
+
+def row_name(by: str, name: str) -> str:
+    """A row of an account as it is shown."""
+    if name == OVERLAP:
+        return "less what ran at once"
+    return PART_NAMES.get(name, name) if by == "part" else name
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Kernels as they are shown; those that look alike when short have with them the first word that only theirs has.
+
+    vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, ...>(...)   vectorized_elementwise_kernel<4, ...> MulFunctor
+    """
+    shown = [kernel_name(name) for name in names]
+    alike: dict[str, list[int]] = {}
+    for place, short in enumerate(shown):
+        alike.setdefault(short, []).append(place)
+    for places in alike.values():
+        if len(places) > 1:
+            words = [[word for word in WORD.findall(names[place][:MAX_CHARS]) if word not in NO_TELLING] for place in places]
+            spread = Counter(word for own in words for word in set(own))
+            for place, own in zip(places, words, strict=True):
+                rarest = min(own, key=lambda word: spread[word], default="")
+                shown[place] += f" {rarest}" if rarest and spread[rarest] < len(places) else ""
+    return shown
+
+
+def changed_name(one: Changed) -> str:
+    """The operators before; those after, where they are new."""
+    if one.how == ("launcher",):
+        return ", ".join(map(op_name, one.name.split(", ")))
+    work = one.before or one.after
+    return "" if work is None else _ops_words(work.ops)
+
+
+def _ops_words(ops: tuple[str, ...], most: int = 4) -> str:
+    names = list(dict.fromkeys(kernel_name(op_name(name)) for name in ops))
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
+
+
+def how_words(one: Changed) -> str:
+    """What is different: `precision fp32 to bf16, kernels`, `replaced by triton_poi_fused`."""
+    told = []
+    for how in one.how:
+        word = HOW_WORDS[how]
+        if how == "precision" and one.before is not None and one.after is not None:
+            if set(one.before.precisions) == set(one.after.precisions):
+                told.append(f"{word} of a part")
+                continue
+            word += f" {'/'.join(one.before.precisions) or 'not known'} to {'/'.join(one.after.precisions) or 'not known'}"
+        if how == "replaced" and one.after is not None:
+            word += f" by {_ops_words(one.after.ops, most=2)}"
+        told.append(word)
+    return ", ".join(told)
+
+
+def held_words(one: Held) -> str:
+    if one.agrees is None:
+        return "-"
+    return "yes" if one.agrees else "no"
+
+
+def calls_words(one: Changed) -> str:
+    """`60 to 12`, or one number where it did not change."""
+    first, second = (None if work is None else work.count for work in (one.before, one.after))
+    counts = [_count(value) for value in (first, second) if value is not None]
+    return counts[0] if len(set(counts)) == 1 else " to ".join(counts)
+
+
+def _count(value: float) -> str:
+    return fixed(value, 0) if abs(value - round(value)) < 0.005 or value >= 99.5 else f"{value:.1f}"

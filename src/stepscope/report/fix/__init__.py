@@ -1,0 +1,1 @@
+"""What `stepscope fix` kept, in every form."""

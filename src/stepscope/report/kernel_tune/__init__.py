@@ -1,0 +1,1 @@
+"""A tuned kernel, in every form."""

@@ -1,0 +1,1 @@
+"""A timeline that Perfetto opens."""

@@ -1,0 +1,260 @@
+"""A plan as one HTML page: opens from disk, asks nobody for anything, and reads well with scripts off.
+
+Bars and curves are drawings in the page itself, placed by attributes: the page's policy lets no style run that is not ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepscope import __version__
+from stepscope.report.html import render
+from stepscope.report.names import clean
+from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
+from stepscope.report.plan.words import (
+    count_words,
+    days_words,
+    gib,
+    headline_words,
+    job_words,
+    money,
+    seconds,
+    tokens_words,
+    trust_words,
+)
+from stepscope.report.units import fixed, number, percent
+
+SCRIPTS = ("charts.js", "page.js")
+STYLES = ("page.css", "plan.css")
+COLORS = {
+    "weights": 0, "gradients": 1, "optimizer": 2, "activations": 3, "logits": 4, "gathered": 5, "buffers": 6, "update": 9,
+    "slack": 7, "context": 8,
+    "gemm": 3, "attention": 1, "stream": 9, "recompute": 4, "head": 11, "host": 10, "tensor_comms": 2, "expert_comms": 5,
+    "context_comms": 0, "shard_comms": 5, "pipeline_comms": 0, "bubble": 7, "data_comms": 6, "offload": 10, "jitter": 8,
+}  # fmt: skip
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 400.0, 26.0, 212.0
+NEGLIGIBLE = 0.001
+
+
+def plan_html(plan: Plan) -> str:
+    """The whole file."""
+    return drawn(page_of(plan))
+
+
+def drawn(page: dict[str, Any]) -> str:
+    """A page of plain values as a file."""
+    return render("plan.html", page, SCRIPTS, STYLES)
+
+
+def page_of(plan: Plan) -> dict[str, Any]:
+    """What the template shows, as plain values."""
+    account = plan.explained or plan.best
+    job = plan.job
+    page: dict[str, Any] = {
+        "title": clean(f"{job.model.name} on {job.cluster.name}"),
+        "job": clean(job_words(job)),
+        "headline": clean(headline_words(plan)),
+        "version": __version__,
+        "advice": [clean(line) for line in plan.advice],
+        "notes": [clean(line) for line in (*trust_words(plan), *plan.assumptions)],
+        "counts": count_words(plan),
+        "chips": [] if account is None else _chips(plan, account),
+        "layouts": _rows(plan.layouts, plan.best) if len(plan.layouts) > 1 else [],
+        "pareto": _rows(plan.pareto, plan.best) if len(plan.pareto) > 1 else [],
+        "front_curve": _front_curve(plan.pareto) if len(plan.pareto) > 1 else None,
+        "scaling_words": "The same global batch at each width, the best layout of each. Dashed: as much more as are devices.",
+        "scaling_rate": "tokens/s",
+        "scaling_what": "layout",
+        "scaling": _scaling_rows(plan.scaling),
+        "scaling_curve": _scaling_curve(plan.scaling),
+        "what_ifs": _variant_rows(plan.what_ifs, plan.best),
+        "facts": _facts(plan),
+        "facts_title": "Budget" if plan.budget is not None and not (plan.largest or plan.smallest) else "Answers",
+        "explained": _explained(plan),
+        "memory": [],
+    }
+    if account is not None:
+        whole = job.cluster.memory_bytes
+        share = percent(account.memory_bytes / whole)
+        fill = "The bar is the whole device; what is empty is free." if account.fits else "It does not fit."
+        page |= {
+            "memory": _parts(account.memory, MEMORY_WORDS, max(whole, account.memory_bytes), gib),
+            "memory_words": f"{gib(account.memory_bytes)} of {gib(whole)}, {share}. {fill}",
+            "time": _parts(dict(sorted(account.time.items(), key=lambda each: -each[1])), TIME_WORDS, account.step_s, seconds),
+            "time_words": f"{seconds(account.step_s)} with {account.layout}.",
+        }
+    return page
+
+
+def _chips(plan: Plan, account: Account) -> list[dict[str, str]]:
+    chips = [
+        {"word": "step", "value": seconds(account.step_s), "of": ""},
+        {"word": "tokens/s", "value": number(account.tokens_per_s), "of": "all devices"},
+        {"word": "MFU", "value": percent(account.mfu), "of": f"HFU {percent(account.hfu)}"},
+        {"word": "memory", "value": gib(account.memory_bytes), "of": f"of {gib(plan.job.cluster.memory_bytes)}"},
+    ]
+    if plan.budget is not None:
+        chips.append({"word": tokens_words(plan.budget.tokens), "value": days_words(plan.budget.days), "of": ""})
+    return chips
+
+
+def _parts(parts: Mapping[str, float], words: Mapping[str, str], whole: float, unit: Any) -> list[dict[str, Any]]:
+    at, found = 0.0, []
+    for name, value in parts.items():
+        if value >= NEGLIGIBLE * whole:
+            width = 1000 * value / whole
+            told = {"word": words[name], "value": unit(value), "share": percent(value / whole), "color": f"c{COLORS[name]}"}
+            found.append(told | {"at": f"{at:.2f}", "width": f"{width:.2f}"})
+            at += width
+    return found
+
+
+def _rows(accounts: Sequence[Account], best: Account | None) -> list[dict[str, Any]]:
+    fastest = best.step_s if best is not None else min(each.step_s for each in accounts)
+    return [
+        {
+            "name": str(each.layout),
+            "step_s": each.step_s,
+            "step": seconds(each.step_s),
+            "slower_value": each.step_s / fastest,
+            "slower": "best"
+            if best is not None and each.layout == best.layout
+            else f"{(each.step_s / fastest - 1) * 100:+.1f} %",
+            "tokens_value": each.tokens_per_s,
+            "tokens": number(each.tokens_per_s),
+            "mfu_value": each.mfu,
+            "mfu": percent(each.mfu),
+            "memory_value": each.memory_bytes,
+            "memory": gib(each.memory_bytes),
+            "why": each.why,
+        }
+        for each in accounts
+    ]
+
+
+def _variant_rows(variants: Sequence[Variant], base: Account | None) -> list[dict[str, str]]:
+    rows = []
+    for each in variants:
+        one = each.best
+        if one is None:
+            rows.append(
+                {
+                    "name": clean(each.name),
+                    "step": "-",
+                    "tokens": "",
+                    "mfu": "",
+                    "memory": "",
+                    "layout": each.note or "nothing fits or divides",
+                }
+            )
+            continue
+        more = "" if base is None else f" ({one.tokens_per_s / base.tokens_per_s:.2f}x)"
+        row = {"name": clean(each.name), "step": seconds(one.step_s), "tokens": f"{number(one.tokens_per_s)}{more}"}
+        rows.append(row | {"mfu": percent(one.mfu), "memory": gib(one.memory_bytes), "layout": str(one.layout)})
+    return rows
+
+
+def _scaling_rows(variants: Sequence[Variant]) -> list[dict[str, str]]:
+    told = [(each.num_devices, each.best) for each in variants if each.best is not None]
+    rows = []
+    for each in variants:
+        row = {
+            "num": fixed(each.num_devices, 0),
+            "step": "-",
+            "tokens": "",
+            "efficiency": "",
+            "layout": each.note or "nothing fits or divides",
+        }
+        if each.best is not None:
+            num, base = told[0]
+            efficiency = each.best.tokens_per_s / base.tokens_per_s * num / each.num_devices
+            row |= {"step": seconds(each.best.step_s), "tokens": number(each.best.tokens_per_s)}
+            row |= {"efficiency": percent(efficiency), "layout": str(each.best.layout)}
+        rows.append(row)
+    return rows
+
+
+def _facts(plan: Plan) -> list[dict[str, str]]:
+    facts = []
+    budget, price = plan.budget, plan.job.cluster.price_per_hour
+    if budget is not None:
+        facts.append(("time", f"{days_words(budget.days)} for {tokens_words(budget.tokens)}, without restarts"))
+        facts.append(("steps", fixed(budget.num_steps, 0)))
+        facts.append(("device-hours", number(budget.device_hours)))
+        if budget.cost is not None:
+            facts.append(("cost", f"{money(budget.cost)} at {price:g} a device-hour"))
+        if budget.energy_kwh is not None:
+            facts.append(("energy", f"{number(budget.energy_kwh / 1000)} MWh"))
+    for word, one in (("largest model that fits", plan.largest), ("smallest cluster that holds it", plan.smallest)):
+        if one is not None:
+            facts.append(
+                (word, one.name if one.best is None else f"{one.name}: {one.best.layout}, {seconds(one.best.step_s)} a step")
+            )
+    return [{"word": word, "value": clean(value)} for word, value in facts]
+
+
+def _explained(plan: Plan) -> list[Any]:
+    if plan.explained is None:
+        return []
+    from stepscope.report.plan.explain import explained
+
+    return explained(plan.job, plan.explained)
+
+
+# Curves.
+
+
+def _front_curve(accounts: Sequence[Account]) -> dict[str, Any]:
+    points = [(each.memory_bytes / 2**30, each.step_s, str(each.layout)) for each in accounts]
+    return curve(points, logarithmic=False) | {"x_word": "GiB of a device", "y_word": "seconds a step"}
+
+
+def _scaling_curve(variants: Sequence[Variant]) -> dict[str, Any] | None:
+    points = [(each.num_devices, each.best.tokens_per_s, str(each.best.layout)) for each in variants if each.best is not None]
+    if len(points) < 2:
+        return None
+    first, last = points[0], points[-1]
+    ideal = [(first[0], first[1]), (last[0], first[1] * last[0] / first[0])]
+    made = curve([(float(x), y, word) for x, y, word in points], logarithmic=True, ideal=ideal)
+    return made | {"x_word": "devices", "y_word": "tokens/s"}
+
+
+def curve(
+    points: Sequence[tuple[float, float, str]], *, logarithmic: bool, ideal: Sequence[tuple[float, float]] = ()
+) -> dict[str, Any]:
+    """Places of points, lines and ticks. Ticks stand where points do."""
+    scale = math.log if logarithmic else float
+    xs = [scale(x) for x, _, _ in points] + [scale(x) for x, _ in ideal]
+    ys = [scale(y) for _, y, _ in points] + [scale(y) for _, y in ideal]
+    low_y = min(ys) if logarithmic else 0.0
+
+    def x_at(x: float) -> float:
+        return LEFT + (RIGHT - LEFT) * (scale(x) - min(xs)) / ((max(xs) - min(xs)) or 1)
+
+    def y_at(y: float) -> float:
+        return BOTTOM - (BOTTOM - TOP) * (scale(y) - low_y) / ((max(ys) - low_y) or 1)
+
+    ordered = sorted(points)
+    return {
+        "dots": [{"x": f"{x_at(x):.1f}", "y": f"{y_at(y):.1f}", "word": word} for x, y, word in ordered],
+        "line": _polyline([(x_at(x), y_at(y)) for x, y, _ in ordered]),
+        "ideal": _polyline([(x_at(x), y_at(y)) for x, y in ideal]),
+        "x_ticks": _ticks([x for x, _, _ in ordered], x_at, apart=38),
+        "y_ticks": _ticks([y for _, y, _ in ordered], y_at, apart=16),
+    }
+
+
+def _polyline(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _ticks(values: Sequence[float], at: Any, apart: float) -> list[dict[str, str]]:
+    """Those that do not touch the one before."""
+    found: list[tuple[float, str]] = []
+    for value in sorted(values):
+        place = at(value)
+        if all(abs(place - other) >= apart for other, _ in found):
+            found.append((place, fixed(value, 0) if value >= 100 or value == int(value) else number(value)))
+    return [{"at": f"{place:.1f}", "word": word} for place, word in found]

@@ -1,0 +1,101 @@
+"""A plan in sentences and short figures, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+from stepscope.planner.job import Job
+from stepscope.report.plan.account import Account, Plan
+from stepscope.report.units import NBSP, fixed, number, percent, plural
+
+GIB = 2**30
+UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+def gib(size: float) -> str:
+    """Bytes as devices' memory is told: 80 GB of an H100 are 80 GiB."""
+    return f"{number(size / GIB)}{NBSP}GiB"
+
+
+def seconds(value: float) -> str:
+    if value >= 1:
+        return f"{number(value)}{NBSP}s"
+    return f"{number(value * 1e3)}{NBSP}ms" if value >= 1e-3 else f"{number(value * 1e6)}{NBSP}us"
+
+
+def short_count(value: float) -> str:
+    """8030261248 as `8.03 B`."""
+    for size, unit in UNITS:
+        if value >= size:
+            return f"{value / size:.3g}{NBSP}{unit}"
+    return f"{value:g}"
+
+
+def tokens_words(tokens: float) -> str:
+    return f"{short_count(tokens)} tokens"
+
+
+def days_words(days: float) -> str:
+    if days >= 1:
+        return f"{number(days)}{NBSP}days"
+    return f"{number(days * 24)}{NBSP}hours"
+
+
+def money(cost: float) -> str:
+    """No currency: it is the price's."""
+    return fixed(cost, 0) if cost >= 100 else f"{cost:.2f}"
+
+
+def job_words(job: Job) -> str:
+    model, cluster = job.model, job.cluster
+    active = "" if model.active_params == model.num_params else f", {short_count(model.active_params)} of them active"
+    batch = f"a batch of {plural(job.global_batch, 'sequence')} of {fixed(job.seq_len, 0)} tokens"
+    trained = "adapters alone are trained, " if job.is_adapter else ""
+    what = f"{model.name} ({short_count(model.num_params)} parameters{active}) on {cluster.name}"
+    return f"{what}: {batch}, {trained}{job.precision}, {job.framework.name}."
+
+
+def verdict_words(plan: Plan) -> str:
+    """The answer in a sentence."""
+    job = plan.job
+    if plan.best is None:
+        pinned = " under what is pinned" if plan.is_pinned else ""
+        room = f"{gib(job.cluster.memory_bytes)} a device is not enough"
+        return f"No layout of {job.model.name} fits on {job.cluster.name}{pinned}: {room}."
+    best = plan.best
+    share = f"{gib(best.memory_bytes)} of each device's {gib(job.cluster.memory_bytes)}"
+    pace = f"{seconds(best.step_s)} a step, {number(best.tokens_per_s)} tokens/s, {percent(best.mfu)} MFU"
+    return f"{best.layout}: {pace}, {share}."
+
+
+def asked_words(account: Account) -> str:
+    """The layout that was asked about, beside the best."""
+    pace = f"{seconds(account.step_s)} a step, {percent(account.mfu)} MFU, {gib(account.memory_bytes)}"
+    return f"{account.layout}: {pace}; {account.why}." if account.why else f"{account.layout}: {pace}."
+
+
+def headline_words(plan: Plan) -> str:
+    """The answer for a page that has the figures below."""
+    best = plan.explained or plan.best
+    if best is None:
+        return verdict_words(plan)
+    if not best.fits:
+        return f"{best.layout} does not fit"
+    return f"{best.layout}: {seconds(best.step_s)} a step"
+
+
+def count_words(plan: Plan) -> str:
+    counts = plan.counts
+    if not counts:
+        return ""
+    told = ", ".join(f"{fixed(count, 0)} {name.replace('_', ' ')}" for name, count in counts.items())
+    return told if plan.search_s is None else f"{told}; {plan.search_s:.1f}{NBSP}s"
+
+
+def trust_words(plan: Plan) -> list[str]:
+    device = plan.job.cluster.device.name
+    if plan.is_calibrated:
+        first = f"Rates of {device} as measured: {plan.hardware}."
+    else:
+        usual = f"Rates of {device} from its datasheet, with efficiencies that are usual on such devices"
+        first = f"{usual}; `stepscope calibrate` measures yours."
+    mfu = "MFU counts every pair of tokens in attention and nothing that is recomputed."
+    return [first, mfu, "How far such predictions were off on published results: docs/planner.md."]

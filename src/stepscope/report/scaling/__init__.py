@@ -1,0 +1,1 @@
+"""How a job scales, in every form."""

@@ -1,0 +1,1 @@
+"""A tuned job, in every form."""

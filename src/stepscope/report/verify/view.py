@@ -1,0 +1,249 @@
+"""What verify proved, in the terminal: the verdict, both sides, the runs, and what they computed."""
+
+from __future__ import annotations
+
+import io
+import math
+
+from rich.console import Console
+
+from stepscope.core.experiment import (
+    BASELINE,
+    CANDIDATE,
+    DIVERGES,
+    LOSS_BASELINE,
+    LOSS_UNSEEN,
+    NO_GAIN,
+    PROVEN,
+    REFUSED,
+    UNSETTLED,
+    WORSE,
+    Interval,
+    Measured,
+    Prediction,
+    Side,
+    SideSummary,
+    Verified,
+)
+from stepscope.core.trials import Change
+from stepscope.experiments.verify.numerics_check import DIFFERS
+from stepscope.report.sheet import Column, Sheet
+from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
+from stepscope.report.units import NBSP, percent, plural, short_time
+
+VERDICT_WORDS = {
+    PROVEN: "Gain proven",
+    NO_GAIN: "No gain",
+    WORSE: "Worse",
+    UNSETTLED: "Not settled",
+    DIVERGES: "Diverges",
+    REFUSED: "Refused",
+}
+STYLES = {PROVEN: "bold green", WORSE: "bold red", DIVERGES: "bold red", REFUSED: "bold red"}
+MAX_TAIL_LINES = 12
+MOST_SHOWN = 3.0
+"""A smallest gain beyond this says that nothing could have been shown."""
+LARGE = 1000.0
+"""A ratio above this is not written out."""
+
+
+def render_verified(verified: Verified, *, width: int = PLAIN_WIDTH) -> str:
+    """The report as plain text."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, no_color=True, legacy_windows=False)
+    with console.capture() as captured:
+        show_verified(verified, console)
+    return captured.get()
+
+
+def show_verified(verified: Verified, console: Console) -> None:
+    """Print the report."""
+    utf8 = "utf" in console.encoding.lower()
+    fancy = utf8 and console.is_terminal and console.color_system is not None
+    sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
+    _draw(sheet, verified)
+    for line in sheet.lines:
+        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def summary_words(verified: Verified) -> str:
+    """The verdict in a sentence or two."""
+    head = VERDICT_WORDS[verified.verdict]
+    if verified.speedup is None:
+        return f"{head}: {verified.because}."
+    unit = "sample" if verified.per_sample else "step"
+    times = [side.step_ns for side in (verified.baseline, verified.candidate)]
+    told = "" if None in times else f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
+    words = f"{head}: {interval_words(verified.speedup)}{told}."
+    other = " But the two do not compute the same." if verified.is_gain and computes_else(verified) else ""
+    return f"{words}{other}{_loss_doubt(verified)} {_after(verified)}"
+
+
+def _loss_doubt(verified: Verified) -> str:
+    """Where nothing trains, a gain is one of a job that does not: the verdict itself says so."""
+    loss = verified.loss
+    return f" But {loss.because}." if verified.is_gain and loss is not None and loss.verdict == LOSS_BASELINE else ""
+
+
+def loss_words(verified: Verified) -> str | None:
+    """How the loss went; None where it was not seen, or the verdict says it."""
+    loss = verified.loss
+    if loss is None or loss.verdict == LOSS_UNSEEN or verified.verdict == DIVERGES:
+        return None
+    return loss.because
+
+
+def computes_else(verified: Verified) -> bool:
+    """Whether the check saw other numbers than the baseline's."""
+    return verified.check is not None and verified.check.verdict == DIFFERS
+
+
+def interval_words(interval: Interval) -> str:
+    """`1.53x faster (1.49-1.58)`: before / after, with the interval."""
+    direction = " the speed" if interval.value < 1 else " as fast"
+    if not interval.is_bounded or interval.high > LARGE:
+        return f"{interval.value:.3g}x{direction} (how sure that is cannot be told)"
+    decimals = 2 if interval.high / interval.low > 1.05 else 3
+    low, high = f"{interval.low:.{decimals}f}", f"{interval.high:.{decimals}f}"
+    return f"{interval.value:.{decimals}f}x{direction} ({low}-{high}, {interval.level * 100:.0f}{NBSP}%)"
+
+
+def span_words(interval: Interval) -> str:
+    """` (1.49-1.58)`; that it has hardly an end, where that is so."""
+    if not interval.is_bounded or interval.high > LARGE:
+        return " (how sure that is cannot be told)"
+    return f" ({interval.low:.2f}-{interval.high:.2f})"
+
+
+def smallest_words(verified: Verified) -> str:
+    """What the runs could have shown."""
+    if verified.smallest is None or not math.isfinite(verified.smallest) or verified.smallest > MOST_SHOWN:
+        more = "give more of them (--max-rounds), or longer ones (--steps)"
+        return f"These runs differ too much among themselves to show anything: {more}"
+    runs = plural(verified.baseline.num_runs, "run")
+    return f"The smallest gain that {runs} a side would have shown is about {percent(verified.smallest - 1)}"
+
+
+def prediction_words(prediction: Prediction, speedup: Interval | None) -> str:
+    span = "" if prediction.low is None or prediction.high is None else f" ({prediction.low:.2f}-{prediction.high:.2f})"
+    said = f"{prediction.source} predicted {prediction.value:.2f}x{span}"
+    if speedup is None:
+        return f"{said}; there is no interval to hold it against"
+    gave = f"it gave {speedup.value:.2f}x{span_words(speedup)}"
+    if prediction.verdict == "open":
+        return f"{said}; {gave}, in which no gain at all lies, too: nothing is known of the prediction"
+    return f"{said}; {gave}: the prediction {'held' if prediction.verdict == 'held' else f'was {prediction.verdict}'}"
+
+
+def change_words(change: Change) -> str:
+    """`num_workers=2, persistent_workers=True, OMP_NUM_THREADS=1`."""
+    return ", ".join(
+        [f"{name}={value}" for name, value in change.knobs.items()]
+        + [f"{name}={value}" for name, value in change.environment.items()]
+        + list(change.arguments)
+    )
+
+
+def _after(verified: Verified) -> str:
+    if verified.verdict == UNSETTLED:
+        return f"{_capital(verified.because)}. {smallest_words(verified)}."
+    if verified.verdict == NO_GAIN:
+        return f"{_capital(verified.because)}."
+    spent = f"{plural(verified.num_rounds, 'round')} of 4 runs, {verified.wall_s:.0f}{NBSP}s"
+    return f"{_capital(verified.because)}: {spent}."
+
+
+def _draw(sheet: Sheet, verified: Verified) -> None:
+    for side in (BASELINE, CANDIDATE):
+        sheet.prose(sheet.clean(f"{side}: {_side_words(verified, side)}"), style="dim")
+    sheet.blank()
+    style = "bold" if computes_else(verified) and verified.is_gain else STYLES.get(verified.verdict, "bold")
+    sheet.prose(sheet.clean(summary_words(verified)), style=style)
+    _draw_tail(sheet, verified)
+    _draw_sides(sheet, verified)
+    if (loss := loss_words(verified)) is not None:
+        sheet.heading("Loss", "of every run, over its first and its last steps")
+        sheet.prose(sheet.clean(f"{_capital(loss)}."), indent=2)
+    _draw_check(sheet, verified)
+    if verified.prediction is not None:
+        sheet.heading("Predicted", "and what it gave")
+        sheet.prose(sheet.clean(_capital(prediction_words(verified.prediction, verified.speedup)) + "."), indent=2)
+    _draw_notes(sheet, verified)
+
+
+def _side_words(verified: Verified, side: Side) -> str:
+    command = verified.commands.get(side, "")
+    change = change_words(verified.changes.get(side, Change()))
+    return f"{command} with {change}" if change and command else command or change or "as it is"
+
+
+def _draw_tail(sheet: Sheet, verified: Verified) -> None:
+    if not verified.tail.strip():
+        return
+    sheet.heading("What it said last")
+    # Lines of carets point at nothing once a line is cut.
+    lines = [line for line in verified.tail.rstrip().splitlines() if not line.strip() or line.strip(" ^~")]
+    for line in lines[-MAX_TAIL_LINES:]:
+        sheet.prose(sheet.shorten(sheet.clean(line), sheet.width - 4) or " ", indent=2, style="dim")
+
+
+def _draw_sides(sheet: Sheet, verified: Verified) -> None:
+    if not any(run.round is not None for run in verified.runs):
+        return
+    unit = "sample" if verified.per_sample else "step"
+    beside = f"time a {unit}, the longest and shortest twentieth of the steps left out"
+    if verified.is_by_mean:
+        beside = f"time a {unit} with all of them counted; of each run without the longest and shortest twentieth"
+    sheet.heading("Runs", beside)
+    columns = (
+        Column(title="side"),
+        Column(title="runs", right=True),
+        Column(title=f"a {unit}", right=True),
+        Column(title="runs differ by", right=True),
+        Column(title="each run, in order", shrinks=True),
+    )
+    sides: tuple[tuple[Side, SideSummary], ...] = ((BASELINE, verified.baseline), (CANDIDATE, verified.candidate))
+    sheet.table(columns, [_row(verified, side, summary) for side, summary in sides])
+
+
+def _row(verified: Verified, side: Side, summary: SideSummary) -> tuple[str, ...]:
+    runs = [run for run in verified.runs if run.side == side and run.round is not None]
+    each = ", ".join(_short(run, verified.per_sample) for run in runs)
+    step = "not measured" if summary.step_ns is None else short_time(summary.step_ns)
+    spread = "-" if summary.run_spread is None else percent(summary.run_spread)
+    return (side, str(summary.num_runs), step, spread, each)
+
+
+def _short(run: Measured, per_sample: bool) -> str:
+    if run.pace_ns is None:
+        return "-"
+    samples = (run.trial.setup.samples or 1.0) if per_sample else 1.0
+    return short_time(run.pace_ns / samples).partition(NBSP)[0]
+
+
+def _draw_check(sheet: Sheet, verified: Verified) -> None:
+    check = verified.check
+    if check is None:
+        return
+    sheet.heading("What was computed", f"over {plural(max(check.loss.num, check.grad_norm.num), 'step')}")
+    sheet.prose(sheet.clean(f"{_capital(check.verdict)}: {check.because}."), indent=2)
+    if check.is_deterministic is not None:
+        same = "the same bits" if check.is_deterministic else "different bits"
+        sheet.prose(f"Two runs of the baseline gave {same}.", indent=2, style="dim")
+    if check.num_parameters_equal is not None:
+        counts = f"{check.num_parameters_equal} of the {check.num_parameters_compared} steps compared"
+        sheet.prose(f"Every parameter had the same bits after {counts}.", indent=2, style="dim")
+
+
+def _draw_notes(sheet: Sheet, verified: Verified) -> None:
+    notes = [*verified.notes, *([f"the runs are kept in {verified.folder}"] if verified.folder else [])]
+    if not notes:
+        return
+    sheet.heading("Notes")
+    for note in notes[:MAX_NOTES]:
+        sheet.prose(sheet.clean(note), indent=4, lead="  -")
+    if len(notes) > MAX_NOTES:
+        sheet.prose(f"and {plural(len(notes) - MAX_NOTES, 'note')} more", indent=4, style="dim")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
