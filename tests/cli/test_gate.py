@@ -252,8 +252,8 @@ def test_what_is_no_finite_number_was_not_measured(value: str, contract: dict[st
 def test_hostile_names_neither_stop_the_gate_nor_reach_the_terminal(contract: dict[str, Any]) -> None:
     diagnosis = SCENARIOS["evil_names"]()
     assert read_quantities(to_json(diagnosis), "here", CODES)[0].values["step_ms"] == diagnosis.step.ms
-    notes = ["not judged: memory-growth: \x1b[31mred \ud800\nnext line"]
-    told, _ = read_quantities(json.dumps(contract | {"notes": notes}), "here", CODES)
+    abstentions = [{"code": "memory-growth", "reason": "\x1b[31mred \ud800\nnext line", "needs": "more"}]
+    told, _ = read_quantities(json.dumps(contract | {"abstentions": abstentions}), "here", CODES)
     check = Check(text="x", source="here", condition=parse("finding.memory-growth > 1", "here", NAMES))
     lines = gate_lines(Gate(results=(decide(check, told, None),)))
     assert len(lines) == 2
@@ -293,7 +293,7 @@ def test_an_undecided_check_fails_the_gate_with_its_own_reason(capsys: pytest.Ca
     assert gate["checks"][0]["status"] == "undecided"
     assert gate["checks"][0]["values"] == {"finding.memory-growth": None}
     assert "not decided: finding.memory-growth > 1.1" in err
-    assert "was not judged: profile with profile_memory=True" in err
+    assert "was not judged: the allocator's events were not recorded: profile with profile_memory=True" in err
 
 
 def test_a_budget_may_let_the_undecided_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.readers.kineto.event_decoder import Scanner
-from stepscope.readers.kineto.json_chunks import Feed
-from stepscope.readers.kineto.json_skip import Skimmer
 from stepscope.readers.kineto import json_chunks as feed
 from stepscope.readers.kineto import json_recovery as rescue
 from stepscope.readers.kineto import json_skip as skim
+from stepscope.readers.kineto.event_decoder import Scanner
+from stepscope.readers.kineto.json_chunks import Feed
+from stepscope.readers.kineto.json_skip import Skimmer
 from stepscope.readers.rocm import json_walk as rocprof_walk
 from stepscope.readers.rocm.json_walk import Walk, WalkError
 

@@ -1,9 +1,10 @@
 from stepscope.analyses.survey import survey
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import OpInputs, TraceMeta
 from stepscope.hardware.lookup import find_spec
 from stepscope.rules import dtype_casts
 from stepscope.rules.case import Case, case_of
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from tests.rules.judging import finding_of
 from tests.rules.steps import H200, Launch, case_of_steps, launch
 from tests.tracing import Event, call, kernel, mark, op, trace_of

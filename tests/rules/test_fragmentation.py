@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stepscope.core.diagnosis import Abstention
 from stepscope.rules import fragmentation
-from stepscope.rules.proposal import Abstention, Remark
+from stepscope.rules.proposal import Remark
 from tests.rules.recorded import allocator
 from tests.rules.test_memory_pressure import GB, training
 

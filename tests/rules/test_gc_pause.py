@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.core.diagnosis import Abstention
 from stepscope.rules import gc_pause
-from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.proposal import Proposal, Remark
 from tests.rules.recorder import Recorder, gain
 from tests.tracing import python
 

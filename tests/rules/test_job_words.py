@@ -12,8 +12,8 @@ from stepscope.core.beside import Advice, Beside
 from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.system_report import DeviceLinks, SystemReport, Topology
 from stepscope.core.training_log import TrainingLog
-from stepscope.readers.job_log.lines import MEANS
 from stepscope.readers.job_log import log as job_log
+from stepscope.readers.job_log.lines import MEANS
 from stepscope.readers.source import Source
 from stepscope.rules import slow_link
 from stepscope.rules.advice import advise, joined

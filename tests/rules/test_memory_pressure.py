@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stepscope.core.diagnosis import Abstention
 from stepscope.rules import memory_pressure
-from stepscope.rules.proposal import Abstention, Remark
+from stepscope.rules.proposal import Remark
 from tests.rules.recorded import Run, allocator
 
 GB = 10**9

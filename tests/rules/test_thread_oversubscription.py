@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stepscope.core.diagnosis import Abstention
 from stepscope.rules import thread_oversubscription
-from stepscope.rules.proposal import Abstention, Remark
+from stepscope.rules.proposal import Remark
 from tests.rules.recorder import US, Recorder
 from tests.tracing import op
 

@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from stepscope.core.diagnosis import Abstention
 from stepscope.rules import unfused_pointwise
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from tests.rules.judging import finding_of
 from tests.rules.steps import case_of_steps, launch
 

@@ -1,5 +1,6 @@
+from stepscope.core.diagnosis import Abstention
 from stepscope.rules import untuned_convolution
-from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.proposal import Proposal, Remark
 from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 

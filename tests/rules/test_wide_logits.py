@@ -1,5 +1,6 @@
+from stepscope.core.diagnosis import Abstention
 from stepscope.rules import wide_logits
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 

@@ -84,6 +84,17 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Abstention:
+    """A finding that could not be judged."""
+
+    code: str
+    reason: str
+    """What was not recorded, or is not known."""
+    needs: str
+    """What to record, or to give, so that it can be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Verdict, findings, what was measured, and what could not be judged."""
 
@@ -98,6 +109,8 @@ class Diagnosis:
     unknown_events: int
     advice: tuple[Advice, ...] = ()
     """What recordings beside the traces show and no finding does; the weightiest first."""
+    abstentions: tuple[Abstention, ...] = ()
+    """Findings that could not be judged."""
 
     def self_check(self) -> None:
         """Assert what a report may rely on: shares lie in 0..1, no mend slows the step, and the times add up."""

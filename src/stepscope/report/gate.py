@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from stepscope.core.diagnosis import BOUNDS
+from stepscope.core.diagnosis import BOUNDS, Abstention
 from stepscope.core.facts import PARTS
 from stepscope.core.gate import ANY_FINDING, Gate, Quantities, Result
 from stepscope.core.json_decode import convert_json
@@ -33,7 +32,6 @@ BY_STEP_TIME = ("step_ms", "mfu")
 """They follow the run's step time, so they tell nothing beside one that was taken another way."""
 NO_STEP = "was not measured: no rank has a whole step recorded"
 NOT_JUDGED = "was not judged: without a replay of the step most findings cannot be told"
-ABSTAINED = re.compile(r"not judged: ([a-z0-9-]+(?:, [a-z0-9-]+)*): (.+)", re.DOTALL)
 """How a note tells the rules that lacked something, and what."""
 STATUS_WORDS = {"passed": "passed", "failed": "failed", "undecided": "not decided"}
 
@@ -70,6 +68,7 @@ class _Contract(msgspec.Struct):
     ranks: list[_Rank]
     findings: list[_Finding]
     notes: list[str]
+    abstentions: list[Abstention] = []
 
 
 def known_names(codes: Collection[str]) -> frozenset[str]:
@@ -85,7 +84,7 @@ def read_quantities(text: str | bytes, where: str, codes: Collection[str]) -> tu
     values |= {name: told.verdict.shares.get(name.removeprefix("share.")) for name in SHARES}
     rank = _median_rank(told.ranks)
     values |= {} if rank is None else _of_rank(rank)
-    abstained = _abstained(told.notes)
+    abstained = _abstained(told.abstentions)
     values |= _of_findings(told, codes, abstained)
     of_steps = (*PART_NAMES, "idle_ms", "exposed_comms_ms", "gpu_busy", "gpu_busy_ms")
     why = dict.fromkeys(of_steps, NO_STEP) if rank is None or rank.partition_ms is None else {}
@@ -147,10 +146,9 @@ def _of_rank(rank: _Rank) -> dict[str, float | None]:
     return values
 
 
-def _abstained(notes: list[str]) -> dict[str, str]:
+def _abstained(abstentions: list[Abstention]) -> dict[str, str]:
     """The findings that were not judged, each with what it lacked."""
-    found = [match for note in notes if (match := ABSTAINED.fullmatch(note)) is not None]
-    return {f"finding.{code}": f"was not judged: {match[2]}" for match in found for code in match[1].split(", ")}
+    return {f"finding.{each.code}": f"was not judged: {each.reason}: {each.needs}" for each in abstentions}
 
 
 def _of_findings(told: _Contract, codes: Collection[str], abstained: Collection[str]) -> dict[str, float | None]:

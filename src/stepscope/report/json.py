@@ -45,6 +45,7 @@ def _contract(diagnosis: Diagnosis) -> dict[str, Any]:
             "ranks": [_rank(facts) for facts in diagnosis.facts.ranks],
             "findings": [asdict(finding) for finding in diagnosis.findings],
             "ladder": list(diagnosis.ladder),
+            "abstentions": [asdict(abstention) for abstention in diagnosis.abstentions],
             "notes": list(diagnosis.notes),
             "unknown_events": diagnosis.unknown_events,
         }

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from stepscope.analyses.host_activity import ALLOCATOR_CALL
 from stepscope.analyses.intervals import contains
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Kind
 from stepscope.replay.changes import without_host_parts, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import named_events
 
 CODE = "allocator-churn"

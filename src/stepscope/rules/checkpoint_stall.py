@@ -18,11 +18,12 @@ import math
 from dataclasses import dataclass
 
 from stepscope.analyses.host_activity import IO_RANGE
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Kind
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import named_events, spared
 
 CODE = "checkpoint-stall"

@@ -24,10 +24,11 @@ from stepscope.analyses.intervals import Intervals, empty, join, union
 from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
 from stepscope.analyses.projection import BACKWARD_RANGE
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import spared
 
 CODE = "debug-mode"

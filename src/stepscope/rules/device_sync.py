@@ -27,11 +27,12 @@ import numpy as np
 from stepscope.analyses.intervals import Intervals, contains, join, union
 from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import spared
 from stepscope.rules.shared.host_read_inputs import feeding_ranges
 

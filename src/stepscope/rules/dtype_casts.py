@@ -26,11 +26,12 @@ import numpy as np
 
 from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64
 from stepscope.replay.changes import Change, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import ranges_of, spared
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import Shape
@@ -91,7 +92,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     table = case.table
     if not case.survey.trace.meta.has_shapes:
         much = per_step_ms(graph, table.of_category("copy")) * 1e6 >= POLICY.unknown_share * case.pitch_ns
-        return Abstention(code=CODE, needs="copies whose types are not known: record_shapes=True") if much else None
+        return Abstention(code=CODE, reason="copies whose types are not known", needs="record_shapes=True") if much else None
     casts = weight_casts(case, graph, table)
     needless = casts.again | casts.frozen
     spent_ms, once_ms = per_step_ms(graph, needless), per_step_ms(graph, casts.once)

@@ -22,11 +22,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.analyses.roofs import Roofs
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.convolutions import is_nchw, is_thin
 from stepscope.rules.shared.rates import attention_ns, convolution_ns, half_precision, matrix_ns, stream_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -114,7 +115,7 @@ def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
     if per_step_ms(graph, by_name) * 1e6 < POLICY.unknown_share * (case.pitch_ns or 0.0):
         return None
     lacks = "record_shapes=True" if not case.survey.trace.meta.has_shapes else "the peaks of this device"
-    return Abstention(code=CODE, needs=f"kernels without tensor cores, whose type and size are not known: {lacks}")
+    return Abstention(code=CODE, reason="kernels without tensor cores, whose type and size are not known", needs=lacks)
 
 
 def _at_precision(table: TaskTable, roofs: Roofs, slow: Bool, known: Bool, precision: str) -> Change:

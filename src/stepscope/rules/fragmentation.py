@@ -22,10 +22,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.core.beside import Advice, Beside
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import MemoryRecord
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, Remark
-from stepscope.rules.shared.allocations import NEEDS, device_memory
+from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
 
 CODE = "fragmentation"
 NEEDS_REPLAY = False
@@ -49,7 +50,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Tell what is reserved and unused when it matters; there is no step time in it."""
     memory = device_memory(case)
     if memory is None:
-        return Abstention(code=CODE, needs=NEEDS)
+        return Abstention(code=CODE, reason=REASON, needs=NEEDS)
     peak = int(memory.allocated.argmax())
     allocated, reserved = int(memory.allocated[peak]), int(memory.reserved[peak])
     total = None if case.survey.device is None else case.survey.device.memory_bytes

@@ -25,10 +25,11 @@ import numpy as np
 from stepscope.analyses.host_activity import SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, intersect, subtract, union
 from stepscope.analyses.naming import matching
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.between_operators import long_stretches, ranges_of, without_work_in
 from stepscope.rules.shared.host_ranges import named_events
 
@@ -94,6 +95,7 @@ def _unexplained(case: Case, graph: Graph) -> Abstention | None:
         return None
     return Abstention(
         code=CODE,
-        needs=f"with_stack=True: nothing was recorded for up to {int(quiet.own_ns.max()) / 1e6:.1f} ms at a time;"
-        " it may be the garbage collector",
+        reason=f"nothing was recorded for up to {int(quiet.own_ns.max()) / 1e6:.1f} ms at a time,"
+        " which may be the garbage collector",
+        needs="with_stack=True",
     )

@@ -30,10 +30,11 @@ from stepscope.analyses.nesting import ancestor_with
 from stepscope.analyses.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.compiler_report import NO_REASON, Break, BreakPlace
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.host_ranges import ranges_of, share_inside
 
 CODE = "graph-breaks"

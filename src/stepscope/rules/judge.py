@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.core.diagnosis import Finding, Place
+from stepscope.core.diagnosis import Abstention, Finding, Place
 from stepscope.replay.changes import Change
 from stepscope.replay.team import with_graphs
 from stepscope.replay.together import Team
 from stepscope.rules import late_rank
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
-from stepscope.rules.proposal import Abstention, Proposal, Remark, places_in
+from stepscope.rules.proposal import Proposal, Remark, places_in
 from stepscope.rules.registry import job_rules, rank_rules
 
 LEAST_SPEEDUP = 1.02

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepscope.analyses.ledger import ledger_of
-from stepscope.core.diagnosis import Finding
+from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.facts import Facts, Replayed
 from stepscope.replay.team import team_shares
 from stepscope.rules.case import Case
@@ -16,7 +16,6 @@ from stepscope.rules.job import Job
 from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement, judge
 from stepscope.rules.partition_verdict import is_missed
-from stepscope.rules.proposal import Abstention
 
 MOST_RANKS = 8
 """Replayed; of a larger job those that arrive latest and earliest, and some between."""
@@ -133,7 +132,8 @@ def _missed(played: Replayed) -> Abstention:
     words = f"the ranks replayed together take {abs(played.error):.0%} {more} than the step"
     return Abstention(
         code="what fixes would give",
-        needs=f"{words}: the recorded steps are not the run's usual ones; record others",
+        reason=f"{words}: the recorded steps are not the run's usual ones",
+        needs="record others",
     )
 
 

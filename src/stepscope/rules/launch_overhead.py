@@ -24,11 +24,12 @@ from itertools import pairwise
 import numpy as np
 
 from stepscope.analyses.intervals import contains, join
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Kind
 from stepscope.replay.changes import captured_in_pieces
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import tasks_of
 
 CODE = "launch-overhead"

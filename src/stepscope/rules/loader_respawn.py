@@ -22,11 +22,12 @@ import numpy as np
 
 from stepscope.analyses.intervals import Intervals, contains, intersect, lengths_in, union
 from stepscope.analyses.loader import WORKERS, next_calls
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool, Int64, Kind
 from stepscope.replay.changes import Change, with_part_ns, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.proposal import Proposal, Remark
 
 CODE = "loader-respawn"
 BOUND = "data"

@@ -23,12 +23,13 @@ import numpy as np
 from stepscope.analyses.intervals import Intervals, contains, union
 from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import USUAL_COST_NS
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import calls_inside, share_inside, tasks_of
 from stepscope.rules.shared.rates import STREAM_SHARE
 

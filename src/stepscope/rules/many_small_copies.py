@@ -23,11 +23,12 @@ import numpy as np
 from stepscope.analyses.intervals import union
 from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.pcie_copies import TO_DEVICE, copy_tasks, launching, let_go, per_step, pinned_bytes_per_s, sizes
 
 CODE = "many-small-copies"

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.core.beside import Advice, Beside
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import MemoryRecord
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, Remark
-from stepscope.rules.shared.allocations import NEEDS, device_memory
+from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
 
 CODE = "memory-growth"
 NEEDS_REPLAY = False
@@ -49,11 +50,11 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Tell how much each step leaves behind; there is no step time in it."""
     memory = device_memory(case)
     if memory is None:
-        return Abstention(code=CODE, needs=NEEDS)
+        return Abstention(code=CODE, reason=REASON, needs=NEEDS)
     step = np.searchsorted(case.survey.cut.host_start, memory.time_ns, side="right") - 1
     floors = np.array([memory.allocated[step == i].min() for i in np.unique(step[step >= 0])])
     if len(floors) < POLICY.least_steps:
-        return Abstention(code=CODE, needs=f"record {POLICY.least_steps} steps or more")
+        return Abstention(code=CODE, reason="too few steps were recorded", needs=f"record {POLICY.least_steps} steps or more")
     left = _left_behind(floors)
     if left is None:
         return None

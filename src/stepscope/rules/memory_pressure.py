@@ -23,10 +23,11 @@ from dataclasses import dataclass
 
 from stepscope.analyses.memory_holds import SMALLER, frame_lines, held_words, main_holder
 from stepscope.core.beside import Advice, Beside
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, Remark
-from stepscope.rules.shared.allocations import NEEDS, device_memory
+from stepscope.rules.proposal import Proposal, Remark
+from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
 
 CODE = "memory-pressure"
 NEEDS_REPLAY = False
@@ -46,10 +47,10 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Tell how full the device is; there is no step time in it."""
     memory = device_memory(case)
     if memory is None:
-        return Abstention(code=CODE, needs=NEEDS)
+        return Abstention(code=CODE, reason=REASON, needs=NEEDS)
     total = None if case.survey.device is None else case.survey.device.memory_bytes
     if not total:
-        return Abstention(code=CODE, needs="the device's memory is not in the trace")
+        return Abstention(code=CODE, reason="the device's memory is not in the trace", needs="a trace that names its device")
     peak = int(memory.allocated.max())
     if peak < POLICY.most * total:
         return None

@@ -24,11 +24,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.roofs import Roofs
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.rates import matrix_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import ParsedInputs
@@ -98,7 +99,7 @@ def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
     if per_step_ms(graph, named) * 1e6 < POLICY.unknown_share * (case.pitch_ns or 0.0):
         return None
     lacks = "the peaks of this device" if case.survey.trace.meta.has_shapes else "record_shapes=True"
-    return Abstention(code=CODE, needs=f"products in kernels named align1 or align2, of sizes not known: {lacks}")
+    return Abstention(code=CODE, reason="products in kernels named align1 or align2, of sizes not known", needs=lacks)
 
 
 def _has_name(table: TaskTable, graph: Graph, task: int) -> bool:

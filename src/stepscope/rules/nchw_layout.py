@@ -22,11 +22,12 @@ import numpy as np
 
 from stepscope.analyses.naming import matching
 from stepscope.analyses.roofs import Roofs
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.convolutions import (
     image_and_weight,
     is_convolution,

@@ -25,11 +25,12 @@ from stepscope.analyses.intervals import Intervals, union
 from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
 from stepscope.analyses.projection import BACKWARD_RANGE, rerun_forward_ops
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64
 from stepscope.replay.changes import Change, without_host_ranges, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operands, read_bytes
 

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool
 from stepscope.replay.changes import Change, on_own_stream, with_part_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.pcie_copies import (
     PAGEABLE_TO_DEVICE,
     at_rate,

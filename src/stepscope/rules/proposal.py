@@ -47,14 +47,6 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Abstention:
-    """A rule that could not judge, and what to record to let it."""
-
-    code: str
-    needs: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
     """Something worth knowing that promises no time: memory about to run out, a stall too rare for the median step to see."""
 

@@ -28,12 +28,13 @@ import numpy as np
 from stepscope.analyses.intervals import subtract
 from stepscope.analyses.places import frames_at
 from stepscope.core.beside import Advice, Beside
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.system_report import HostStacks
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.gc_pause import pauses_of
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.between_operators import Stretches, long_stretches, ranges_of, without_work_in, work_ns_in
 
 CODE = "python-overhead"
@@ -63,7 +64,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if graph is None or case.pitch_ns is None:
         return None
     if not case.survey.trace.is_kind(Kind.OP).any():
-        return Abstention(code=CODE, needs="operators were not recorded: profile with ProfilerActivity.CPU")
+        return Abstention(code=CODE, reason="operators were not recorded", needs="profile with ProfilerActivity.CPU")
     stretches = long_stretches(case, graph)
     if len(stretches) == 0:
         return None

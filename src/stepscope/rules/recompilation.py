@@ -38,12 +38,13 @@ from stepscope.core.compiler_guard import (
     GuardCount,
 )
 from stepscope.core.compiler_report import CompiledFunction, CompilerReport
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Kind
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import USUAL_COST_NS, without_cost
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import named_events
 
 CODE = "recompilation"

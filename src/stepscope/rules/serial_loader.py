@@ -29,11 +29,12 @@ import numpy as np
 
 from stepscope.analyses.intervals import lengths_in, union
 from stepscope.analyses.loader import SERIAL, next_calls
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import Known
 from stepscope.core.trace import Kind
 from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.loading import FETCH_NS, input_per_step, loaded_every, loading_frames, with_input
 
 CODE = "serial-loader"

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.loader import READY_NS, WORKERS, next_calls
+from stepscope.core.diagnosis import Abstention
 from stepscope.replay.changes import with_part_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.proposal import Proposal, Remark
 
 CODE = "shallow-prefetch"
 BOUND = "data"

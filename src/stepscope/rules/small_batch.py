@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind, Launch
 from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import tasks_of
 from stepscope.rules.shared.loading import with_input
 

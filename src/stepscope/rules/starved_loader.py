@@ -23,9 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.loader import WORKERS, is_starved, next_calls, waiting_fetches
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import Known
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.loading import FETCH_NS, input_per_step, loaded_every, with_input
 
 CODE = "starved-loader"

@@ -27,11 +27,12 @@ import numpy as np
 from stepscope.analyses.intervals import contains, join, union
 from stepscope.analyses.nesting import ancestor_with
 from stepscope.core.beside import Advice, Beside
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import Known
 from stepscope.core.system_report import HostCounters, HostStacks
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Remark
+from stepscope.rules.proposal import Remark
 
 CODE = "thread-oversubscription"
 BOUND = "host"
@@ -82,7 +83,8 @@ def propose(case: Case) -> Remark | Abstention | None:
         return None
     return Abstention(
         code=CODE,
-        needs=f"the number of cores and OMP_NUM_THREADS (the host itself computes for {spent / (high - low):.0%} of the time)",
+        reason=f"the host itself computes for {spent / (high - low):.0%} of the time, with how many threads is not recorded",
+        needs="the number of cores and OMP_NUM_THREADS: stepscope run records them",
     )
 
 

@@ -28,11 +28,12 @@ from stepscope.analyses.naming import matching
 from stepscope.analyses.nesting import ancestor_with
 from stepscope.analyses.projection import BACKWARD_RANGE
 from stepscope.analyses.roofs import Roofs
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.rates import ATTENTION_BACKWARD, attention_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand, operands
@@ -92,7 +93,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     table = case.table
     if not case.survey.trace.meta.has_shapes:
         softmax = per_step_ms(graph, table.of_category("softmax")) * 1e6 > 0.02 * case.pitch_ns
-        return Abstention(code=CODE, needs="what its softmax kernels are of: record_shapes=True") if softmax else None
+        return Abstention(code=CODE, reason="softmax kernels of unknown size", needs="record_shapes=True") if softmax else None
     groups = find_groups(case, graph, table)
     if not groups or roofs is None:
         return None

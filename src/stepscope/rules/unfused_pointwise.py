@@ -27,12 +27,13 @@ import numpy as np
 
 from stepscope.analyses.intervals import union
 from stepscope.analyses.roofs import Roofs
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Kind
 from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.nchw_layout import turned_by_compiler
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import integer_at
@@ -104,7 +105,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
     fusible = table.of_category(*FUSIBLE)
     if not case.survey.trace.meta.has_shapes or roofs is None:
         large = per_step_ms(graph, fusible) * 1e6 > 0.1 * case.pitch_ns
-        return Abstention(code=CODE, needs="what its small kernels read and write: record_shapes=True") if large else None
+        if not large:
+            return None
+        return Abstention(code=CODE, reason="small kernels whose reads and writes are not known", needs="record_shapes=True")
     runs = find_runs(graph, table)
     worth = [run for run in runs if len(run.ops) > 1]
     mask = np.zeros(len(graph), np.bool_)

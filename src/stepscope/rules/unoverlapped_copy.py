@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Kind
 from stepscope.replay.changes import on_own_stream
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.pcie_copies import PINNED_TO_DEVICE, copy_tasks, per_step
 
 CODE = "unoverlapped-copy"

@@ -34,12 +34,13 @@ import numpy as np
 
 from stepscope.analyses.roofs import Roofs
 from stepscope.core.beside import Advice, Beside
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.find_db import Searched, SearchedConvolutions, together_of
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal, Remark
+from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.rates import matrix_ns
 from stepscope.rules.shared.searched_convolutions import LookedUp, Used, look_up
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -104,8 +105,15 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     convolutions = table.of_category("convolution")
     if roofs is None or not case.survey.trace.meta.has_shapes:
         much = per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.pitch_ns
-        lacks = "convolutions of unknown size: record_shapes=True" if roofs is not None else "the peaks of this device"
-        return Abstention(code=CODE, needs=lacks) if much else None
+        if not much:
+            return None
+        if roofs is None:
+            return Abstention(
+                code=CODE,
+                reason="the peaks of this device are not known",
+                needs="--hardware FILE, as `stepscope calibrate` writes it",
+            )
+        return Abstention(code=CODE, reason="convolutions of unknown size", needs="record_shapes=True")
     reach = _reach_ns(table, roofs, convolutions)
     slow = graph.task_ns > reach
     spent_ms = per_step_ms(graph, slow)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stepscope.core.beside import Advice
 from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, StepTime, Verdict
+from stepscope.core.diagnosis import Abstention, Diagnosis, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.rules.advice import advise, joined, weighed
 from stepscope.rules.job import Job
@@ -84,6 +84,7 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
         notes=(*job.notes, *judged.notes, *_notes(facts, rank), *_not_judged(judgement, facts)),
         unknown_events=sum(sum(r.unknown.values()) for r in facts.ranks),
         advice=advice,
+        abstentions=_abstentions(judgement, facts),
     )
 
 
@@ -182,16 +183,18 @@ def _replay(rank: RankFacts) -> ReplayCheck | None:
     return ReplayCheck(ms=rank.replayed.pitch_ns / 1e6, error=error)
 
 
+def _abstentions(judgement: Judgement, facts: Facts) -> tuple[Abstention, ...]:
+    """Less those that a recording of memory beside the trace tells."""
+    has_memory = facts.beside is not None and facts.beside.memory is not None
+    return tuple(each for each in judgement.abstentions if not (has_memory and each.needs == NEEDS_MEMORY))
+
+
 def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
     """What rules had to say without a gain, and what they could not judge, joined by what they lack."""
-    needs: dict[str, list[str]] = {}
-    has_memory = facts.beside is not None and facts.beside.memory is not None
-    for abstention in judgement.abstentions:
-        if has_memory and abstention.needs == NEEDS_MEMORY:
-            # A recording of memory beside the trace tells it.
-            continue
-        needs.setdefault(abstention.needs, []).append(abstention.code)
-    lacking = [f"not judged: {', '.join(codes)}: {need}" for need, codes in needs.items()]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for abstention in _abstentions(judgement, facts):
+        alike.setdefault((abstention.reason, abstention.needs), []).append(abstention.code)
+    lacking = [f"not judged: {', '.join(codes)}: {reason}: {needs}" for (reason, needs), codes in alike.items()]
     if judgement.lacks_stacks:
         lacking.append("lines and modules are not named: with_stack=True in the profiler records them, and slows the host more")
     return (*(f"{remark.code}: {remark.text}" for remark in judgement.remarks), *lacking)

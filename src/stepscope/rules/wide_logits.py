@@ -24,11 +24,12 @@ import numpy as np
 
 from stepscope.analyses.intervals import union
 from stepscope.analyses.roofs import Roofs
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns, without_host_ranges, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.proposal import Abstention, Proposal
+from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.rates import stream_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import Shape
@@ -78,7 +79,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     table = case.table
     if not case.survey.trace.meta.has_shapes:
         much = per_step_ms(graph, table.of_category("softmax")) * 1e6 >= POLICY.unknown_share * case.pitch_ns
-        return Abstention(code=CODE, needs="softmax kernels of unknown size: record_shapes=True") if much else None
+        return Abstention(code=CODE, reason="softmax kernels of unknown size", needs="record_shapes=True") if much else None
     found = _vocabularies(table)
     mask = _over_logits(table, found)
     spent_ms = per_step_ms(graph, mask)

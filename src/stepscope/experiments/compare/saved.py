@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.diagnosis import Finding
+from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.facts import PARTS
 from stepscope.core.json_decode import convert_json
 from stepscope.core.run import RunFacts
@@ -20,7 +20,6 @@ from stepscope.experiments.compare.side import (
     CompareSide,
     RankSide,
     WorkDone,
-    abstained,
     kept_steps,
     late_ranks,
     side_notes,
@@ -58,6 +57,7 @@ class _Kept(msgspec.Struct):
     notes: list[str]
     replay: dict[str, float] | None = None
     ladder: list[float] = []
+    abstentions: list[Abstention] = []
     run: RunFacts | None = None
     comms: CommsFacts | None = None
 
@@ -81,7 +81,7 @@ def side_of_json(text: bytes | str, label: str) -> CompareSide:
         bound=told.verdict.bound,
         findings=tuple(told.findings),
         ladder=tuple(told.ladder),
-        abstained=abstained(told.notes),
+        abstained=frozenset(each.code for each in told.abstentions),
         is_judged=told.replay is not None,
         num_ranks=len(told.ranks),
         ranks=tuple(_rank_side(rank, mine, told.comms) for rank, mine in zip(told.ranks, parts, strict=True)),

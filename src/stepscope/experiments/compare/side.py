@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +12,6 @@ from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.run import Known, RunFacts, UnprofiledSteps
 from stepscope.experiments.compare.pieces import Detail, Pieces, Share, Sort, join
 
-ABSTAINED = re.compile(r"not judged: ([a-z0-9-]+(?:, [a-z0-9-]+)*): ")
 """How a note of a diagnosis tells the rules that lacked something."""
 NOT_OF_TWO = ("not judged: ", "step time is the profiled one", "lines and modules are not named")
 """How the notes of a diagnosis begin that a comparison says in its own words, or has no use for."""
@@ -130,7 +128,7 @@ def side_of(
         bound=diagnosis.verdict.bound,
         findings=diagnosis.findings,
         ladder=diagnosis.ladder,
-        abstained=abstained(diagnosis.notes),
+        abstained=frozenset(each.code for each in diagnosis.abstentions),
         is_judged=diagnosis.replay is not None,
         num_ranks=len(facts.ranks) or (len(facts.run.ranks) if facts.run is not None else 0),
         ranks=tuple(_rank_side(one, facts) for one in facts.ranks),
@@ -143,12 +141,6 @@ def side_of(
         peaks=peaks or {},
         notes=side_notes(label, diagnosis.notes),
     )
-
-
-def abstained(notes: Sequence[str]) -> frozenset[str]:
-    """The codes of the findings that were not judged."""
-    found = [match for note in notes if (match := ABSTAINED.match(note)) is not None]
-    return frozenset(code for match in found for code in match[1].split(", "))
 
 
 def side_notes(label: str, notes: Sequence[str]) -> tuple[str, ...]:

@@ -194,7 +194,7 @@ def remote_bench(opening: Opening, limit_s: float) -> Iterator[RemoteBench]:
 
 def _environment() -> dict[str, str]:
     """Ours, with the place that stepscope itself was imported from."""
-    source = str(Path(__file__).resolve().parents[2])
+    source = str(Path(__file__).resolve().parents[3])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
