@@ -621,3 +621,22 @@ SCENARIOS: Mapping[str, Callable[[], Diagnosis]] = {
         evil_names,
     )
 }
+
+
+def kept_diagnosis(code: str, speedup: float = 1.4, low: float = 1.3, high: float = 1.6) -> str:
+    """A diagnosis in JSON with one finding, as `stepscope diagnose --format json` keeps it."""
+    from stepscope.report.json import to_json
+
+    finding = Finding(
+        code=code,
+        bound="data",
+        summary="s",
+        action="a",
+        evidence=(),
+        ranks=(0,),
+        predicted_speedup=speedup,
+        predicted_low=low,
+        predicted_high=high,
+        predicted_step_ms=10.0,
+    )
+    return to_json(replace(healthy(), findings=(finding,), ladder=(speedup,)))

@@ -17,6 +17,7 @@ from stepscope.cli import tune
 from stepscope.core.trials import Change, Setup, Trial
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
+from tests.scenarios import kept_diagnosis
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "tuning.schema.json").read_text())
 COMMAND = ["--", sys.executable, "train.py"]
@@ -114,7 +115,7 @@ def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.usefixtures("made_up")
 def test_a_diagnosis_is_where_it_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "diagnosis.json"
-    file.write_text(json.dumps({"schema": "stepscope.diagnosis/1", "findings": [{"code": "serial-loader"}]}))
+    file.write_text(kept_diagnosis("serial-loader"))
     searched(tmp_path, "--from", str(file), "--no-verify")
     assert "from the diagnosis: num_workers=" in capsys.readouterr().err
     file.write_text("[]")

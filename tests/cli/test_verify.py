@@ -26,6 +26,7 @@ from stepscope.experiments.trials.process import _marked
 from stepscope.experiments.verify.experiment import SpentError
 from stepscope.report.names import clean
 from stepscope.runfolder import SITE_FOLDER
+from tests.scenarios import kept_diagnosis
 from tests.shared_data import ROOT
 
 SCHEMA = json.loads((ROOT / "docs" / "verification.schema.json").read_text(encoding="utf-8"))
@@ -527,9 +528,8 @@ def prediction_of(arguments: argparse.Namespace) -> Prediction | None:
 
 
 def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
-    finding = {"code": "serial-loader", "predicted_speedup": 1.4, "predicted_low": 1.3, "predicted_high": 1.6}
     file = tmp_path / "diagnosis.json"
-    file.write_text(json.dumps({"schema": "stepscope.diagnosis/1", "findings": [finding]}))
+    file.write_text(kept_diagnosis("serial-loader", 1.4, 1.3, 1.6))
     for place in (file, tmp_path):
         for applied in ("serial-loader", "num_workers=3"):
             arguments = parsed("--apply", applied, "--from", str(place), "--", "python", "t.py")

@@ -15,12 +15,13 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
 from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.contract import SCHEMA
 from stepscope.core.diagnosis import BOUNDS, Finding
 from stepscope.core.facts import PARTS
 from stepscope.core.run import Known, RunFacts
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from stepscope.report.json import SCHEMA, to_json
+from stepscope.report.json import to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.nccl_logs import two_nodes
 from tests.scenarios import SCENARIOS

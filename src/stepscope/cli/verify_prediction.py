@@ -6,27 +6,10 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
-
+from stepscope.core.contract import read_contract
 from stepscope.core.experiment import Prediction
-from stepscope.core.json_decode import convert_json
-from stepscope.errors import FormatError, InputError, UsageError
+from stepscope.errors import UsageError
 from stepscope.runfolder import DIAGNOSIS_FILE
-from stepscope.untrusted import read_regular
-
-MAX_BYTES = 256 << 20
-
-
-class _Finding(msgspec.Struct):
-    code: str
-    predicted_speedup: float
-    predicted_low: float | None = None
-    predicted_high: float | None = None
-
-
-class _Diagnosis(msgspec.Struct):
-    schema: str
-    findings: list[_Finding]
 
 
 def read_prediction(arguments: argparse.Namespace, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
@@ -47,7 +30,7 @@ def read_prediction(arguments: argparse.Namespace, codes: Sequence[str], knobs: 
 def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
     """Of the finding with this code, in a diagnosis as JSON or in a run that keeps one."""
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
-    findings = {finding.code: finding for finding in _read(file)}
+    findings = {finding.code: finding for finding in read_contract(file, "--from").findings}
     if len(codes) != 1:
         known = ", ".join(findings) or "it has none"
         raise UsageError(f"--from needs one finding to look for: --mends CODE (or --apply CODE), one of those in {file}: {known}")
@@ -68,18 +51,4 @@ def mended(knobs: Sequence[str], path: Path) -> tuple[str, ...]:
 
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
     can = {code for knob in knobs for code in SETTINGS[knob].mends}
-    return tuple(finding.code for finding in _read(file) if finding.code in can)
-
-
-def _read(file: Path) -> list[_Finding]:
-    try:
-        told = convert_json(read_regular(file, MAX_BYTES), _Diagnosis)
-    except FileNotFoundError:
-        raise InputError(f"--from: there is no {file}. Make one: stepscope diagnose ... --format json > FILE") from None
-    except OSError as problem:
-        raise InputError(f"--from: cannot read {file}: {problem.strerror or problem}") from None
-    except ValueError as problem:
-        raise FormatError(f"--from {file} is not a diagnosis in JSON: {problem}") from None
-    if not told.schema.startswith("stepscope.diagnosis/"):
-        raise FormatError(f"--from {file} is not a diagnosis: its schema is {told.schema[:80]!r}")
-    return told.findings
+    return tuple(finding.code for finding in read_contract(file, "--from").findings if finding.code in can)

@@ -7,14 +7,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
+from stepscope.core.contract import ContractRank, DiagnosisContract, decode_contract
 from stepscope.core.diagnosis import BOUNDS, Abstention
 from stepscope.core.facts import PARTS
 from stepscope.core.gate import ANY_FINDING, Gate, Quantities, Result
-from stepscope.core.json_decode import convert_json
-from stepscope.errors import FormatError
-from stepscope.report.json import SCHEMA, median_place
+from stepscope.report.json import median_place
 from stepscope.report.names import clean
 
 SHARES = tuple(f"share.{bound}" for bound in BOUNDS if bound != "unknown")
@@ -32,43 +29,7 @@ BY_STEP_TIME = ("step_ms", "mfu")
 """They follow the run's step time, so they tell nothing beside one that was taken another way."""
 NO_STEP = "was not measured: no rank has a whole step recorded"
 NOT_JUDGED = "was not judged: without a replay of the step most findings cannot be told"
-"""How a note tells the rules that lacked something, and what."""
 STATUS_WORDS = {"passed": "passed", "failed": "failed", "undecided": "not decided"}
-
-
-class _Step(msgspec.Struct):
-    ms: float | None
-    profiled_ms: float | None
-    source: str
-
-
-class _Verdict(msgspec.Struct):
-    shares: dict[str, float]
-
-
-class _Rank(msgspec.Struct):
-    rank: int
-    partition_ms: dict[str, float | None] | None
-    gpu_busy_ms: float | None
-    mfu: float | None
-
-
-class _Finding(msgspec.Struct):
-    code: str
-    predicted_speedup: float
-
-
-class _Contract(msgspec.Struct):
-    """What the gate reads of the contract."""
-
-    schema: str
-    step: _Step
-    verdict: _Verdict
-    replay: dict[str, float] | None
-    ranks: list[_Rank]
-    findings: list[_Finding]
-    notes: list[str]
-    abstentions: list[Abstention] = []
 
 
 def known_names(codes: Collection[str]) -> frozenset[str]:
@@ -78,7 +39,7 @@ def known_names(codes: Collection[str]) -> frozenset[str]:
 
 def read_quantities(text: str | bytes, where: str, codes: Collection[str]) -> tuple[Quantities, str]:
     """The quantities of a diagnosis in JSON, and where its step time comes from."""
-    told = _decoded(text, where)
+    told = decode_contract(text, where)
     values: dict[str, float | None] = dict.fromkeys(NAMES)
     values |= {"step_ms": told.step.ms, "profiled_ms": told.step.profiled_ms}
     values |= {name: told.verdict.shares.get(name.removeprefix("share.")) for name in SHARES}
@@ -95,17 +56,6 @@ def read_quantities(text: str | bytes, where: str, codes: Collection[str]) -> tu
     return Quantities(values=finite, why=why), told.step.source
 
 
-def _decoded(text: str | bytes, where: str) -> _Contract:
-    """The contract in `text`. Half characters, which names may hold, are let by; NaN is nothing that was measured."""
-    try:
-        told = convert_json(text, _Contract)
-    except ValueError as problem:
-        raise FormatError(f"{where} is not a diagnosis of the schema {SCHEMA!r}: {problem}. Diagnose its traces again") from None
-    if told.schema != SCHEMA:
-        raise FormatError(f"{where} has the schema {told.schema!r}; this version reads {SCHEMA!r}. Diagnose its traces again")
-    return told
-
-
 def comparable(baseline: Quantities, source: str, run_source: str) -> Quantities:
     """The baseline without what cannot stand beside this run's: a profiled step time beside one without a profiler."""
     if (source == "trace") == (run_source == "trace"):
@@ -119,19 +69,19 @@ def comparable(baseline: Quantities, source: str, run_source: str) -> Quantities
     )
 
 
-def _median_rank(ranks: list[_Rank]) -> _Rank | None:
+def _median_rank(ranks: list[ContractRank]) -> ContractRank | None:
     """The rank that the report is about."""
     ordered = sorted(ranks, key=lambda rank: rank.rank)
     place = median_place([_total(rank) for rank in ordered])
     return None if place is None else ordered[place]
 
 
-def _total(rank: _Rank) -> float | None:
+def _total(rank: ContractRank) -> float | None:
     """The rank's step while profiled. Where waiting could not be told apart it is null, and moving bytes holds both."""
     return None if rank.partition_ms is None else sum(value for value in rank.partition_ms.values() if value is not None)
 
 
-def _of_rank(rank: _Rank) -> dict[str, float | None]:
+def _of_rank(rank: ContractRank) -> dict[str, float | None]:
     values: dict[str, float | None] = {"mfu": rank.mfu, "gpu_busy_ms": rank.gpu_busy_ms}
     parts, total = rank.partition_ms, _total(rank)
     if parts is None:
@@ -151,7 +101,7 @@ def _abstained(abstentions: list[Abstention]) -> dict[str, str]:
     return {f"finding.{each.code}": f"was not judged: {each.reason}: {each.needs}" for each in abstentions}
 
 
-def _of_findings(told: _Contract, codes: Collection[str], abstained: Collection[str]) -> dict[str, float | None]:
+def _of_findings(told: DiagnosisContract, codes: Collection[str], abstained: Collection[str]) -> dict[str, float | None]:
     """The gain of each finding. One that was looked for and is not there gives 1: nothing to gain."""
     absent = None if told.replay is None else 1.0
     values = {name: None if name in abstained else absent for name in (f"finding.{code}" for code in codes)}

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from stepscope.core.beside import Beside
+from stepscope.core.contract import SCHEMA
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.json_text import finite, json_text, not_finite
 from stepscope.report.beside_view import advice_contract, recording_contract
 from stepscope.report.nccl_view import nccl_contract
 
-SCHEMA = "stepscope.diagnosis/1"
 MOST_NAMED = 6
 """Numbers that are not finite, named in the note."""
 

@@ -6,13 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.diagnosis import Abstention, Finding
+from stepscope.core.contract import ContractRank, DiagnosisContract, decode_contract
 from stepscope.core.facts import PARTS
-from stepscope.core.json_decode import convert_json
-from stepscope.core.run import RunFacts
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.errors import FormatError
 from stepscope.experiments.compare.knobs import knobs_of_facts
@@ -25,41 +21,6 @@ from stepscope.experiments.compare.side import (
     side_notes,
     with_known,
 )
-
-SCHEMA = "stepscope.diagnosis/1"
-
-
-class _Step(msgspec.Struct):
-    count: int
-    ms: float | None
-    profiled_ms: float | None
-    source: str
-
-
-class _Verdict(msgspec.Struct):
-    bound: str
-
-
-class _Rank(msgspec.Struct):
-    rank: int
-    partition_ms: dict[str, float | None] | None
-    gpu_busy_ms: float | None
-
-
-class _Kept(msgspec.Struct):
-    """What is read of the contract."""
-
-    schema: str
-    step: _Step
-    verdict: _Verdict
-    ranks: list[_Rank]
-    findings: list[Finding]
-    notes: list[str]
-    replay: dict[str, float] | None = None
-    ladder: list[float] = []
-    abstentions: list[Abstention] = []
-    run: RunFacts | None = None
-    comms: CommsFacts | None = None
 
 
 def side_of_json(text: bytes | str, label: str) -> CompareSide:
@@ -96,18 +57,13 @@ def side_of_json(text: bytes | str, label: str) -> CompareSide:
     )
 
 
-def _decoded(text: bytes | str, label: str) -> _Kept:
-    try:
-        told = convert_json(text, _Kept)
-    except ValueError as problem:
-        raise FormatError(f"{label} is not a diagnosis of the schema {SCHEMA!r}: {problem}. Diagnose its traces again") from None
-    if told.schema != SCHEMA:
-        raise FormatError(f"{label} has the schema {told.schema!r}; this version reads {SCHEMA!r}. Diagnose its traces again")
+def _decoded(text: bytes | str, label: str) -> DiagnosisContract:
+    told = decode_contract(text, label)
     _refuse_nonsense(told, label)
     return told
 
 
-def _refuse_nonsense(told: _Kept, label: str) -> None:
+def _refuse_nonsense(told: DiagnosisContract, label: str) -> None:
     numbers: list[float | None] = [told.step.ms, told.step.profiled_ms]
     numbers += [ms for rank in told.ranks for ms in (rank.partition_ms or {}).values()]
     numbers += [one for finding in told.findings for one in (finding.predicted_speedup, finding.predicted_step_ms)]
@@ -115,7 +71,7 @@ def _refuse_nonsense(told: _Kept, label: str) -> None:
         raise FormatError(f"{label} holds a time or a gain that is none. Diagnose its traces again")
 
 
-def _parts(rank: _Rank) -> Mapping[str, float | None] | None:
+def _parts(rank: ContractRank) -> Mapping[str, float | None] | None:
     parts = rank.partition_ms
     return None if parts is None or set(parts) != set(PARTS) else {part: _ns(parts[part]) for part in PARTS}
 
@@ -124,7 +80,7 @@ def _ns(ms: float | None) -> float | None:
     return None if ms is None else ms * 1e6
 
 
-def _mean_parts(told: _Kept, step_ns: float | None) -> dict[str, int | None] | None:
+def _mean_parts(told: DiagnosisContract, step_ns: float | None) -> dict[str, int | None] | None:
     """The mean over ranks, and what it leaves of the step time: as analyses.width_run has it for facts."""
     split = [parts for rank in told.ranks if (parts := _parts(rank)) is not None]
     if not split or step_ns is None or told.step.profiled_ms is None:
@@ -138,7 +94,7 @@ def _mean_parts(told: _Kept, step_ns: float | None) -> dict[str, int | None] | N
     return mean | {RANK_SPREAD: spread, UNPROFILED: round(step_ns) - profiled}
 
 
-def _rank_side(rank: _Rank, parts: Mapping[str, Any] | None, comms: CommsFacts | None) -> RankSide:
+def _rank_side(rank: ContractRank, parts: Mapping[str, Any] | None, comms: CommsFacts | None) -> RankSide:
     waits = None if comms is None else next((one.wait_ns for one in comms.ranks if one.rank == rank.rank), None)
     return RankSide(
         rank=rank.rank,

@@ -6,44 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from stepscope.core.json_decode import convert_json
+from stepscope.core.contract import read_contract
 from stepscope.core.trials import Setup, Value
 from stepscope.core.tuning import CACHE, DIAGNOSIS, Tuning
-from stepscope.errors import FormatError, InputError
 from stepscope.experiments.tune.batch import changes_batch
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 from stepscope.experiments.tune.knob_space import Knob
 from stepscope.experiments.tune.tuner import Start
 from stepscope.experiments.verify.numerics_check import IDENTICAL, ROUNDING
-from stepscope.untrusted import read_regular
 
-MAX_BYTES = 256 << 20
 MAX_NEAR = 3
 """Settings of other versions that are worth a trial."""
 
 
-class _Finding(msgspec.Struct):
-    code: str
-
-
-class _Diagnosis(msgspec.Struct):
-    schema: str
-    findings: list[_Finding]
-
-
 def codes_of(file: Path) -> tuple[str, ...]:
-    """The findings of a diagnosis as JSON, the dearest first."""
-    try:
-        told = convert_json(read_regular(file, MAX_BYTES), _Diagnosis)
-    except OSError as problem:
-        raise InputError(f"--from: cannot read {file}: {problem.strerror or problem}") from None
-    except ValueError as problem:
-        raise FormatError(f"--from {file} is not a diagnosis in JSON: {problem}") from None
-    if not told.schema.startswith("stepscope.diagnosis/"):
-        raise FormatError(f"--from {file} is not a diagnosis: its schema is {told.schema[:80]!r}")
-    return tuple(finding.code for finding in told.findings)
+    """The findings of a diagnosis as JSON, most costly first."""
+    return tuple(finding.code for finding in read_contract(file, "--from").findings)
 
 
 def from_findings(codes: Sequence[str], num_ranks: int) -> list[Start]:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stepscope import __version__
+from stepscope.core.contract import SCHEMA
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.errors import InputError
@@ -14,7 +15,7 @@ from stepscope.pipeline.page import Page
 from stepscope.report.html.beside import beside_of, beside_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
-from stepscope.report.json import SCHEMA, contract, median_place
+from stepscope.report.json import contract, median_place
 from stepscope.report.kernel_view import COLLECTIVE
 from stepscope.report.names import clean
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
