@@ -88,15 +88,11 @@ def commands(path: Path, folder: Path) -> Iterator[list[str]]:
     """Every command that reads recordings."""
     text, other = str(path), str(folder / "other.json")
     Path(other).write_text(trace_text(step_events()))
-    yield ["diagnose", text, "--no-cache"]
-    yield ["diagnose", text, "--no-cache", "--format", "json", "--all"]
-    yield ["diagnose", text, "--no-cache", "--fail-if", "step_ms > 100"]
+    yield ["diagnose", text, "--no-cache", "--all", "--fail-if", "step_ms > 100"]
     yield ["diagnose", "--scaling", text, text, "--no-cache"]
     yield ["report", text, "--no-cache", "-o", str(folder / "report.html")]
     yield ["query", text, "select count(*) from kernels", "--no-cache"]
-    yield ["query", text, "select count(*) from findings", "--no-cache"]
     yield ["export", "perfetto", text, "--no-cache", "-o", str(folder / "timeline.json")]
-    yield ["compare", text, other, "--no-cache"]
     yield ["compare", other, text, "--no-cache", "--format", "json"]
     yield ["plan", "--from", text, "--nodes", "2,4", "--no-cache"]
     yield ["watch", "--once", text]
@@ -115,7 +111,8 @@ KINDS = sorted({sample.kind for sample in samples()})
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_command_ends_with_a_result_or_a_sentence(kind: str, tmp_path: Path) -> None:
-    sample = next(sample for sample in samples() if sample.kind == kind)
+    mine = [sample for sample in samples() if sample.kind == kind]
+    sample = min(mine, key=lambda sample: sum(map(len, sample.files.values())))
     path = written(sample, tmp_path / "input")
     for words in commands(path, tmp_path):
         code, out, err = asked(*words)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from stepscope import __version__
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.pipeline.tasks import Workers
-from stepscope.readers.remote import is_private
+from stepscope.readers.remote import is_private, size_of
 from stepscope.readers.source import Source
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ CONNECT_S = 15
 """To reach a scheduler."""
 IDLE_S = 60.0
 """A cluster that has had no worker, or no scheduler, for this long is not waited for: one that grows on demand takes less."""
+LEAST_TEXT_BYTES = 64 << 20
+"""Below it one process is done before others have started: these take a second or two, and read 20 to 40 MB in it."""
+EXPANSION, COMPRESSED = 12, (".gz", ".zst", ".zstd", ".tgz")
+"""A trace's text over its compressed size, about."""
 LEAST_WIDTH = 64
 """Tasks given to a cluster at a time, at the least: one that grows on demand sees that there is work."""
 
@@ -133,6 +137,8 @@ def _first_line(problem: BaseException) -> str:
 def workers_for(sources: Sequence[Source], jobs: int | None, cluster: str | None) -> Iterator[Workers | None]:
     """A cluster where one is named, else processes when there are several files and several cores."""
     num = min(len(sources), jobs or num_cores())
+    if jobs is None and _text_bytes(sources) < LEAST_TEXT_BYTES:
+        num = 1
     if cluster is not None:
         _refuse_private(sources)
         with cluster_workers(cluster) as workers:
@@ -143,6 +149,17 @@ def workers_for(sources: Sequence[Source], jobs: int | None, cluster: str | None
     else:
         with local_workers(num) as workers:
             yield workers
+
+
+def _text_bytes(sources: Sequence[Source]) -> int:
+    """How much text there is to read, about."""
+    total = 0
+    for source in sources:
+        with suppress(OSError):
+            # One that has gone since is told of when it is read.
+            size = source.length or size_of(source.path)
+            total += size * EXPANSION if str(source.path).endswith(COMPRESSED) else size
+    return total
 
 
 def num_cores() -> int:
