@@ -194,7 +194,7 @@ def measure_trace(trace: Path, *, hta_python: Path | None, repeat: int) -> list[
 
 
 def trace_table(trace: Path, runs: dict[str, list[Measurement]], failures: dict[str, str], *, hta: bool) -> list[str]:
-    """The markdown of one trace, from the runs of each row; the first row is what the others are held against."""
+    """The markdown of one trace, from the runs of each row; the first row is what the others are compared with."""
     floor_name, floor_runs = next(iter(runs.items()))
     num_events = None if floor_name in failures else int(floor_runs[0].stdout)
     floor_cpu_s = None if floor_name in failures else median_cpu_s(floor_runs)

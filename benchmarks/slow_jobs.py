@@ -1,4 +1,4 @@
-"""Training scripts with one fault each that a setting mends, for a machine with a GPU; without one they run on the
+"""Training scripts with one fault each that a setting fixes, for a machine with a GPU; without one they run on the
 CPU, where they show little.
 
     python -m benchmarks.slow_jobs NAME [--batch N] [--accum N]        torchrun --nproc_per_node 2 -m benchmarks.slow_jobs buckets

@@ -5,7 +5,7 @@
 FOLDER has a truth.json as the lab writes it and the traces beside it (in single/, traces/ or itself; NAME.slow and NAME.fixed).
 A case is *named* when the verdict's bound is one of its bounds, *found* when one of its causes is among the first three findings,
 *first* when it is the first, *predicted* when that finding's gain is within 15 % of the real one. A finding that promises over
-1.10 for the mended cause in a fixed trace, or for a suspect known to be innocent (`no_gain_from`), is *false blame*.
+1.10 for the fixed cause in a fixed trace, or for a suspect known to be innocent (`no_gain_from`), is *false blame*.
 
 With --degrade the same traces are judged with something taken from them (benchmarks/degrade.py), with and without the step time.
 A *wrong claim* is a bound that is neither one of the case's nor unknown, false blame, or a promise over 1.10 that is no cause and
@@ -48,9 +48,9 @@ CLOSE = 0.15
 BLAME = 1.10
 FIRST = 3
 TIE = 0.1
-"""Two bounds whose shares of the step differ by less are not told apart."""
+"""Two bounds whose shares of the step differ by less are not distinguished."""
 MIN_GAIN = 1.02
-"""A mend that gave less has no gain to predict."""
+"""A fix that gave less has no gain to predict."""
 
 
 @dataclass(kw_only=True)
@@ -103,10 +103,10 @@ def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool, ha
         for f in slow.findings
         if f.code in truth.get("no_gain_from", []) and f.predicted_speedup > BLAME
     ]
-    mended = traces(folder, name, "fixed")
-    if mended:
-        fixed = diagnosed(mended, truth.get("fixed_ms") if with_step_ms else None, hardware)
-        # Where the fix mends the innocent suspect, the true cause is still there.
+    paths = traces(folder, name, "fixed")
+    if paths:
+        fixed = diagnosed(paths, truth.get("fixed_ms") if with_step_ms else None, hardware)
+        # Where the fix is of the innocent suspect, the true cause is still there.
         accused = [*([] if "cause_speedup" in truth else causes), *truth.get("no_gain_from", [])]
         blamed += [
             f"fixed: {f.code} {f.predicted_speedup:.2f}"

@@ -1,6 +1,6 @@
 """How far `stepscope verify` can be trusted: real CPU trainings, started again and again.
 
-    python benchmarks/verified.py                        the faults: a mend for each that must be proven, and a trap
+    python benchmarks/verified.py                        the faults: a fix for each that must be proven, and a trap
     python benchmarks/verified.py --pairs 100 --jobs 8   two sides that are the same: how often a difference is claimed
 
 Prints a table, and a line of JSON at the end. With --jobs, each job has a core of its own.
@@ -92,7 +92,7 @@ for step in range(100_000):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A slow training, what is laid over it, and what verify must say."""
+    """A slow training, what is applied on top of it, and what verify must say."""
 
     name: str
     script: str

@@ -11,7 +11,7 @@ of these.
 
 
 class StepscopeError(Exception):
-    """Something the user can mend; caught once, in `main()`."""
+    """Something the user can fix; caught once, in `main()`."""
 
     exit_code = 2
 

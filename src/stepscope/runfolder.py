@@ -13,7 +13,7 @@
     RUN/rank-3/window-20.pt.trace.json  what the profiler saw from step 20 on
     RUN/rank-3/problem.txt              why the capture switched itself off, where it did
     RUN/rank-3/ended.json               that the rank ended itself after the steps that were asked for
-    RUN/rank-3/applied.json             of a trial: each setting laid over the job's, on how many objects, and why not
+    RUN/rank-3/applied.json             of a trial: each setting applied on top of the job's, on how many objects, and why not
     RUN/rank-3/equal.json               of a trial: the seed, and a digest of the first batches
     RUN/rank-3/losses.json              of a trial: the loss that each backward pass started from, and when
     RUN/rank-3/numerics.jsonl           of a trial: what each step computed (NUMERIC_COLUMNS)

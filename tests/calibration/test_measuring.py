@@ -116,7 +116,7 @@ def test_a_busy_machine_is_said() -> None:
     assert unsteady_note([calm] * 7 + [wild] * 3)[0].startswith("3 of 10 points spread by more than 1.5 times")
 
 
-def test_precision_is_put_back() -> None:
+def test_precision_is_reverted() -> None:
     import torch
 
     before = torch.get_float32_matmul_precision()

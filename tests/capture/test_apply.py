@@ -1,4 +1,4 @@
-"""Settings laid over real objects of torch, in this process, and taken off again."""
+"""Settings applied on top of real objects of torch, in this process, and taken off again."""
 
 from __future__ import annotations
 

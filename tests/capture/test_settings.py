@@ -6,26 +6,26 @@ import re
 
 import pytest
 
-from stepscope.capture.settings import SETTINGS, checked, environment_of, mends, table, value_of
+from stepscope.capture.settings import SETTINGS, checked, environment_of, fixes, table, value_of
 from stepscope.rules.registry import RULES
 from tests.shared_data import ROOT
 
 CODES = {rule.CODE for rule in RULES}
 
 
-def test_settings_mend_findings_that_there_are() -> None:
-    named = {code for setting in SETTINGS.values() for code in setting.mends}
+def test_settings_fix_findings_that_there_are() -> None:
+    named = {code for setting in SETTINGS.values() for code in setting.fixes}
     assert named <= CODES
-    # The two directions agree: what a finding is met with says that it mends it, and the other way about.
+    # The two directions agree: what a finding is met with says that it fixes it, and the other way about.
     for code in CODES:
-        tried = mends(code)
-        assert set(tried or ()) == {setting.name for setting in SETTINGS.values() if code in setting.mends}, code
+        tried = fixes(code)
+        assert set(tried or ()) == {setting.name for setting in SETTINGS.values() if code in setting.fixes}, code
         if tried is not None:
             assert checked(tried) == tried
 
 
 def test_cores_are_shared_among_ranks() -> None:
-    alone, shared = mends("thread-oversubscription"), mends("thread-oversubscription", num_ranks=10_000)
+    alone, shared = fixes("thread-oversubscription"), fixes("thread-oversubscription", num_ranks=10_000)
     assert alone is not None
     assert int(alone["num_threads"]) >= 1
     assert shared == {"num_threads": 1}

@@ -17,7 +17,7 @@ from stepscope.core.facts import PARTS
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
 
 RANK_KEYS = {"rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
-TOP_KEYS = {"schema", "verdict", "step", "replay", "ranks", "findings", "ladder", "notes", "unknown_events"}
+TOP_KEYS = {"schema", "verdict", "step", "replay", "ranks", "findings", "ladder", "abstentions", "notes", "unknown_events"}
 FINDING_KEYS = {
     "code", "bound", "summary", "action", "evidence", "ranks", "changes_numerics",
     "predicted_speedup", "predicted_low", "predicted_high", "predicted_step_ms", "places",
@@ -209,8 +209,8 @@ def test_the_options_are_pinned() -> None:
         ],
         "verify": [
             *("--allow", "--apply", "--baseline", "--baseline-env", "--budget", "--candidate", "--candidate-env", "--check"),
-            *("--format", "--from", "--help", "--max-rounds", "--mends", "--out", "--precision", "--predicted", "--steps"),
-            *("--threshold", "--timeout", "--tolerance", "--warm-up", "-h"),
+            *("--finding", "--format", "--from", "--help", "--max-rounds", "--mends", "--out", "--precision", "--predicted"),
+            *("--steps", "--threshold", "--timeout", "--tolerance", "--warm-up", "-h"),
         ],
         "tune": [
             *("--as", "--budget", "--cache", "--effective-batch", "--format", "--free", "--from", "--help", "--knob"),

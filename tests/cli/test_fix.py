@@ -20,7 +20,7 @@ from tests.shared_data import DEMO
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run folder whose one recording is the demo's: a serial loader, and small operations to fuse once it is mended."""
+    """A run folder whose one recording is the demo's: a serial loader, and small operations to fuse once it is fixed."""
     folder = write_run(tmp_path / "run", exit_code=0)
     shutil.copy(DEMO, write_rank(folder, 0) / "window-20.pt.trace.json.gz")
     return folder
@@ -66,11 +66,11 @@ def test_without_verify_it_says_what_it_would_try(run: Path, capsys: pytest.Capt
     text = capsys.readouterr().out
     assert "2 findings, 2 of which can be tried from outside" in text
     assert "num_workers=8, persistent_workers=True" in text
-    assert "held against" not in text, "nothing was"
+    assert "compared with" not in text, "nothing was"
     assert "command: python train.py" in text
 
 
-def test_a_mend_that_is_proven_stays(
+def test_a_fix_that_is_proven_stays(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trials = Trials()
@@ -84,7 +84,7 @@ def test_a_mend_that_is_proven_stays(
     finding, other = told["findings"]
     assert (finding["code"], finding["outcome"]) == ("serial-loader", "kept")
     # The made-up times do not change with it.
-    assert (other["code"], other["outcome"]) == ("unfused-pointwise", "put back")
+    assert (other["code"], other["outcome"]) == ("unfused-pointwise", "reverted")
     # 1.84 was predicted and 2.00 came: the prediction stands beside what it gave.
     assert finding["verification"]["prediction"]["verdict"] == "too low"
     assert finding["verification"]["numerics"]["loss"]["largest"] == 0
@@ -93,7 +93,7 @@ def test_a_mend_that_is_proven_stays(
     assert json.loads((out / "fix.json").read_text())["kept"] == told["kept"]
 
 
-def test_a_mend_that_gives_nothing_is_put_back(
+def test_a_fix_that_gives_nothing_is_reverted(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", Trials(after_ms=80.0))
@@ -101,11 +101,11 @@ def test_a_mend_that_gives_nothing_is_put_back(
     assert code == 1
     text = capsys.readouterr().out
     assert "Nothing was kept of 2 findings" in text
-    assert "put back" in text
+    assert "reverted" in text
     assert "no gain" in text
 
 
-def test_a_mend_that_changes_what_is_computed_is_put_back(
+def test_a_fix_that_changes_what_is_computed_is_reverted(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", Trials(parts=True))
@@ -118,11 +118,11 @@ def test_a_mend_that_changes_what_is_computed_is_put_back(
     assert "| kept |" in text
 
 
-def test_mends_that_compute_something_else_only_together_are_no_success(
+def test_fixes_that_compute_something_else_only_together_are_no_success(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Both(Trials):
-        """Each mend is faster. Another loss shows only at the end, where both are held against nothing."""
+        """Each fix is faster. Another loss shows only at the end, where both are compared with nothing."""
 
         def __call__(self, command: Sequence[str], folder: Path, change: Change, **more: Any) -> Trial:
             has_both = [place for place, one in enumerate(self.changes) if "compile_mode" in one.knobs]
@@ -135,7 +135,7 @@ def test_mends_that_compute_something_else_only_together_are_no_success(
         monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", Both())
         assert fix(run, tmp_path / f"out{code}", *more)[0] == code
         text = " ".join(capsys.readouterr().out.split())
-        assert "2 of 2 findings mended" in text.replace("\u00a0", " ")
+        assert "2 of 2 findings fixed" in text.replace("\u00a0", " ")
         assert ("all that was kept together computes something else" in text) == (code == 1)
 
 
@@ -156,7 +156,7 @@ def test_a_run_of_which_nothing_was_recorded_is_not_said_to_be_sound(tmp_path: P
     assert main(["fix", str(folder)]) == 2
     told = capsys.readouterr()
     assert "no step was recorded, so no fault can be told; " in told.err
-    assert "Nothing was found to mend" not in told.out
+    assert "Nothing was found to fix" not in told.out
 
 
 def test_a_command_that_is_given_is_told_without_its_secrets(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +279,7 @@ def test_the_budget_is_for_the_whole_command(
         assert any(note.startswith("not all was tried: ") for note in told["notes"])
 
 
-def test_a_mend_that_there_is_no_time_to_measure_afresh_is_told_so(
+def test_a_fix_that_there_is_no_time_to_measure_afresh_is_told_so(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trials = Timed(2.0)

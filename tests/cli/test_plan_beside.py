@@ -1,4 +1,4 @@
-"""`stepscope plan --beside`: the plan's memory held against recordings, and reasons where it cannot be."""
+"""`stepscope plan --beside`: the plan's memory compared with recordings, and reasons where it cannot be."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.capture.settings import SETTINGS, mends
+from stepscope.capture.settings import SETTINGS, fixes
 from stepscope.cli import verify
 from stepscope.cli.verify_check import check_of
 from stepscope.cli.verify_prediction import read_prediction
@@ -188,11 +188,11 @@ def test_a_code_says_which_values_it_tries_and_why(
 
 
 def test_every_code_that_can_be_applied_says_why() -> None:
-    codes = sorted({code for setting in SETTINGS.values() for code in setting.mends if mends(code)})
+    codes = sorted({code for setting in SETTINGS.values() for code in setting.fixes if fixes(code)})
     assert len(codes) > 15
     for code in codes:
         said = verify.applied_words([code])
-        assert len(said) == len(mends(code) or {})
+        assert len(said) == len(fixes(code) or {})
         assert all(re.fullmatch(rf"--apply {code} tries \w+=\S+: .{{10,}}", line) for line in said), said
 
 
@@ -315,7 +315,7 @@ def test_markdown_has_a_row_for_each_side(
         (["--", "python", "t.py"], "the two sides are the same"),
         (["--baseline", "python a.py", "--apply", "tf32=true", "--", "python", "b.py"], "given twice"),
         (["--baseline", "python 'a.py", "--candidate", "python b.py"], "not a command line"),
-        (["--apply", "slow-model", "--", "python", "t.py"], "not a finding whose mend can be set"),
+        (["--apply", "slow-model", "--", "python", "t.py"], "not a finding whose fix can be set"),
         (["--apply", "num_workers", "--", "python", "t.py"], "with its value: --apply num_workers=..."),
         (["--apply", "num_workers=lots", "--", "python", "t.py"], "num_workers cannot be 'lots'"),
         (["--apply", "num_wokers=2", "--", "python", "t.py"], "num_wokers is not a setting"),
@@ -537,14 +537,14 @@ def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
             assert told is not None
             assert (told.value, told.low, told.high) == (1.4, 1.3, 1.6)
     own = ["--baseline", "python t.py", "--candidate", "python new.py"]
-    arguments = parsed(*own, "--from", str(file), "--mends", "serial-loader")
+    arguments = parsed(*own, "--from", str(file), "--finding", "serial-loader")
     told = prediction_of(arguments)
     assert told is not None
     assert (told.value, told.low, told.high) == (1.4, 1.3, 1.6)
     for words, problem in (
-        (["--from", str(file)], "--mends CODE .*: serial-loader"),
-        (["--mends", "serial-loader"], "--from says where it stands"),
-        (["--from", str(file), "--mends", "small-batch"], "no finding small-batch; it has serial-loader"),
+        (["--from", str(file)], "--finding CODE .*: serial-loader"),
+        (["--finding", "serial-loader"], "--from says where it stands"),
+        (["--from", str(file), "--finding", "small-batch"], "no finding small-batch; it has serial-loader"),
     ):
         arguments = parsed(*own, *words)
         with pytest.raises(UsageError, match=problem):

@@ -261,7 +261,7 @@ def test_a_prediction_is_not_held_against_steps_that_the_profiler_slowed() -> No
     assert not any("is not told" in note for note in bound.notes)
 
 
-def test_a_run_with_fewer_of_its_ranks_is_the_same_work_and_mended_nothing() -> None:
+def test_a_run_with_fewer_of_its_ranks_is_the_same_work_and_fixed_nothing() -> None:
     whole = side(
         "a",
         noisy(10, 20, 1),
@@ -292,7 +292,7 @@ def test_findings_gone_at_once_are_held_together() -> None:
     assert any("2 findings are gone at once" in note for note in found.notes)
 
 
-def test_a_run_that_was_not_judged_mended_nothing() -> None:
+def test_a_run_that_was_not_judged_fixed_nothing() -> None:
     a = side("a", noisy(20, 20, 1), findings=(finding("one"),))
     assert compare(a, side("b", noisy(10, 20, 2), is_judged=False)).held[0].status == "not judged"
 

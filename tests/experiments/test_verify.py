@@ -369,7 +369,7 @@ def test_a_gain_of_all_steps_is_not_laid_to_rare_ones_where_usual_steps_have_it_
 
 @pytest.mark.parametrize("saved", [BASELINE, CANDIDATE])
 def test_steps_that_save_are_a_part_of_the_time(saved: Side) -> None:
-    """A save a run that takes as long as half of its steps: the pace leaves it out, and a mend may lie in it alone."""
+    """A save a run that takes as long as half of its steps: the pace leaves it out, and a fix may lie in it alone."""
     lab = Lab(4, 1.0, num_steps=60)
 
     def measure(side: Side) -> Trial:

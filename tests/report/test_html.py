@@ -170,7 +170,7 @@ def test_bars_and_cards_agree_where_the_trace_alone_tells_the_step(demo: tuple[D
     assert demo[0].findings[0].code == first.code
 
 
-def test_a_mend_that_adds_nothing_to_those_above_it_is_said_to(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
+def test_a_fix_that_adds_nothing_to_those_above_it_is_said_to(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
     made = replace(demo[0], findings=(finding(), finding(code="pageable-copy"), finding(code="gc-pause")), ladder=(2.0, 2.0, 2.5))
     bars = [bar for bar in page_of(Page(diagnosis=made))["data"]["picture"]["bars"] if "code" in bar]
     assert [bar["name"] for bar in bars] == ["after serial-loader", "pageable-copy: no more after these", "after gc-pause"]
@@ -211,7 +211,7 @@ def test_nothing_found_is_not_said_where_nothing_was_judged(tmp_path: Path) -> N
     assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0
     text = " ".join(Reader((tmp_path / "r.html").read_text()).text["p"])
     assert "Nothing could be judged" in text
-    assert "worth mending" not in text
+    assert "worth fixing" not in text
 
 
 def test_a_data_block_cannot_end_its_element() -> None:

@@ -189,7 +189,7 @@ def test_totals_are_shown_per_step() -> None:
 
 def test_header_tells_what_was_read() -> None:
     head = plain(scenarios.comms_eight_ranks()).partition("\n\n")[0].replace("\n", " ")
-    assert head == "8 ranks in traces/, NVIDIA H100 80GB HBM3: 4 steps told apart by ProfilerStep, 3 measured"
+    assert head == "8 ranks in traces/, NVIDIA H100 80GB HBM3: 4 steps detected by ProfilerStep, 3 measured"
 
 
 def test_step_time_tells_its_source() -> None:

@@ -129,7 +129,7 @@ def test_the_most_slices_with_the_longest_names_stay_small() -> None:
     text = json.dumps(timeline_values(timeline), separators=(",", ":"))
     assert len(text.encode()) < MOST_BYTES
     names = {row[8] for row in decoded(json.loads(text))}
-    assert len(names) > 10_000, "names that differ at their end are still told apart"
+    assert len(names) > 10_000, "names that differ at their end are still distinguished"
 
 
 def test_controls_and_direction_overrides_do_not_reach_the_page() -> None:

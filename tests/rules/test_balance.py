@@ -78,12 +78,12 @@ def test_only_the_work_that_is_uneven_is_shared_out() -> None:
 
 
 def test_balanced_experts_gain_in_kernels_and_in_bytes() -> None:
-    job, mended = experts(even=False).job(), experts(even=True).job()
+    job, fixed = experts(even=False).job(), experts(even=True).job()
     said = propose_job(job)
     assert said is not None
     assert said.ranks == (0,)
     assert any("6 all-to-alls a step move 2.0 times" in line for line in said.evidence)
-    kernels_alone = job.pitch_ns / mended.pitch_ns
+    kernels_alone = job.pitch_ns / fixed.pitch_ns
     assert kernels_alone * 1.1 < gain(job, said) < kernels_alone * 1.6
 
 

@@ -136,7 +136,7 @@ def test_many_breaks_are_named_and_not_all_spelled_out() -> None:
     ("reason", "code"),
     [("Tensor.item", ""), ("call_method TensorVariable() item [] {}", ""), ("no reason told", "if x.sum().item() > 0:")],
 )
-def test_items_of_older_versions_have_the_same_mend(reason: str, code: str) -> None:
+def test_items_of_older_versions_have_the_same_fix(reason: str, code: str) -> None:
     (advice,) = graph_breaks.advise(beside(breaks=(Break(id="0/0", place="m.py:1", reason=reason, code=code),)))
     assert advice.action.startswith("keep the value on the device")
     (other,) = graph_breaks.advise(beside(breaks=(Break(id="0/0", place="m.py:1", reason="No", code=code),)))
@@ -153,7 +153,7 @@ def test_a_counted_break_says_that_its_place_was_not_told() -> None:
     assert "m.py:3" in known.summary
 
 
-def test_beside_a_finding_the_logs_own_mend_is_evidence() -> None:
+def test_beside_a_finding_the_logs_own_fix_is_evidence() -> None:
     compiles = [size(1), size(2), size(3)]
     advice = recompilation.advise(beside(*compiles))
     finding = replace(FINDINGS[0], code=recompilation.CODE, evidence=("seen",))

@@ -45,7 +45,7 @@ def test_nchw_layout_says_how_far_the_host_could_keep_up() -> None:
     assert finding.predicted_high > sure.predicted_high
 
 
-def test_what_another_mend_made_of_a_norm_stays() -> None:
+def test_what_another_fix_made_of_a_norm_stays() -> None:
     """Fused with what follows it, it is neither brought back nor made shorter once more; the transposes go."""
     small = launch("aten::relu", "vectorized_elementwise_kernel", 60.0, IMAGES, TYPES, strides=NCHW)
     case = case_of_steps(*[turn(300.0), conv(100.0), norm(NCHW, 760.0), small] * 3)
@@ -104,7 +104,7 @@ def test_nchw_layout_knows_that_wide_depthwise_kernels_in_fp32_get_slower() -> N
         assert isinstance(proposal, Proposal)
         assert case.graph is not None
         assert case.speedup(proposal.change(case.graph)) < 1.0
-        assert finding_of(case, proposal).predicted_speedup == 1.0  # a mend that slows gives nothing
+        assert finding_of(case, proposal).predicted_speedup == 1.0  # a fix that slows gives nothing
 
 
 def test_nchw_layout_keeps_the_rounding_of_fp32_tensors() -> None:

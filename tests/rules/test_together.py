@@ -1,4 +1,4 @@
-"""All mends at once: never less than the best of them, never more than they allow."""
+"""All fixes at once: never less than the best of them, never more than they allow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def longer(graph: Graph) -> Graph:
     return replace(graph, task_ns=graph.task_ns * 3)
 
 
-def test_a_mend_with_nothing_left_to_give_does_not_spoil_the_rest() -> None:
+def test_a_fix_with_nothing_left_to_give_does_not_spoil_the_rest() -> None:
     run = Recorder()
     for number in range(3):
         start = run.now

@@ -98,7 +98,7 @@ def _key(kind: Collective, families: Families) -> Key:
 
 
 def table(entries: Entries, matched: Matched, families: Families) -> list[tuple[Family, CollectiveRow]]:
-    """A row per kind, the dearest first."""
+    """A row per kind, most costly first."""
     order = np.argsort(entries.key, kind="stable")
     edges = np.searchsorted(entries.key[order], np.arange(len(entries.keys) + 1))
     rows = [

@@ -34,7 +34,7 @@ class PlanRow:
     planned_bytes: int | None
     at_peak_bytes: int | None
     most_bytes: int | None
-    """At any time: what a plan's figure is to be held against, because a plan counts each part when it is whole."""
+    """At any time: what a plan's figure is to be compared with, because a plan counts each part when it is whole."""
     ratio: float | None
     """Planned over the most that was measured; None where either is missing, or too much of the peak is of unknown use."""
 

@@ -18,7 +18,7 @@ _NEAR_NS = 5_000_000
 _CLEARLY = 4
 """How much further off another rank's must end for the nearest to be the one."""
 _FLOOR_NS = 50_000
-"""Closer than this, ends cannot be told apart."""
+"""Closer than this, ends cannot be distinguished."""
 
 Part = tuple[int, Int64]
 

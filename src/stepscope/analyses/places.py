@@ -92,7 +92,7 @@ def origins(stacks: Stacks, events: Int64) -> Origins:
 
 
 def places_of(stacks: Stacks, events: Int64, cost: NDArray[np.float64], most: int) -> tuple[Place, ...]:
-    """The lines that most of the events' cost comes from, the dearest first, each with the modules most of it is in."""
+    """The lines that most of the events' cost comes from, most costly first, each with the modules most of it is in."""
     total = float(cost.sum())
     if len(events) == 0 or total <= 0:
         return ()
@@ -144,8 +144,8 @@ def _common_path(stacks: Stacks, modules: Int64, cost: NDArray[np.float64]) -> s
         inside = sum(classes[kind].values()) if kind else 0.0
         if inside < least or inside == 0:
             break
-        dearest = max(classes[kind], key=lambda name: classes[kind][name])
-        words.append(dearest if classes[kind][dearest] >= ALONE_SHARE * inside else f"{kind}_*")
+        costliest = max(classes[kind], key=lambda name: classes[kind][name])
+        words.append(costliest if classes[kind][costliest] >= ALONE_SHARE * inside else f"{kind}_*")
         spent = {path: ns for path, ns in spent.items() if len(path) > depth and _class_of(path[depth]) == kind}
     if len(words) > MOST_SHOWN:
         words = [words[0], "...", *words[2 - MOST_SHOWN :]]

@@ -162,7 +162,7 @@ def _notes(found: Survey, work: Int64) -> tuple[str, ...]:
             steps.where == "host" and device is not None,
             f"the trace names a device, {name}, and shows none of its work: profile with ProfilerActivity.CUDA",
         ),
-        (lost, f"{lost} device events or their launches were lost, of {len(work)}: bounds that are close are not told apart"),
+        (lost, f"{lost} device events or their launches were lost, of {len(work)}: bounds that are close are not distinguished"),
         (
             unlinked and trace.is_kind(Kind.RUNTIME).any(),
             f"{unlinked} of {len(work)} device events have no recorded launch (launched before the recording began)",

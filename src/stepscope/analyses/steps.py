@@ -1,4 +1,4 @@
-"""Where the steps lie: told apart on the host, cut on the device.
+"""Where the steps lie: detected on the host, cut on the device.
 
 The host runs ahead of the device, so its step windows say nothing about the step. A device event belongs to the step that
 launched it; the step time is the distance between the ends of consecutive steps' work.

@@ -135,7 +135,7 @@ def _set_bytes(precision: str, shape: Shape) -> int:
 
 @contextmanager
 def _arithmetic(torch: Any, precision: str) -> Iterator[None]:
-    """Whether fp32 products may run as tf32; put back afterwards."""
+    """Whether fp32 products may run as tf32; restored afterwards."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:

@@ -54,7 +54,7 @@ class Applied:
             self.took(name, was=was)
 
     def failed(self, name: str, why: str) -> None:
-        """It could not be laid over an object."""
+        """It could not be applied on top of an object."""
         if name in self.counts and not self._num_changed[name]:
             self.reasons[name] = why[:MOST_CHARS]
             self._tell()

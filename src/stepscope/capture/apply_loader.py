@@ -1,4 +1,4 @@
-"""Settings of DataLoaders, laid over what the job gives them."""
+"""Settings of DataLoaders, applied on top of what the job gives them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from stepscope.capture.patches import replace
 
 NAMES = {"fused_optimizer": "fused", "foreach_optimizer": "foreach"}
 Laid = WeakKeyDictionary[Any, dict[str, Any]]
-"""What was laid over each optimizer."""
+"""What was applied on top of each optimizer."""
 
 
 def lay_over_optimizers(guard: Guard, torch: Any, applied: Applied) -> None:

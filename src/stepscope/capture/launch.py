@@ -58,7 +58,7 @@ _next(_start())
 def prepare(
     run: Path, command: Sequence[str], options: Mapping[str, Any], version: str, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Makes the run folder; returns what RUN/run.json has by now. `settings` are laid over the job's own."""
+    """Makes the run folder; returns what RUN/run.json has by now. `settings` are applied on top of the job's own."""
     import stepscope
 
     site = run / SITE_FOLDER

@@ -32,7 +32,7 @@ class Options:
     max_steps: int | None = None
     """The number of the last step, after which every rank ends itself; the step that made the rank's folder is number 0."""
     trial: bool = False
-    """Whether this is a trial: settings are laid over the job's, and its seed and first batches are noted."""
+    """Whether this is a trial: settings are applied on top of the job's, and its seed and first batches are noted."""
     numerics: bool = False
     """Whether what each step computed is written down: losses, norms of gradients, digests of parameters."""
 

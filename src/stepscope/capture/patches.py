@@ -1,4 +1,4 @@
-"""Functions of torch replaced by ones that tell us when they run, and put back when the capture ends."""
+"""Functions of torch replaced by ones that tell us when they run, and restored when the capture ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings that can be laid over a job's own from outside, and which findings each of them mends."""
+"""The settings that can be applied on top of a job's own from outside, and which findings each of them fixes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Setting:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    mends: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
     """Codes of findings."""
     environment: tuple[str, ...] = ()
     """Variables that carry it: they must be there before the job starts."""
@@ -59,67 +59,67 @@ def _int(name: str, words: str, usual: int | None, low: int, high: int, **more: 
 
 
 RAISED = frozenset({"num_workers", "prefetch_factor", "bucket_cap_mb"})
-"""Where a finding says that there is too little of it: its mend never takes a job's own down."""
+"""Where a finding says that there is too little of it: its fix never takes a job's own down."""
 COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 _ALL = (
     _int(
         "num_workers", "worker processes of every DataLoader; what a dataset draws at random is drawn anew in each", 0, 0, 256,
-        mends=("serial-loader", "starved-loader"),
+        fixes=("serial-loader", "starved-loader"),
     ),
-    _bool("pin_memory", "batches in pinned memory; needs a GPU", False, mends=("pageable-copy",)),
+    _bool("pin_memory", "batches in pinned memory; needs a GPU", False, fixes=("pageable-copy",)),
     _int(
-        "prefetch_factor", "batches that each worker keeps ready", 2, 1, 64, mends=("shallow-prefetch", "starved-loader")
+        "prefetch_factor", "batches that each worker keeps ready", 2, 1, 64, fixes=("shallow-prefetch", "starved-loader")
     ),
-    _bool("persistent_workers", "workers live on from one epoch to the next", False, mends=("loader-respawn", "serial-loader")),
+    _bool("persistent_workers", "workers live on from one epoch to the next", False, fixes=("loader-respawn", "serial-loader")),
     _int("batch_size", "samples a batch, where no batch sampler of the job's own makes them", None, 1, 1 << 20, numerics=DIFFERS),
     Setting(
         name="bucket_cap_mb", kind="float", words="size of DDP's buckets of gradients", usual=25.0, low=0.1, high=4096.0,
-        numerics=ROUNDING, mends=("tiny-buckets",),
+        numerics=ROUNDING, fixes=("tiny-buckets",),
     ),
     _bool("gradient_as_bucket_view", "DDP's gradients lie in its buckets", False),
     _bool("static_graph", "DDP may take every step for like the first", False),
-    _bool("find_unused_parameters", "DDP looks for parameters without gradients", False, mends=("unused-parameter-scan",)),
+    _bool("find_unused_parameters", "DDP looks for parameters without gradients", False, fixes=("unused-parameter-scan",)),
     _bool(
         "broadcast_buffers", "DDP sends the first rank's buffers before each forward pass", True,
-        numerics=DIFFERS, mends=("buffer-broadcast",),
+        numerics=DIFFERS, fixes=("buffer-broadcast",),
     ),
     _bool("fused_optimizer", "one kernel for many parameters; Adam, AdamW, SGD, Adagrad", False,
-          numerics=ROUNDING, mends=("looped-optimizer",)),
+          numerics=ROUNDING, fixes=("looped-optimizer",)),
     _bool("foreach_optimizer", "one kernel per operation for many parameters", None, numerics=ROUNDING),
     Setting(
         name="compile_mode", kind="choice", words="mode of torch.compile; models are compiled where the job does not",
-        usual="off", choices=COMPILE_MODES, numerics=ROUNDING, mends=("launch-overhead", "unfused-pointwise", "python-overhead"),
+        usual="off", choices=COMPILE_MODES, numerics=ROUNDING, fixes=("launch-overhead", "unfused-pointwise", "python-overhead"),
     ),
     _bool("compile_dynamic", "torch.compile takes sizes for changing from the first", None,
-          numerics=ROUNDING, mends=("recompilation",)),
-    _bool("tf32", "TF32 in matrix products of float32", False, numerics=DIFFERS, mends=("fp32-matmul",)),
-    _bool("cudnn_benchmark", "cuDNN tries its algorithms out", False, numerics=ROUNDING, mends=("untuned-convolution",)),
-    _bool("channels_last", "models with 2D convolutions in channels_last", False, numerics=ROUNDING, mends=("nchw-layout",)),
+          numerics=ROUNDING, fixes=("recompilation",)),
+    _bool("tf32", "TF32 in matrix products of float32", False, numerics=DIFFERS, fixes=("fp32-matmul",)),
+    _bool("cudnn_benchmark", "cuDNN tries its algorithms out", False, numerics=ROUNDING, fixes=("untuned-convolution",)),
+    _bool("channels_last", "models with 2D convolutions in channels_last", False, numerics=ROUNDING, fixes=("nchw-layout",)),
     Setting(
         name="amp", kind="choice", words="autocast around the forward pass of every model", usual="off", choices=("off", "bf16"),
         numerics=DIFFERS,
     ),
     _int("num_threads", "threads of torch's operators on the host", None, 1, 1024, numerics=ROUNDING,
-         mends=("thread-oversubscription",), environment=("OMP_NUM_THREADS", "MKL_NUM_THREADS")),
+         fixes=("thread-oversubscription",), environment=("OMP_NUM_THREADS", "MKL_NUM_THREADS")),
     Setting(
         name="allocator", kind="text", words="how the CUDA allocator is set up, such as expandable_segments:True", usual="",
-        mends=("fragmentation", "allocator-churn"), environment=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+        fixes=("fragmentation", "allocator-churn"), environment=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     ),
-    _bool("empty_cache", "torch.cuda.empty_cache() does what it says", True, mends=("allocator-churn",)),
-    _bool("anomaly_mode", "autograd looks for the origin of NaNs", False, mends=("debug-mode",)),
+    _bool("empty_cache", "torch.cuda.empty_cache() does what it says", True, fixes=("allocator-churn",)),
+    _bool("anomaly_mode", "autograd looks for the origin of NaNs", False, fixes=("debug-mode",)),
     _bool("launch_blocking", "the host waits for every kernel", False,
-          mends=("debug-mode",), environment=("CUDA_LAUNCH_BLOCKING",)),
+          fixes=("debug-mode",), environment=("CUDA_LAUNCH_BLOCKING",)),
     _bool("deterministic", "deterministic algorithms alone", False, numerics=ROUNDING),
     Setting(
         name="gc", kind="choice", words="Python's collector after the first step: freeze leaves out what is there by then",
-        usual="on", choices=("on", "freeze", "off"), mends=("gc-pause",),
+        usual="on", choices=("on", "freeze", "off"), fixes=("gc-pause",),
     ),
 )  # fmt: skip
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _ALL}
 
 
-def mends(code: str, *, num_ranks: int = 1) -> dict[str, Value] | None:
+def fixes(code: str, *, num_ranks: int = 1) -> dict[str, Value] | None:
     """What to try first for a finding, with so many ranks on this machine; None where nothing can be set from outside."""
     cores = max(1, own_cores() // max(num_ranks, 1))
     workers = min(MOST_WORKERS, max(1, cores - 1))
@@ -149,9 +149,9 @@ def mends(code: str, *, num_ranks: int = 1) -> dict[str, Value] | None:
     return tried.get(code)
 
 
-def mend_reasons(code: str, *, num_ranks: int = 1) -> dict[str, str]:
-    """Why these values are tried where there is no run to go by, for each setting of the mend."""
-    tried = mends(code, num_ranks=num_ranks) or {}
+def fix_reasons(code: str, *, num_ranks: int = 1) -> dict[str, str]:
+    """Why these values are tried where there is no run to go by, for each setting of the fix."""
+    tried = fixes(code, num_ranks=num_ranks) or {}
     cores = own_cores()
     here = f"the {cores} cores that this process may use" if cores > 1 else "the one core that this process may use"
     if num_ranks > 1:
@@ -184,7 +184,7 @@ def checked(knobs: Mapping[str, Any]) -> dict[str, Value]:
 def _checked(name: str, value: Any) -> Value:
     setting = SETTINGS.get(name)
     if setting is None:
-        raise ValueError(f"{name} is not a setting that can be laid over a job's. There are: {', '.join(SETTINGS)}")
+        raise ValueError(f"{name} is not a setting that can be applied on top of a job's. There are: {', '.join(SETTINGS)}")
     if not _fits(setting, value):
         raise ValueError(f"{name} cannot be {value!r}. It may be: {setting.values}")
     return float(value) if setting.kind == "float" else value
@@ -236,8 +236,8 @@ def environment_of(knobs: Mapping[str, Any]) -> dict[str, str]:
 
 def table() -> str:
     """The settings as a table in Markdown, for docs/settings.md."""
-    lines = ["| setting | values | what it sets | numbers | mends |", "|---|---|---|---|---|"]
+    lines = ["| setting | values | what it sets | numbers | fixes |", "|---|---|---|---|---|"]
     for setting in SETTINGS.values():
-        codes = ", ".join(f"`{code}`" for code in setting.mends)
+        codes = ", ".join(f"`{code}`" for code in setting.fixes)
         lines.append(f"| `{setting.name}` | {setting.values} | {setting.words} | {setting.numerics} | {codes} |")
     return "\n".join(lines)

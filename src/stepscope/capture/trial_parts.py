@@ -1,5 +1,5 @@
-"""What a trial has beside a recording: settings laid over the job's, what makes two trials alike, the loss, and what the steps
-computed."""
+"""What a trial has beside a recording: settings applied on top of the job's, what makes two trials alike, the loss, and what the
+steps computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session of a trial: it ends the job after so many steps, and watches what was laid over the job's settings.
+"""A session of a trial: it ends the job after so many steps, and watches what was applied on top of the job's settings.
 
 None of this is imported by a plain `stepscope run`, and a step of one costs nothing more for it.
 """

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the step time without a profiler attached, in ms; with --scaling once per run, in their order",
     )
-    parser.add_argument("--all", action="store_true", help="also findings whose mend gives less than 2 %%")
+    parser.add_argument("--all", action="store_true", help="also findings whose fix gives less than 2 %%")
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
     parser.add_argument("--scaling", action="store_true", help="each PATH is a run of another width: how the job scales")
     parser.add_argument(

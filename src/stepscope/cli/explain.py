@@ -1,4 +1,4 @@
-"""What a finding means, why it costs, and how to mend it.
+"""What a finding means, why it costs, and how to fix it.
 
 CODE is a finding's code, such as serial-loader; --list names them all.
 """

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="RUN", help="trace, folder of rank traces, tar, or the folder of a run")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help=".pftrace or .json; .gz after it compresses")
     parser.add_argument("--step-ms", type=step_time, metavar="X", help="the step time without a profiler attached, in ms")
-    parser.add_argument("--all", action="store_true", help="also findings whose mend gives less than 2 %%")
+    parser.add_argument("--all", action="store_true", help="also findings whose fix gives less than 2 %%")
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
     parser.add_argument(
         "--jobs", type=num_processes, metavar="N", help="processes to use for several files (default: one per core)"

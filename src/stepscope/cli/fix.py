@@ -1,8 +1,8 @@
-"""Mend a recorded run: try its findings from the top, prove each, keep it or put it back.
+"""Fix a recorded run: try its findings from the top, prove each, keep it or put it back.
 
 RUN is a folder that `stepscope run` made; its own command is run again, or the one that --command gives. Without --verify nothing
-is run: it says what would be tried. With it, each mend that can be set from outside is laid over the command, proven as
-`stepscope verify` does, held against what was kept before, and put back where no gain is proven or what is computed changes.
+is run: it says what would be tried. With it, each fix that can be set from outside is applied on top of the command, proven as
+`stepscope verify` does, compared with what was kept before, and reverted where no gain is proven or what is computed changes.
 After each one that stays the run is recorded and diagnosed anew. No file of yours is changed: the end says what to write into
 the code. Exit code 0 when the whole is proven to be faster (without --verify: when there is something to try), 130 when it was
 interrupted, else 1.
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from stepscope.core.diagnosis import Diagnosis, Finding
     from stepscope.core.experiment import Prediction, Verified
-    from stepscope.core.mended import Mended
+    from stepscope.core.fixed import Fixed
     from stepscope.core.trials import Change
     from stepscope.experiments.budget import Budget
-    from stepscope.experiments.fixing import MendPolicy
+    from stepscope.experiments.fixing import FixPolicy
 
 RESULT_FILE = "fix.json"
 INTERRUPTED_CODE = 130
@@ -39,10 +39,10 @@ INTERRUPTED_CODE = 130
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run that `stepscope run` recorded")
-    parser.add_argument("--verify", action="store_true", help="run it for real: try, prove, keep or put back")
+    parser.add_argument("--verify", action="store_true", help="run it for real: try, prove, keep or revert")
     parser.add_argument("--command", metavar="CMD", help="the command to run, in quotes (default: the run's own)")
     parser.add_argument("--most", type=int, default=8, metavar="N", help="findings to try (default: 8)")
-    parser.add_argument("--allow-numerics", action="store_true", help="mends may change what is computed: TF32, for one")
+    parser.add_argument("--allow-numerics", action="store_true", help="fixes may change what is computed: TF32, for one")
     parser.add_argument(
         "--no-check", action="store_true", help="do not compare what is computed: three runs less for each finding"
     )
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.capture.environment import masked_words
     from stepscope.capture.settings import SETTINGS
     from stepscope.experiments.budget import Budget, for_runs
-    from stepscope.experiments.fixing import MendPolicy, mended, propose
+    from stepscope.experiments.fixing import FixPolicy, fixed, propose
     from stepscope.experiments.preflight import unable
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.recording import diagnose
@@ -67,16 +67,16 @@ def run(arguments: argparse.Namespace) -> int:
     if not found.facts.ranks:
         # That nothing was found would be said of a run that was not looked at.
         raise InputError(f"{arguments.run_folder}: no step was recorded, so no fault can be told; {found.notes[-1]}")
-    policy = MendPolicy(
+    policy = FixPolicy(
         most=max(arguments.most, 0), allows_numerics=arguments.allow_numerics, unable=unable(SETTINGS, command, {})
     )
     if not arguments.verify:
-        plan = mended(masked_words(command), propose(found.findings, _local_ranks(found), policy), found.step.ms)
+        plan = fixed(masked_words(command), propose(found.findings, _local_ranks(found), policy), found.step.ms)
         _print(plan, arguments.format)
         return 0 if any(one.knobs and one.outcome == "not tried" for one in plan.attempts) else 1
     say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
     with ended_as_by_hand():
-        result = _Loop(arguments, command, found, policy, budget).mended()
+        result = _Loop(arguments, command, found, policy, budget).fixed()
     _print(result, arguments.format)
     if result.is_interrupted:
         return INTERRUPTED_CODE
@@ -110,7 +110,7 @@ class _Loop:
     """What the loop over findings needs to be done for real, each in a folder of its own."""
 
     def __init__(
-        self, arguments: argparse.Namespace, command: tuple[str, ...], found: Diagnosis, policy: MendPolicy, budget: Budget
+        self, arguments: argparse.Namespace, command: tuple[str, ...], found: Diagnosis, policy: FixPolicy, budget: Budget
     ) -> None:
         from stepscope.cli.run import dated
 
@@ -127,14 +127,14 @@ class _Loop:
         self._count = 0
         self._notes: list[str] = []
 
-    def mended(self) -> Mended:
+    def fixed(self) -> Fixed:
         from stepscope.capture.environment import masked_words
-        from stepscope.core.mended import Mended
-        from stepscope.experiments.fixing import mend
+        from stepscope.core.fixed import Fixed
+        from stepscope.experiments.fixing import fix
         from stepscope.experiments.verify.numerics_check import DIFFERS
-        from stepscope.report.fix.json import mended_json
+        from stepscope.report.fix.json import fixed_json
 
-        attempts, kept, whole, left, is_interrupted = mend(
+        attempts, kept, whole, left, is_interrupted = fix(
             self._look, self._prove, num_ranks=_local_ranks(self._found), policy=self._policy, told=say, room=self._room
         )
         if is_interrupted:
@@ -143,7 +143,7 @@ class _Loop:
             self._notes.append(self._spent)
         if whole is not None and whole.check is not None and whole.check.verdict == DIFFERS and not self._policy.allows_numerics:
             self._notes.append(f"all that was kept together computes something else: {whole.check.because}")
-        result = Mended(
+        result = Fixed(
             command=tuple(masked_words(self._command)),
             attempts=attempts,
             kept=kept,
@@ -156,7 +156,7 @@ class _Loop:
         )
         if self._count:
             try:
-                (self._folder / RESULT_FILE).write_text(mended_json(result) + "\n", encoding="utf-8")
+                (self._folder / RESULT_FILE).write_text(fixed_json(result) + "\n", encoding="utf-8")
             except OSError as problem:
                 say(f"{self._folder / RESULT_FILE} could not be written: {problem.strerror}")
         return result
@@ -255,16 +255,16 @@ def _local_ranks(found: Diagnosis) -> int:
     return next((rank.local_ranks for rank in (() if run_facts is None else run_facts.ranks) if rank.local_ranks), 1)
 
 
-def _print(result: Mended, style: str) -> None:
+def _print(result: Fixed, style: str) -> None:
     if style == "json":
-        from stepscope.report.fix.json import mended_json
+        from stepscope.report.fix.json import fixed_json
 
-        put(mended_json(result) + "\n")
+        put(fixed_json(result) + "\n")
     elif style == "markdown":
-        from stepscope.report.fix.markdown import mended_markdown
+        from stepscope.report.fix.markdown import fixed_markdown
 
-        put(mended_markdown(result))
+        put(fixed_markdown(result))
     else:
-        from stepscope.report.fix.view import render_mended, show_mended
+        from stepscope.report.fix.view import render_fixed, show_fixed
 
-        print_report(lambda console: show_mended(result, console), lambda: render_mended(result))
+        print_report(lambda console: show_fixed(result, console), lambda: render_fixed(result))

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seq", type=_whole, metavar="N", help="tokens of a sequence")
     parser.add_argument("--global-batch", type=_whole, metavar="N", help="sequences of a step")
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16", help="of matrix products (default: bf16)")
-    parser.add_argument("--framework", choices=FRAMEWORKS, default="megatron-core", help="whose habits (default: megatron-core)")
+    parser.add_argument("--framework", choices=FRAMEWORKS, default="megatron-core", help="its conventions (default: %(default)s)")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="default: adam")
     parser.add_argument("--adapters", action="store_true", help="the model is frozen, small adapters are trained (LoRA)")
     parser.add_argument("--hardware", type=Path, metavar="FILE", help="rates measured by `stepscope calibrate`, not datasheets")
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.beside is not None:
             from stepscope.errors import UsageError
 
-            raise UsageError("--beside holds a model's plan against a recording: give --model and --cluster too")
+            raise UsageError("--beside compares a model's plan with a recording: give --model and --cluster too")
         from stepscope.cli.plan_run import run_from
 
         return run_from(arguments)

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--effective-batch", type=_count, metavar="N", help="samples a step on all ranks, where no DataLoader tells it"
     )
     knobs.add_argument(
-        "--from", dest="started_by", type=Path, metavar="PATH", help="a run or a diagnosis in JSON: its mends are tried first"
+        "--from", dest="started_by", type=Path, metavar="PATH", help="a run or a diagnosis in JSON: its fixes are tried first"
     )
     _add_measuring(parser)
     kept = parser.add_argument_group("what is kept")

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CODE|KNOB=VALUE",
         action="append",
         default=[],
-        help="laid over the candidate from outside: a finding's code, or a setting and its value; may be given several times",
+        help="applied to the candidate from outside: a finding's code, or a setting and its value; may be given several times",
     )
     for side in ("baseline", "candidate"):
         what = f"an environment variable of the {side}; may be given several times"
@@ -77,8 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="predicted_by", type=Path, metavar="PATH", help="a diagnosis in JSON, or a run, that predicted it"
     )
     judged.add_argument(
-        "--mends", metavar="CODE", help="the finding in --from that the candidate mends, where --apply does not name it"
+        "--finding", metavar="CODE", help="the finding in --from that the candidate fixes, where --apply does not name it"
     )
+    # As it was called before.
+    judged.add_argument("--mends", dest="finding", metavar="CODE", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"where the runs are kept (default: a dated folder in {RUNS}/)")
 
@@ -155,7 +157,7 @@ class Asked:
     commands: dict[Side, tuple[str, ...]]
     changes: dict[Side, Change]
     codes: tuple[str, ...]
-    """Of the findings that are to be mended."""
+    """Of the findings that are to be fixed."""
 
 
 def read_asked(arguments: argparse.Namespace) -> Asked:
@@ -198,7 +200,7 @@ def check_commands(asked: Asked) -> None:
 
 def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...]]:
     """The knobs of `--apply`, and the codes among them."""
-    from stepscope.capture.settings import SETTINGS, mends, value_of
+    from stepscope.capture.settings import SETTINGS, fixes, value_of
 
     knobs: dict[str, Value] = {}
     codes: list[str] = []
@@ -210,15 +212,15 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
             except ValueError as problem:
                 raise UsageError(f"--apply {text}: {_near(name, SETTINGS)}{problem}") from None
         else:
-            found = mends(text)
+            found = fixes(text)
             if found is None:
-                can = sorted({code for setting in SETTINGS.values() for code in setting.mends if mends(code)})
+                can = sorted({code for setting in SETTINGS.values() for code in setting.fixes if fixes(code)})
                 hint = (
                     f"a setting is given with its value: --apply {text}=..."
                     if text in SETTINGS
                     else f"{_near(text, can)}those are: {', '.join(can)}"
                 )
-                raise UsageError(f"--apply {text}: not a finding whose mend can be set from outside; {hint}")
+                raise UsageError(f"--apply {text}: not a finding whose fix can be set from outside; {hint}")
             new = dict(found)
             codes.append(text)
         twice = next((knob for knob in new if knob in knobs and knobs[knob] != new[knob]), None)
@@ -230,14 +232,14 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
 
 def applied_words(codes: Sequence[str]) -> list[str]:
     """Which values a finding's code stands for here, and why these: nothing of the job is known by then."""
-    from stepscope.capture.settings import mend_reasons, mends
+    from stepscope.capture.settings import fix_reasons, fixes
     from stepscope.core.trials import Change
     from stepscope.report.verify.view import change_words
 
     return [
-        f"--apply {code} tries {change_words(Change(knobs={name: value}))}: {mend_reasons(code)[name]}"
+        f"--apply {code} tries {change_words(Change(knobs={name: value}))}: {fix_reasons(code)[name]}"
         for code in codes
-        for name, value in (mends(code) or {}).items()
+        for name, value in (fixes(code) or {}).items()
     ]
 
 

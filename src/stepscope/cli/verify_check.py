@@ -1,4 +1,4 @@
-"""What the two sides of `stepscope verify` compute, held against each other, and what a gain is worth by that."""
+"""What the two sides of `stepscope verify` compute, compared with each other, and what a gain is worth by that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speedup that a diagnosis predicted for a mend, to be held against what the mend gives."""
+"""The speedup that a diagnosis predicted for a fix, to be compared with what the fix gives."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def read_prediction(arguments: argparse.Namespace, codes: Sequence[str], knobs: 
     if arguments.predicted is not None:
         return Prediction(value=arguments.predicted, source="you")
     if arguments.predicted_by is None:
-        if arguments.mends is not None:
-            raise UsageError(f"--mends {arguments.mends} names a finding, and --from says where it stands: give both")
+        if arguments.finding is not None:
+            raise UsageError(f"--finding {arguments.finding} names a finding, and --from says where it stands: give both")
         return None
-    if arguments.mends is not None:
-        return predicted_by(arguments.predicted_by, (arguments.mends,))
-    return predicted_by(arguments.predicted_by, codes or mended(tuple(knobs), arguments.predicted_by))
+    if arguments.finding is not None:
+        return predicted_by(arguments.predicted_by, (arguments.finding,))
+    return predicted_by(arguments.predicted_by, codes or fixed(tuple(knobs), arguments.predicted_by))
 
 
 def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
@@ -33,7 +33,9 @@ def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
     findings = {finding.code: finding for finding in read_contract(file, "--from").findings}
     if len(codes) != 1:
         known = ", ".join(findings) or "it has none"
-        raise UsageError(f"--from needs one finding to look for: --mends CODE (or --apply CODE), one of those in {file}: {known}")
+        raise UsageError(
+            f"--from needs one finding to look for: --finding CODE (or --apply CODE), one of those in {file}: {known}"
+        )
     finding = findings.get(codes[0])
     if finding is None:
         raise UsageError(f"{file} has no finding {codes[0]}; it has {', '.join(findings) or 'none'}")
@@ -45,10 +47,10 @@ def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
     )
 
 
-def mended(knobs: Sequence[str], path: Path) -> tuple[str, ...]:
-    """The codes in the diagnosis that one of these settings mends, for --apply KNOB=VALUE."""
+def fixed(knobs: Sequence[str], path: Path) -> tuple[str, ...]:
+    """The codes in the diagnosis that one of these settings fixes, for --apply KNOB=VALUE."""
     from stepscope.capture.settings import SETTINGS
 
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
-    can = {code for knob in knobs for code in SETTINGS[knob].mends}
+    can = {code for knob in knobs for code in SETTINGS[knob].fixes}
     return tuple(finding.code for finding in read_contract(file, "--from").findings if finding.code in can)

@@ -18,7 +18,7 @@ from stepscope.core.training_log import TrainingLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something a recording shows that a person can mend. No gain is predicted: only a replayed step could tell it."""
+    """Something a recording shows that a person can fix. No gain is predicted: only a replayed step could tell it."""
 
     code: str
     bound: str

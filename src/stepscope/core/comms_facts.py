@@ -145,7 +145,7 @@ class CommsFacts:
 
     world_size: int | None
     rows: tuple[CollectiveRow, ...]
-    """By time, the dearest first."""
+    """By time, most costly first."""
     num_rows_left_out: int
     fits: tuple[LinkFit, ...]
     ranks: tuple[RankComms, ...]

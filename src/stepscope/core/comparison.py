@@ -99,7 +99,7 @@ class Work:
     """What one side of a changed row did, a step."""
 
     ops: tuple[str, ...]
-    """The dearest first."""
+    """Most costly first."""
     kernels: tuple[str, ...]
     shapes: tuple[str, ...]
     precisions: tuple[str, ...]
@@ -158,7 +158,7 @@ class DeviceChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A finding of the first run, held against what the second one gave."""
+    """A finding of the first run, compared with what the second one gave."""
 
     code: str
     status: str
@@ -167,7 +167,7 @@ class Held:
     predicted_low: float
     predicted_high: float
     measured: float | None
-    """The ratio of all changes together; None where it is not of this finding's mend."""
+    """The ratio of all changes together; None where it is not of this finding's fix."""
     agrees: bool | None
     """Whether the measured ratio lies within the prediction, or their intervals meet."""
 

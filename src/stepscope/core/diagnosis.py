@@ -60,7 +60,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One fault, what it costs and how to mend it."""
+    """One fault, what it costs and how to fix it."""
 
     code: str
     bound: str
@@ -74,7 +74,7 @@ class Finding:
     predicted_step_ms: float
     changes_numerics: bool = False
     places: tuple[Place, ...] = ()
-    """Where most of it comes from, the dearest first; empty when no stacks were recorded."""
+    """Where most of it comes from, most costly first; empty when no stacks were recorded."""
 
     def self_check(self) -> None:
         """Assert that no finding promises a slower step, and that the range holds the prediction."""
@@ -102,7 +102,7 @@ class Diagnosis:
     step: StepTime
     replay: ReplayCheck | None
     ladder: tuple[float, ...]
-    """The speedup of the first finding's mend, of the first two findings' at once, and so on to all worth naming."""
+    """The speedup of the first finding's fix, of the first two findings' at once, and so on to all worth naming."""
     findings: tuple[Finding, ...]
     facts: Facts
     notes: tuple[str, ...]
@@ -113,7 +113,7 @@ class Diagnosis:
     """Findings that could not be judged."""
 
     def self_check(self) -> None:
-        """Assert what a report may rely on: shares lie in 0..1, no mend slows the step, and the times add up."""
+        """Assert what a report may rely on: shares lie in 0..1, no fix slows the step, and the times add up."""
         assert self.verdict.bound in BOUNDS
         assert all(0.0 <= share <= 1.0 for share in self.verdict.shares.values()), self.verdict.shares
         for finding in self.findings:
@@ -123,5 +123,5 @@ class Diagnosis:
 
     @property
     def together(self) -> float | None:
-        """The speedup of all the findings' mends at once; None when there are fewer than two."""
+        """The speedup of all the findings' fixes at once; None when there are fewer than two."""
         return self.ladder[-1] if len(self.ladder) > 1 else None

@@ -166,7 +166,7 @@ class NumericsCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A predicted speedup, held against what the change gave."""
+    """A predicted speedup, compared with what the change gave."""
 
     value: float
     source: str

@@ -1,4 +1,4 @@
-"""The loop that a performance engineer does by hand: take the first finding, set its mend from outside, prove it against what was
+"""The loop that a performance engineer does by hand: take the first finding, set its fix from outside, prove it against what was
 kept so far, keep it or put it back, look again.
 
 What looks and what proves are functions: the command line diagnoses and runs real trainings, tests make both up.
@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stepscope.capture.settings import RAISED, SETTINGS, mends, value_of
+from stepscope.capture.settings import RAISED, SETTINGS, fixes, value_of
 from stepscope.core.diagnosis import Finding
 from stepscope.core.experiment import Prediction, Verified
-from stepscope.core.mended import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, PUT_BACK, Attempt, Mended
+from stepscope.core.fixed import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, REVERTED, Attempt, Fixed
 from stepscope.core.trials import Change, Value
 from stepscope.experiments.verify.numerics_check import DIFFERS, UNKNOWN
 
 Look = Callable[[Change], Sequence[Finding]]
-"""The findings of the command with this change laid over it, the dearest first."""
+"""The findings of the command with this change applied on top of it, most costly first."""
 Prove = Callable[[Change, Change, Prediction | None], Verified]
 """The second change against the first."""
 Room = Callable[[int], "str | None"]
@@ -31,7 +31,7 @@ NAMED = re.compile(r"\b([a-z_]{2,40})=([\w.:-]{1,40})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MendPolicy:
+class FixPolicy:
     """What is tried."""
 
     most: int = 8
@@ -39,20 +39,20 @@ class MendPolicy:
     least_gain: float = 1.01
     """A finding that promises less is not tried."""
     allows_numerics: bool = False
-    """Whether a mend may stay that changes what is computed by more than rounding."""
+    """Whether a fix may stay that changes what is computed by more than rounding."""
     unable: Mapping[str, str] = field(default_factory=dict)
-    """Settings that cannot take effect on this machine, and why: a mend of these alone is not tried."""
+    """Settings that cannot take effect on this machine, and why: a fix of these alone is not tried."""
 
 
 def settings_for(finding: Finding, num_ranks: int = 1) -> dict[str, Value] | None:
     """What can be set from outside for this finding: the usual for its code, with the values that its own action names."""
-    usual = mends(finding.code, num_ranks=num_ranks)
+    usual = fixes(finding.code, num_ranks=num_ranks)
     if usual is None:
         return None
     named = {}
     for name, text in NAMED.findall(finding.action):
         setting = SETTINGS.get(name)
-        if setting is not None and finding.code in setting.mends and name in usual:
+        if setting is not None and finding.code in setting.fixes and name in usual:
             try:
                 named[name] = value_of(name, text)
             except ValueError:
@@ -60,9 +60,9 @@ def settings_for(finding: Finding, num_ranks: int = 1) -> dict[str, Value] | Non
     return usual | named
 
 
-def propose(findings: Sequence[Finding], num_ranks: int = 1, policy: MendPolicy | None = None) -> tuple[Attempt, ...]:
+def propose(findings: Sequence[Finding], num_ranks: int = 1, policy: FixPolicy | None = None) -> tuple[Attempt, ...]:
     """What would be tried, in its order; nothing is run."""
-    return tuple(_untried(finding, settings_for(finding, num_ranks), policy or MendPolicy()) for finding in findings)
+    return tuple(_untried(finding, settings_for(finding, num_ranks), policy or FixPolicy()) for finding in findings)
 
 
 class Loop(NamedTuple):
@@ -77,19 +77,19 @@ class Loop(NamedTuple):
     is_interrupted: bool = False
 
 
-def mend(
+def fix(
     look: Look,
     prove: Prove,
     *,
     num_ranks: int = 1,
-    policy: MendPolicy | None = None,
+    policy: FixPolicy | None = None,
     told: Told = lambda _: None,
     room: Room = lambda _: None,
 ) -> Loop:
-    """Every finding once, from the top. After a mend that stays the run is looked at again: findings change with it.
+    """Every finding once, from the top. After a fix that stays the run is looked at again: findings change with it.
 
     Ctrl-C ends it with what was kept by then."""
-    made = _Mending(look, prove, num_ranks, policy or MendPolicy(), told, room)
+    made = _Fixing(look, prove, num_ranks, policy or FixPolicy(), told, room)
     is_interrupted = False
     try:
         made.go_through()
@@ -102,8 +102,8 @@ def mend(
     return Loop(tuple(made.attempts), made.kept, made.whole, left, is_interrupted)
 
 
-class _Mending:
-    def __init__(self, look: Look, prove: Prove, num_ranks: int, policy: MendPolicy, told: Told, room: Room) -> None:
+class _Fixing:
+    def __init__(self, look: Look, prove: Prove, num_ranks: int, policy: FixPolicy, told: Told, room: Room) -> None:
         self._look, self._prove, self._num_ranks, self._policy, self._told = look, prove, num_ranks, policy, told
         self._room = room
         self.kept = Change()
@@ -126,7 +126,7 @@ class _Mending:
             raised = self.kept.raised | (RAISED & attempt.knobs.keys())
             trying = replace(self.kept, knobs={**self.kept.knobs, **attempt.knobs}, raised=raised)
             if trying.knobs == self.kept.knobs:
-                why = "what would be set for it is set already, by a mend that was kept"
+                why = "what would be set for it is set already, by a fix that was kept"
                 self.attempts.append(replace(attempt, why=why))
                 continue
             # A second one that is tried takes a proof of the whole, too: what was proven stays proven.
@@ -166,20 +166,20 @@ class _Mending:
             self.whole = self._prove(Change(), self.kept, None)
 
 
-def mended(command: Sequence[str], attempts: Sequence[Attempt], before_ms: float | None) -> Mended:
+def fixed(command: Sequence[str], attempts: Sequence[Attempt], before_ms: float | None) -> Fixed:
     """Where nothing was run."""
-    return Mended(command=tuple(command), attempts=tuple(attempts), kept=Change(), whole=None, before_ms=before_ms)
+    return Fixed(command=tuple(command), attempts=tuple(attempts), kept=Change(), whole=None, before_ms=before_ms)
 
 
-def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: MendPolicy) -> Attempt:
+def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: FixPolicy) -> Attempt:
     predicted = Prediction(
         value=finding.predicted_speedup, low=finding.predicted_low, high=finding.predicted_high, source=finding.code
     )
     outcome, why = NOT_TRIED, NOT_RUN
     if knobs is None:
-        outcome, why = BY_HAND, "no setting from outside mends it: it takes a change in the code"
+        outcome, why = BY_HAND, "no setting from outside fixes it: it takes a change in the code"
     elif any(SETTINGS[name].changes_numerics for name in knobs) and not policy.allows_numerics:
-        outcome, why = BY_HAND, "its mend changes what is computed: say --allow-numerics to have it tried"
+        outcome, why = BY_HAND, "its fix changes what is computed: say --allow-numerics to have it tried"
     elif all(name in policy.unable for name in knobs):
         outcome, why = BY_HAND, "; ".join(f"{name} cannot take effect here: {policy.unable[name]}" for name in knobs)
     return Attempt(
@@ -193,7 +193,7 @@ def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: MendPolic
     )
 
 
-def _limited(attempt: Attempt, num_tried: int, policy: MendPolicy) -> Attempt:
+def _limited(attempt: Attempt, num_tried: int, policy: FixPolicy) -> Attempt:
     if attempt.outcome != NOT_TRIED:
         return attempt
     if attempt.predicted.value < policy.least_gain:
@@ -202,9 +202,9 @@ def _limited(attempt: Attempt, num_tried: int, policy: MendPolicy) -> Attempt:
     return replace(attempt, why=f"{before} tried before it, which is the most (--most)")
 
 
-def _judged(attempt: Attempt, verified: Verified, policy: MendPolicy) -> Attempt:
+def _judged(attempt: Attempt, verified: Verified, policy: FixPolicy) -> Attempt:
     """Kept where the gain is proven, and what is computed stayed what it was."""
-    outcome, why = PUT_BACK, f"{verified.verdict}: {verified.because}"
+    outcome, why = REVERTED, f"{verified.verdict}: {verified.because}"
     if verified.is_gain:
         check = verified.check
         if check is not None and check.verdict == DIFFERS and not policy.allows_numerics:

@@ -27,7 +27,7 @@ COLORS = {
     "idle_io": "#17a2a2",
     "idle_other": "#bdbdbd",
 }
-"""One colour for each part of a step, told apart in grey too as far as eleven can be."""
+"""One colour for each part of a step, distinguished in grey too as far as eleven can be."""
 MOST_BARS = 32
 """Ranks drawn as bars of their own; of more the slowest are."""
 
@@ -54,10 +54,10 @@ def step_figure(diagnosis: Diagnosis) -> Any:
 
 
 def findings_figure(diagnosis: Diagnosis) -> Any:
-    """Today's step, and the step after each mend alone with its interval; the last bar is all of them together."""
+    """Today's step, and the step after each fix alone with its interval; the last bar is all of them together."""
     today = diagnosis.step.ms
     if today is None:
-        raise InputError("the step was not measured, so that no mend can be drawn against it. `run.diagnosis.notes` says why")
+        raise InputError("the step was not measured, so that no fix can be drawn against it. `run.diagnosis.notes` says why")
     bars = [("today", today, (math.nan, math.nan))]
     for one in diagnosis.findings:
         # Bounds are kept on their side of the middle: a replay may round past it.
@@ -75,8 +75,8 @@ def findings_figure(diagnosis: Diagnosis) -> Any:
     axes.set_yticks(range(len(bars)), [_words(bar[0]) for bar in bars], parse_math=False)
     axes.invert_yaxis()
     axes.margins(x=0.15)
-    axes.set_xlabel("ms a step; each mend alone, as the replay predicts")
-    axes.set_title("No findings" if not diagnosis.findings else "The step, and after each mend", loc="left", fontsize="medium")
+    axes.set_xlabel("ms a step; each fix alone, as the replay predicts")
+    axes.set_title("No findings" if not diagnosis.findings else "The step, and after each fix", loc="left", fontsize="medium")
     return figure
 
 

@@ -153,7 +153,7 @@ class Run:
         return step_figure(self.diagnosis)
 
     def plot_findings(self) -> Any:
-        """Today's step, and what it becomes after each finding's mend, as a matplotlib Figure."""
+        """Today's step, and what it becomes after each finding's fix, as a matplotlib Figure."""
         from stepscope.notebook.plots import findings_figure
 
         return findings_figure(self.diagnosis)

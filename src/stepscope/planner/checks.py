@@ -272,7 +272,7 @@ def _nearest_fitting(job: Job, layout: Layout) -> Layout | None:
 
 
 def job_problems(job: Job) -> list[Problem]:
-    """What no layout can mend."""
+    """What no layout can fix."""
     found = []
     for what, value in (("sequence", job.seq_len), ("batch", job.global_batch)):
         if value < 1:
@@ -312,7 +312,7 @@ def check_space(space: Space) -> None:
 
 
 def check_job(job: Job, space: Space | None = None) -> None:
-    """Raise what no layout can mend, and what leaves none to choose from."""
+    """Raise what no layout can fix, and what leaves none to choose from."""
     check_space(space or Space())
     found = job_problems(job)
     if found:

@@ -1,4 +1,4 @@
-"""What a framework does with a layout: bytes it keeps, what it overlaps, what it fuses. Documented habits, no efficiencies."""
+"""What a framework does with a layout: bytes it keeps, what it overlaps, what it fuses. Documented, no efficiencies."""
 
 from __future__ import annotations
 

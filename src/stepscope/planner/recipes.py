@@ -18,7 +18,7 @@ from stepscope.planner.space import Space, divisors
 
 SMALLEST_PARAMS, MOST_PARAMS = 10e6, 100e12
 NEAR = 1.02
-"""Sizes are told apart down to this."""
+"""Sizes are distinguished down to this."""
 MOST_NODES = 8192
 SECONDS_PER_DAY = 86400.0
 

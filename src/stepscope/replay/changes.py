@@ -1,4 +1,4 @@
-"""Changes: edits of a graph that stand for a mend. Calls and tasks keep their numbers: changes compose, masks stay valid."""
+"""Changes: edits of a graph that stand for a fix. Calls and tasks keep their numbers: changes compose, masks stay valid."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _median_rank(ranks: list[ContractRank]) -> ContractRank | None:
 
 
 def _total(rank: ContractRank) -> float | None:
-    """The rank's step while profiled. Where waiting could not be told apart it is null, and moving bytes holds both."""
+    """The rank's step while profiled. Where waiting could not be distinguished it is null, and moving bytes holds both."""
     return None if rank.partition_ms is None else sum(value for value in rank.partition_ms.values() if value is not None)
 
 

@@ -150,7 +150,7 @@ def _phase_words(phases: Phases, num_steps: int) -> str:
         ("optimizer", phases.optimizer_ns),
         ("not told", phases.unknown_ns),
     )
-    words = ", ".join(f"{name} {ms(ns / num_steps)}" for name, ns in named if ns) or "none of the work could be told apart"
+    words = ", ".join(f"{name} {ms(ns / num_steps)}" for name, ns in named if ns) or "none of the work could be distinguished"
     if not phases.recomputed_ns:
         return words
     ops = plural(round(phases.num_recomputed_ops / num_steps), "operator")

@@ -108,7 +108,7 @@ def _draw(sheet: Sheet, diagnosis: Diagnosis) -> None:
 
 
 def _what_was_read(sheet: Sheet, facts: Facts) -> str:
-    """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps told apart by ProfilerStep, 3 whole ones measured`."""
+    """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps detected by ProfilerStep, 3 whole ones measured`."""
     ranks = facts.ranks
     if not ranks and facts.run is None and facts.beside is not None:
         # A job's output is read for several things, and is one file.
@@ -135,9 +135,9 @@ def _what_was_read(sheet: Sheet, facts: Facts) -> str:
 def _step_words(sheet: Sheet, rank: RankFacts) -> str:
     steps = rank.steps
     if steps.source == "whole trace":
-        return "no steps could be told apart" if rank.num_events else "no events"
+        return "no steps could be detected" if rank.num_events else "no events"
     source = sheet.shorten(sheet.clean(steps.source), 30)
-    seen = f"{plural(steps.num_seen, 'step')} told apart by {source}"
+    seen = f"{plural(steps.num_seen, 'step')} detected by {source}"
     if not steps.windows:
         return f"{seen}, none of them whole"
     return f"{seen}, {len(steps.windows)} measured" if len(steps.windows) != steps.num_seen else seen

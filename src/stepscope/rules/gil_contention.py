@@ -9,7 +9,7 @@ tokenizer in a thread pool), the thread that launches kernels stands still, up t
 Evidence it needs: native frames and idle threads: without the first the wait has no name, without the second it is left out.
 
 What to do: move the other thread's Python into a process (loader workers, `multiprocessing`), make it call code that releases the
-lock, or do the work less often; `sys.setswitchinterval` below 5 ms shortens each wait and mends nothing.
+lock, or do the work less often; `sys.setswitchinterval` below 5 ms shortens each wait and fixes nothing.
 
 Example: three threads that all compute in Python stand in this wait for two thirds of their samples: the process does the work of
 one.

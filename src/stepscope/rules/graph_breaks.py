@@ -57,7 +57,7 @@ class Policy:
 
 
 POLICY = Policy()
-MENDS = (
+FIXES = (
     (
         re.compile(r"Tensor\.item\b|TensorVariable\(\) item\b|\.item\(\)|\.tolist\b|\.numpy\(\)"),
         "keep the value on the device (torch.where instead of a branch on it)",
@@ -204,14 +204,14 @@ def _advice(place: BreakPlace) -> Advice:
         code=CODE,
         bound=BOUND,
         summary=f"torch.compile broke off {where}.",
-        action=_mend(told),
+        action=_fix(told),
         evidence=(f"graph break {where}{code}{called}; {again} while compiling", f"{told.place or 'graph break'}: {why}"),
     )
 
 
-def _mend(told: Break) -> str:
+def _fix(told: Break) -> str:
     """Our own words for the common ones, then TorchDynamo's first hint. Where no reason is told, the line of code speaks."""
     text = told.code if told.reason == NO_REASON else f"{told.reason} {told.explanation}"
-    own = next((words for pattern, words in MENDS if pattern.search(text)), "")
+    own = next((words for pattern, words in FIXES if pattern.search(text)), "")
     hint = f"torch says: {told.hints[0]}" if told.hints else ""
     return "; ".join(part for part in (own, hint) if part) or "remove it, or find all breaks with torch.compile(fullgraph=True)"

@@ -77,7 +77,7 @@ class JobCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProposal:
-    """A fault of the job with its mend, and what the mend does to the team."""
+    """A fault of the job with its fix, and what the fix does to the team."""
 
     code: str
     bound: str

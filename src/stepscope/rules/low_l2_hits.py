@@ -12,7 +12,7 @@ Evidence it needs: Nsight Compute with `--set full` (bytes from L2 to L1, from D
 are). Hit rates are not used: devices with an L2 in two halves look a read of the far half up twice. A pass that reads every byte
 once gets as much from the L2 as the L2 gets from DRAM, and nothing is said of it. No counter tells how large the data are, so a
 small operand that stays in the L2 beside a large one that is read once looks the same (a product of few rows with large weights):
-the sentence gives the bytes, to be held against the size of the inputs.
+the sentence gives the bytes, to be compared with the size of the inputs.
 
 What to do: let blocks that run together share operands: a swizzled order of blocks (Triton: GROUP_SIZE_M), larger tiles, a split
 that fits the L2; sort the indices of a gather; keep what is small and used often resident (an access policy window: CUDA C++ Best

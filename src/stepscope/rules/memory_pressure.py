@@ -4,7 +4,7 @@ What it sees: the most bytes that tensors held at once, against the device's mem
 allocations that failed, and cached memory given back to make room.
 
 Why it costs: at the limit the allocator gives back its cache and asks the driver again, with the device standing still, and a
-longer sequence or a second process ends the run. It also rules out mends that need room: larger batches, no checkpointing.
+longer sequence or a second process ends the run. It also rules out fixes that need room: larger batches, no checkpointing.
 
 Evidence it needs: the allocator's events: profile with `profile_memory=True`. Or a memory snapshot, which also says what holds
 the peak, or memory_stats; these tell how full the device was only after memory ran out, or with `total_memory` beside the

@@ -216,7 +216,7 @@ def _norm_ns(table: TaskTable, op: int, now: float, roofs: Roofs | None) -> floa
 
 
 def _turned(graph: Graph, turning: Bool, times: Float64, factor: float) -> Change:
-    """Each task by as much shorter or longer as it is there. One that another mend has changed, as by fusing it, is not what
+    """Each task by as much shorter or longer as it is there. One that another fix has changed, as by fusing it, is not what
     it was and stays; what turned its tensors goes."""
     ratio = np.where(np.isnan(times) | (graph.task_ns <= 0), 1.0, times / np.maximum(graph.task_ns, 1.0))
     ratio = np.where(ratio < 1, np.minimum(ratio * factor, 1.0), ratio)

@@ -65,7 +65,7 @@ def sure_bound(rank: RankFacts, parts: Mapping[str, float]) -> str | None:
 
 
 def _is_fragment(rank: RankFacts) -> bool:
-    """Whether no steps were told apart and work ran that was launched before the recording: it began inside a step, and how much
+    """Whether no steps were detected and work ran that was launched before the recording: it began inside a step, and how much
     of one it holds is not known."""
     return rank.steps.source == WHOLE_TRACE and sum(rank.busy_ns) < rank.device.busy
 

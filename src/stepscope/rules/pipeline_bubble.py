@@ -1,6 +1,6 @@
 """Pipeline stages stand idle while the pipeline fills and drains.
 
-What it sees: ranks that hand activations to one another by send and receive, and wait in them; the waiting held against
+What it sees: ranks that hand activations to one another by send and receive, and wait in them; the waiting compared with
 (p - 1) / (m + p - 1) of the step for p stages and m micro-batches, which GPipe and 1F1B leave idle.
 
 Why it costs: the last stage has nothing to do until the first micro-batch reaches it, the first one nothing until the last
@@ -38,7 +38,7 @@ class Policy:
     least_share: float = 0.03
     """Of the step that every stage must spend waiting in sends and receives."""
     more: int = 4
-    """Times the micro-batches the mend is judged for. GPipe (2019, section 2.3) found the bubble negligible from m = 4 p on."""
+    """Times the micro-batches the fix is judged for. GPipe (2019, section 2.3) found the bubble negligible from m = 4 p on."""
 
 
 POLICY = Policy()

@@ -24,7 +24,7 @@ LEAST_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A fault with its mend, and what the mend does to the graph."""
+    """A fault with its fix, and what the fix does to the graph."""
 
     code: str
     bound: str
@@ -36,12 +36,12 @@ class Proposal:
     """What was seen, each with a number."""
     change: Change
     cautious: Change | None = None
-    """The same mend giving less; the same as `change` when None."""
+    """The same fix giving less; the same as `change` when None."""
     hopeful: Change | None = None
-    """The same mend giving more."""
+    """The same fix giving more."""
     changes_numerics: bool = False
     events: Int64 | None = None
-    """The kernels, calls or ranges it is about: stacks name the lines they come from. None when no line could mend it."""
+    """The kernels, calls or ranges it is about: stacks name the lines they come from. None when no line could fix it."""
     events_ns: Float64 | None = None
     """What each of them costs; how long it was recorded to take when None."""
 

@@ -5,7 +5,7 @@ operator to the next, that are not the loader's, the optimizer's, the compiler's
 of the step gets shorter without.
 
 Why it costs: while Python loops over lists, builds masks, formats logs or computes with numpy, nothing is launched. The few
-microseconds between any two operators are not meant: they belong to launch-overhead, whose mend removes both.
+microseconds between any two operators are not meant: they belong to launch-overhead, whose fix removes both.
 
 Evidence it needs: operators and runtime calls. Stacks (`with_stack=True`) name the line; without them the stretch may also be
 something else that holds the process: logging, a file, a lock, `gc.collect()`.
@@ -89,11 +89,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _action(case: Case) -> str:
-    mend = "do this work every 50th step, before the loop or in loader workers; or write it with tensors and compile it"
-    also = "launch-overhead's mend does not add to this one for code inside the compiled region"
+    fix = "do this work every 50th step, before the loop or in loader workers; or write it with tensors and compile it"
+    also = "launch-overhead's fix does not add to this one for code inside the compiled region"
     if case.stacks is not None:
-        return f"{mend[0].upper()}{mend[1:]}; {also}"
-    return f"Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), then {mend}; {also}"
+        return f"{fix[0].upper()}{fix[1:]}; {also}"
+    return f"Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), then {fix}; {also}"
 
 
 def _evidence(case: Case, graph: Graph, stretches: Stretches) -> tuple[str, ...]:

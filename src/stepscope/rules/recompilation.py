@@ -160,7 +160,7 @@ def _action(function: CompiledFunction, failed: GuardCount) -> str:
     name = guard.subject
     if guard.kind == VALUE and "___stack" in name:
         where = f" at {guard.place}" if guard.place else ""
-        return f"mend the graph break{where} first: what it hands over to the rest of {function.name} is a new number each time"
+        return f"fix the graph break{where} first: what it hands over to the rest of {function.name} is a new number each time"
     if guard.kind == VALUE:
         hint = f"; torch says: {guard.hint}" if guard.hint else ""
         return f"keep {name} out of compiled code where it changes: pass it as a tensor, or compute with it outside{hint}"

@@ -47,7 +47,7 @@ class Policy:
     least_share: float = 0.005
     """Of the step spent in the loader below which there is nothing to say."""
     workers: int = 8
-    """Tried by the mend: the loading that one step needs is divided by it."""
+    """Tried by the fix: the loading that one step needs is divided by it."""
     cautious_workers: int = 4
     """What eight give where cores are shared, or where the loading used several threads already."""
     hopeful_workers: int = 16

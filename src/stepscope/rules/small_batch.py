@@ -8,7 +8,7 @@ work by k, and a kernel that did not fill the device does not take k times as lo
 and then nothing is won: the replay says which. The loader is reckoned to take k times as long for k times the samples, and at
 best no longer than for few.
 
-Evidence it needs: kernels told apart as forward, backward and optimizer; shapes (`record_shapes=True`) for the roofs.
+Evidence it needs: kernels distinguished as forward, backward and optimizer; shapes (`record_shapes=True`) for the roofs.
 
 What to do: a larger micro-batch with fewer accumulation steps, as far as memory goes (`torch.cuda.max_memory_allocated()`).
 Layers that look at the batch (BatchNorm) see more of it then.

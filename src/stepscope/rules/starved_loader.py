@@ -37,7 +37,7 @@ NEEDS_DEVICE = False
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     more_workers: int = 4
-    """Times the workers there are, as the mend tries: from the usual 2 to 4 up to the cores of a rank's share of a machine."""
+    """Times the workers there are, as the fix tries: from the usual 2 to 4 up to the cores of a rank's share of a machine."""
     prefetch_factor: int = 4
     """Batches that each worker keeps ready, at least: twice PyTorch's own."""
     waiting_cores: float = 0.5

@@ -44,7 +44,7 @@ class Policy:
     least_ns: int = 1_000_000
     """An operator that takes the host this long computes there."""
     many_threads: int = 4
-    """Threads computing at once from which it is worth a word: a training process drives with two, its own and autograd's."""
+    """Threads computing at once from which it is worth mentioning: a training process drives with two, its own and autograd's."""
     most_per_core: float = 1.5
     """Threads for each core up to which nothing is said: they rarely all compute at once."""
     least_share: float = 0.1

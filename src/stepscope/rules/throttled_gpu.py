@@ -35,7 +35,7 @@ from stepscope.rules.shared.kernel_slowdown import KernelPace, kernel_pace
 CODE = "throttled-gpu"
 BOUND = "imbalance"
 FAULTS = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_slowdown", "hw_power_brake_slowdown")
-"""Reasons that a mend of the machine removes; a power limit is a choice."""
+"""Reasons that a fix of the machine removes; a power limit is a choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

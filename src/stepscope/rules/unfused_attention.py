@@ -198,7 +198,7 @@ def _host_span(case: Case, table: TaskTable, task: int) -> tuple[int, int]:
 
 
 def _is_causal(table: TaskTable, tasks: list[int], queries: int, keys: int) -> bool:
-    """Whether one and the same triangle-sized mask is laid over every batch entry: then it is almost always the causal one."""
+    """Whether one and the same triangle-sized mask is applied to every batch entry: then it is almost always the causal one."""
     if queries != keys:
         return False
     for task in tasks:

@@ -222,7 +222,7 @@ def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
         )
     comms = rank.partition is not None and any(rank.partition.parts["comms_transfer"])
     if comms and rank.partition is not None and not rank.partition.waits_split:
-        notes.append("waiting for other ranks is not told apart from moving bytes: comms_wait is not measured")
+        notes.append("waiting for other ranks is not distinguished from moving bytes: comms_wait is not measured")
     if facts.unknown_note is not None:
         notes.append(facts.unknown_note)
     return tuple(notes)

@@ -101,7 +101,7 @@ def diagnose_beside(beside: Beside, notes: tuple[str, ...] = (), nccl: NcclLog |
     advice = (*advise(beside), *(() if by_log is None else (by_log,)))
     told = ", ".join(sorted(judged))
     codes = ", ".join(dict.fromkeys(one.code for one in advice))
-    shows = f"It shows: {codes}." if codes else f"Of what it does tell ({told}), nothing was found worth a word."
+    shows = f"It shows: {codes}." if codes else f"Of what it does tell ({told}), no fault was found."
     return Diagnosis(
         verdict=Verdict(bound="unknown", summary=f"Not known: {words}. {shows}", shares={}),
         step=StepTime(

@@ -112,7 +112,7 @@ WHY_UNTAKEN = {
 
 
 def causes(refused: Sequence[Difference]) -> tuple[Difference, ...]:
-    """Those that follow from none of the others: another seed makes other data, and is what is to be mended."""
+    """Those that follow from none of the others: another seed makes other data, and is what is to be fixed."""
     following = {name for one in refused for name in IMPLIED.get(one.what, ())}
     return tuple(one for one in refused if one.what not in following)
 

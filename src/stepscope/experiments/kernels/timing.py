@@ -1,7 +1,7 @@
 """The right configurations of one case timed against each other.
 
 All take turns, in another order each round, so that a device that warms up or slows down does not choose. The fastest few then
-run on, and the best of them is held against the baseline in pairs of fresh samples: the gain comes from those alone, since the
+run on, and the best of them is compared with the baseline in pairs of fresh samples: the gain comes from those alone, since the
 winner of many is partly lucky in the samples that it won with. Where these do not show it faster, the baseline stands.
 """
 

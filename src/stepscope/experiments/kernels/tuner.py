@@ -260,7 +260,7 @@ def _notes(plan: Plan, tryings: Sequence[Trying], results: Sequence[CaseResult],
     described = plan.described
     notes = []
     if not described.has_reference:
-        notes.append("no reference was given: configurations were held against the function as it is. Give --reference")
+        notes.append("no reference was given: configurations were compared with the function as it is. Give --reference")
     if described.is_interpreted:
         notes.append("Triton's interpreter ran the kernels on the host: its times say nothing about a GPU")
     if plan.roofs is None:

@@ -1,4 +1,4 @@
-"""A trial as its run folder tells it: the steps that count, how the job was set up, what was laid over it, what it computed."""
+"""A trial as its run folder tells it: the steps that count, how the job was set up, what was applied to it, what it computed."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def run_trial(
     profile: bool = False,
     on_steps: Callable[[Sequence[int]], bool] | None = None,
 ) -> Trial:
-    """Runs the command once with the change laid over it; `folder` is made here and then is a run folder like any other.
+    """Runs the command once with the change applied on top of it; `folder` is made here and then is a run folder like any other.
 
     Steps are numbered from the end of the first optimizer step on. Those up to `warm_up_steps` are left out, then `max_steps`
     are timed, and every rank ends itself. With `profile`, a window is recorded after the timed steps. `on_steps` gets the first

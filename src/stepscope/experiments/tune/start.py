@@ -25,10 +25,10 @@ def codes_of(file: Path) -> tuple[str, ...]:
 
 
 def from_findings(codes: Sequence[str], num_ranks: int) -> list[Start]:
-    """The mends of all findings together, then each by itself, the dearest first."""
-    from stepscope.capture.settings import mends
+    """The fixes of all findings together, then each by itself, most costly first."""
+    from stepscope.capture.settings import fixes
 
-    each: list[Mapping[str, Value]] = [found for code in codes if (found := mends(code, num_ranks=max(1, num_ranks)))]
+    each: list[Mapping[str, Value]] = [found for code in codes if (found := fixes(code, num_ranks=max(1, num_ranks)))]
     together: dict[str, Value] = {}
     for settings in each:
         together = {**settings, **together}

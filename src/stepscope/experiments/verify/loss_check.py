@@ -34,7 +34,7 @@ candidate's differ."""
 OWN_RISE = 3.0
 """Where the baseline's own loss grows, the candidate's must grow so many times as much."""
 LEAST_RUNS = 2
-"""Of the baseline, before a growth is held against the candidate: one run does not show how far runs differ."""
+"""Of the baseline, before a growth is compared with the candidate: one run does not show how far runs differ."""
 
 
 @dataclass(frozen=True, slots=True)

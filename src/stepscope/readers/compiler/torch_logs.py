@@ -3,7 +3,7 @@
     [rank0]:V1115 02:01:47.025000 493 torch/_dynamo/guards.py:4760] [0/1] [__recompiles] Recompiling function f in train.py:59
     rank      time                process  where it was logged       id    what of           the message, line by line
 
-Every line of a message has all of that before it, so that messages of several ranks can be told apart. Logs of 2.0 to 2.2 have
+Every line of a message has all of that before it, so that messages of several ranks can be distinguished. Logs of 2.0 to 2.2 have
 `[2023-11-21 19:02:13,073] [0/1] torch._dynamo.guards.__recompiles: [DEBUG]` instead.
 """
 

@@ -106,7 +106,7 @@ def _walk(page: bytes, scanner: Scanner, events: list[bytes], *, final: bool) ->
         if event is not None and not (isinstance(event, dict) and "ph" in event):
             _count_malformed(1, scanner)
             continue
-        encoded = written if _is_clean(written) else _mended(written, event, scanner)
+        encoded = written if _is_clean(written) else _fixed(written, event, scanner)
         if encoded is None:
             scanner.tally.raw_events += 1
         else:
@@ -162,7 +162,7 @@ def _is_clean(text: bytes) -> bool:
     return True
 
 
-def _mended(written: bytes, event: Any, scanner: Scanner) -> bytes | None:
+def _fixed(written: bytes, event: Any, scanner: Scanner) -> bytes | None:
     """The event as clean JSON that the typed decoder takes; None when there is nothing to take (counted)."""
     if event is not None and not written.isascii():
         event = _repaired(written.decode("utf-8", "replace"))

@@ -13,7 +13,7 @@ from stepscope.readers.nsys.events import DEVICE_TABLES, GRAPHS, KERNELS, THREAD
 from stepscope.readers.nsys.nvtx import RANGES
 
 MAX_PROCESSES = 64
-"""That are told apart. A machine has some eight devices, and as many ranks."""
+"""That are distinguished. A machine has some eight devices, and as many ranks."""
 LEAST_SHARE = 0.01
 """Of the busiest process' device time that a rank has at least: ranks of one job work alike, and a helper hardly at all."""
 MAX_DEVICES = 1024

@@ -198,7 +198,7 @@ class Walk:
             if found.end() < len(self._text) or not self._more():
                 break
         if found.end() == self._at:
-            raise EOFError  # Neither a value nor an end: what follows cannot be told apart.
+            raise EOFError  # Neither a value nor an end: what follows cannot be distinguished.
         self._at = found.end()
         return found[0]
 

@@ -180,7 +180,7 @@ def _read(source: Source) -> SystemReport:
     if num_bad:
         notes.append(f"{source.label}: {num_bad:,} line(s) could not be read as samples")
     if (None, None) in drafts.devices:
-        notes.append(f"{source.label}: devices cannot be told apart, if there were several: add index to the query")
+        notes.append(f"{source.label}: devices cannot be distinguished, if there were several: add index to the query")
     if identities:
         named = ", ".join(f"{number} is {name}" for name, number in list(identities.items())[:8])
         notes.append(f"{source.label}: devices are numbered as they come, for the query has no index: {named}")

@@ -1,7 +1,7 @@
 """The shapes a trace event decodes into, and nothing else.
 
-One struct per phase, told apart by `ph`. Fields we do not use are skipped by the decoder without being built. Defaults stand for
-"not there": NONE for numbers, an empty Raw for text kept as it is.
+One struct per phase, distinguished by `ph`. Fields we do not use are skipped by the decoder without being built. Defaults stand
+for "not there": NONE for numbers, an empty Raw for text kept as it is.
 """
 
 from __future__ import annotations

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.core.mended import Attempt, Mended
+from stepscope.core.fixed import Attempt, Fixed
 from stepscope.json_text import json_text
 from stepscope.report.verify.json import verified_contract
 
 SCHEMA = "stepscope.fix/1"
 
 
-def mended_json(mended: Mended) -> str:
+def fixed_json(fixed: Fixed) -> str:
     """The contract as indented text."""
-    return json_text(mended_contract(mended), indent=2)
+    return json_text(fixed_contract(fixed), indent=2)
 
 
-def mended_contract(mended: Mended) -> dict[str, Any]:
+def fixed_contract(fixed: Fixed) -> dict[str, Any]:
     """The contract as plain values. What was not measured is null, never 0."""
-    whole = None if mended.whole is None else verified_contract(mended.whole)
+    whole = None if fixed.whole is None else verified_contract(fixed.whole)
     return {
         "schema": SCHEMA,
-        "command": list(mended.command),
-        "before_ms": mended.before_ms,
+        "command": list(fixed.command),
+        "before_ms": fixed.before_ms,
         "speedup": None if whole is None else whole["speedup"],
-        "kept": dict(mended.kept.knobs),
-        "findings": [_attempt(one) for one in mended.attempts],
+        "kept": dict(fixed.kept.knobs),
+        "findings": [_attempt(one) for one in fixed.attempts],
         "whole": whole,
-        "left": list(mended.left),
-        "notes": list(mended.notes),
-        "folder": mended.folder,
+        "left": list(fixed.left),
+        "notes": list(fixed.notes),
+        "folder": fixed.folder,
     }
 
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from stepscope.core.mended import BY_HAND, KEPT, Mended
+from stepscope.core.fixed import BY_HAND, KEPT, Fixed
 from stepscope.report.fix.view import gave_words, head_words, knob_words, predicted_words
 from stepscope.report.markdown import escape
 from stepscope.report.units import NBSP
 
 
-def mended_markdown(mended: Mended) -> str:
+def fixed_markdown(fixed: Fixed) -> str:
     """The comment."""
-    blocks = [f"## stepscope fix: {escape(head_words(mended))}"]
-    if mended.attempts:
+    blocks = [f"## stepscope fix: {escape(head_words(fixed))}"]
+    if fixed.attempts:
         rows = ["| finding | predicted | gave | outcome | set from outside |", "|---|---:|---:|---|---|"]
         rows += [
             f"| {escape(one.code)} | {predicted_words(one)} | {gave_words(one)} | {one.outcome} | {escape(knob_words(one))} |"
-            for one in mended.attempts
+            for one in fixed.attempts
         ]
         blocks.append("\n".join(rows))
     for outcome, title in ((KEPT, "To make it stay"), (BY_HAND, "By hand")):
-        chosen = [one for one in mended.attempts if one.outcome == outcome]
+        chosen = [one for one in fixed.attempts if one.outcome == outcome]
         if chosen:
             blocks.append("\n".join([f"**{title}**", "", *(f"- {escape(one.code)}: {escape(one.action)}" for one in chosen)]))
-    if mended.notes:
-        blocks.append("\n".join(f"- {escape(note)}" for note in mended.notes))
+    if fixed.notes:
+        blocks.append("\n".join(f"- {escape(note)}" for note in fixed.notes))
     return "\n\n".join(blocks).replace(NBSP, " ") + "\n"

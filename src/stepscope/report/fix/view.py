@@ -8,62 +8,62 @@ import shlex
 from rich.console import Console
 
 from stepscope.core.experiment import UNSETTLED
-from stepscope.core.mended import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, PUT_BACK, Attempt, Mended
+from stepscope.core.fixed import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, REVERTED, Attempt, Fixed
 from stepscope.core.trials import Change
 from stepscope.report.sheet import Column, Sheet
 from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import plural, short_time
 from stepscope.report.verify.view import LARGE, change_words, interval_words
 
-STYLES = {KEPT: "green", PUT_BACK: "red"}
+STYLES = {KEPT: "green", REVERTED: "red"}
 
 
-def render_mended(mended: Mended, *, width: int = PLAIN_WIDTH) -> str:
+def render_fixed(fixed: Fixed, *, width: int = PLAIN_WIDTH) -> str:
     """The report as plain text."""
     console = Console(file=io.StringIO(), width=width, color_system=None, no_color=True, legacy_windows=False)
     with console.capture() as captured:
-        show_mended(mended, console)
+        show_fixed(fixed, console)
     return captured.get()
 
 
-def show_mended(mended: Mended, console: Console) -> None:
+def show_fixed(fixed: Fixed, console: Console) -> None:
     """Print the report."""
     utf8 = "utf" in console.encoding.lower()
     fancy = utf8 and console.is_terminal and console.color_system is not None
     sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
-    _draw(sheet, mended)
+    _draw(sheet, fixed)
     for line in sheet.lines:
         console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
-def head_words(mended: Mended) -> str:
+def head_words(fixed: Fixed) -> str:
     """Before and after in a sentence."""
-    found = plural(len(mended.attempts), "finding")
-    if not mended.attempts:
-        return "Nothing was found to mend."
-    if all(one.verified is None for one in mended.attempts):
-        can = sum(one.outcome == NOT_TRIED for one in mended.attempts)
+    found = plural(len(fixed.attempts), "finding")
+    if not fixed.attempts:
+        return "Nothing was found to fix."
+    if all(one.verified is None for one in fixed.attempts):
+        can = sum(one.outcome == NOT_TRIED for one in fixed.attempts)
         return f"{found}, {can} of which can be tried from outside. Nothing was run: --verify tries them, one at a time."
-    kept = [one for one in mended.attempts if one.outcome == KEPT]
+    kept = [one for one in fixed.attempts if one.outcome == KEPT]
     if not kept:
-        ended = " before it was interrupted" if mended.is_interrupted else ""
-        return f"Nothing was kept of {found}: no mend that could be set from outside was proven to be faster{ended}."
+        ended = " before it was interrupted" if fixed.is_interrupted else ""
+        return f"Nothing was kept of {found}: no fix that could be set from outside was proven to be faster{ended}."
     is_one = len(kept) == 1
     when = "proven when it was tried" if is_one else "each proven against what was kept before it"
-    each = f"{len(kept)} of {found} mended, {when}"
-    if mended.whole is None and is_one:
-        ended = "was interrupted" if mended.is_interrupted else "the budget had no room for that"
+    each = f"{len(kept)} of {found} fixed, {when}"
+    if fixed.whole is None and is_one:
+        ended = "was interrupted" if fixed.is_interrupted else "the budget had no room for that"
         return f"{each}; that was to be measured afresh against the command as it was given, and {ended}."
-    if mended.whole is None:
-        ended = "it was interrupted" if mended.is_interrupted else "the budget had no room for it"
+    if fixed.whole is None:
+        ended = "it was interrupted" if fixed.is_interrupted else "the budget had no room for it"
         return f"{each}; that all of them together are faster was not proven: {ended}."
-    if mended.whole.speedup is None or not mended.is_faster:
+    if fixed.whole.speedup is None or not fixed.is_faster:
         again = "measured afresh against the command as it was given, it is" if is_one else "together they are"
-        more = " Give longer runs (--steps), or more of them (--max-rounds)." if mended.whole.verdict == UNSETTLED else ""
-        return f"{each}; {again} not proven to be faster: {mended.whole.verdict}, {mended.whole.because}.{more}"
-    before, after = mended.whole.baseline.step_ns, mended.whole.candidate.step_ns
+        more = " Give longer runs (--steps), or more of them (--max-rounds)." if fixed.whole.verdict == UNSETTLED else ""
+        return f"{each}; {again} not proven to be faster: {fixed.whole.verdict}, {fixed.whole.because}.{more}"
+    before, after = fixed.whole.baseline.step_ns, fixed.whole.candidate.step_ns
     times = "" if before is None or after is None else f", {short_time(before)} a step before, {short_time(after)} after"
-    return f"{len(kept)} of {found} mended: {interval_words(mended.whole.speedup)}{times}."
+    return f"{len(kept)} of {found} fixed: {interval_words(fixed.whole.speedup)}{times}."
 
 
 def predicted_words(attempt: Attempt) -> str:
@@ -85,14 +85,14 @@ def knob_words(attempt: Attempt) -> str:
     return change_words(Change(knobs=attempt.knobs)) or "-"
 
 
-def _draw(sheet: Sheet, mended: Mended) -> None:
-    sheet.prose(sheet.clean(f"command: {shlex.join(mended.command)}"), style="dim")
+def _draw(sheet: Sheet, fixed: Fixed) -> None:
+    sheet.prose(sheet.clean(f"command: {shlex.join(fixed.command)}"), style="dim")
     sheet.blank()
-    sheet.prose(sheet.clean(head_words(mended)), style="bold green" if mended.is_faster else "bold")
-    is_plan = all(one.verified is None for one in mended.attempts)
-    if mended.attempts:
+    sheet.prose(sheet.clean(head_words(fixed)), style="bold green" if fixed.is_faster else "bold")
+    is_plan = all(one.verified is None for one in fixed.attempts)
+    if fixed.attempts:
         sheet.heading(
-            "Findings", "from the top" if is_plan else "from the top; each was held against what had been kept before it"
+            "Findings", "from the top" if is_plan else "from the top; each was compared with what had been kept before it"
         )
         columns = (
             Column(title=""),
@@ -103,20 +103,17 @@ def _draw(sheet: Sheet, mended: Mended) -> None:
         )
         sheet.table(
             columns,
-            [
-                (str(at), one.code, predicted_words(one), gave_words(one), one.outcome)
-                for at, one in enumerate(mended.attempts, 1)
-            ],
+            [(str(at), one.code, predicted_words(one), gave_words(one), one.outcome) for at, one in enumerate(fixed.attempts, 1)],
         )
-    _draw_rest(sheet, mended, KEPT, "To make it stay", "change the code; what was set from outside ends with each run")
-    _draw_rest(sheet, mended, PUT_BACK, "Put back", "and why")
-    _draw_rest(sheet, mended, BY_HAND, "By hand", "not tried from outside")
-    _draw_rest(sheet, mended, NOT_TRIED, "Would be tried" if is_plan else "Not tried", "set from outside" if is_plan else "")
-    _draw_notes(sheet, mended)
+    _draw_rest(sheet, fixed, KEPT, "To make it stay", "change the code; what was set from outside ends with each run")
+    _draw_rest(sheet, fixed, REVERTED, "Put back", "and why")
+    _draw_rest(sheet, fixed, BY_HAND, "By hand", "not tried from outside")
+    _draw_rest(sheet, fixed, NOT_TRIED, "Would be tried" if is_plan else "Not tried", "set from outside" if is_plan else "")
+    _draw_notes(sheet, fixed)
 
 
-def _draw_rest(sheet: Sheet, mended: Mended, outcome: str, title: str, beside: str) -> None:
-    chosen = [one for one in mended.attempts if one.outcome == outcome]
+def _draw_rest(sheet: Sheet, fixed: Fixed, outcome: str, title: str, beside: str) -> None:
+    chosen = [one for one in fixed.attempts if one.outcome == outcome]
     if not chosen:
         return
     sheet.heading(title, beside)
@@ -133,8 +130,8 @@ def _rest_words(one: Attempt) -> str:
     return knob_words(one) if one.verified is None and one.why == NOT_RUN else f"{knob_words(one)}: {one.why}"
 
 
-def _draw_notes(sheet: Sheet, mended: Mended) -> None:
-    notes = [*mended.notes, *([f"the runs are kept in {mended.folder}"] if mended.folder else [])]
+def _draw_notes(sheet: Sheet, fixed: Fixed) -> None:
+    notes = [*fixed.notes, *([f"the runs are kept in {fixed.folder}"] if fixed.folder else [])]
     if not notes:
         return
     sheet.heading("Notes")

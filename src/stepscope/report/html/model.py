@@ -25,9 +25,9 @@ from stepscope.report.units import digits_after_point, number, plural
 
 Contract = Mapping[str, Any]
 LEAST_MORE = 0.001
-"""Of the step, from which a mend is said to add to those above it."""
+"""Of the step, from which a fix is said to add to those above it."""
 MAX_STEPS_DOWN = 8
-"""Mends in the picture of the step; the cards have them all."""
+"""Fixes in the picture of the step; the cards have them all."""
 
 
 def page_of(recorded: Page) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _page(told: Contract, floor_ms: float | None) -> dict[str, Any]:
 
 
 def _picture(told: Contract, floor_ms: float | None) -> dict[str, Any]:
-    """The step as recorded by its parts, today's step, and what it becomes after each mend, down to the floor."""
+    """The step as recorded by its parts, today's step, and what it becomes after each fix, down to the floor."""
     place = median_place([_total(rank) for rank in told["ranks"]])
     parts = {} if place is None else told["ranks"][place]["partition_ms"] or {}
     unsplit = parts.get("comms_wait", 0) is None

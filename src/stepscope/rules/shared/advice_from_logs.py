@@ -78,7 +78,7 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
     said.NO_GRAPHS: (
         launch_overhead,
         "CUDA graphs were asked for and not made: kernels are launched one by one.",
-        "mend what the line names: inputs that are written to, work on the host, sizes that change",
+        "fix what the line names: inputs that are written to, work on the host, sizes that change",
     ),
     said.ANOMALY: (
         debug_mode,

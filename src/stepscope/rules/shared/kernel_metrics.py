@@ -1,8 +1,8 @@
 """What the rules about single kernels share: how near a kernel is to a roof, what it weighs, and its name in a trace.
 
 The bounds are those of the rules that come with Nsight Compute (its `sections` folder): below 60 % of every peak a kernel waits
-rather than works, above 80 % it is near what the device can do (SpeedOfLight.py); a stall is worth a word when it takes 30 % of
-the warps' time while the schedulers issue in less than 80 % of the cycles (CPIStall.py).
+rather than works, above 80 % it is near what the device can do (SpeedOfLight.py); a stall is worth mentioning when it takes 30 %
+of the warps' time while the schedulers issue in less than 80 % of the cycles (CPIStall.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Policy:
     issuing: float = 0.8
     """Of the cycles, from which the schedulers are as good as full. CPIStall.py: issueActive < 0.8."""
     stalled: float = 0.3
-    """Of the warps' time in one stall, from which it is worth a word. CPIStall.py: 0.3."""
+    """Of the warps' time in one stall, from which it is worth mentioning. CPIStall.py: 0.3."""
     filled: float = 0.5
     """Of the warps that the device can hold, up to which a grid of less than a wave is small: what else is measured then follows
     from that. A kernel that stays on its multiprocessors has one wave or a little less, and is not small."""

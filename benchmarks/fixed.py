@@ -1,10 +1,10 @@
 """What the replay predicts against what verify measures: `stepscope fix --verify` over jobs with a fault each,
-and `stepscope verify` where the mend is another command.
+and `stepscope verify` where the fix is another command.
 
-    python -m benchmarks.mended OUT [--jobs workers,...] [--command CMD] [--steps N] [--rounds N] [--seconds N] [--check]
+    python -m benchmarks.fixed OUT [--jobs workers,...] [--command CMD] [--steps N] [--rounds N] [--seconds N] [--check]
 
 The jobs are those of benchmarks.slow_jobs and need a GPU; --command gives one of your own. Each is recorded once (a run folder in
-OUT), then mended; OUT/NAME.json keeps the whole result. A table at the end, and a line for each job as it ends.
+OUT), then fixed; OUT/NAME.json keeps the whole result. A table at the end, and a line for each job as it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stepscope.experiments.trials.trial import run_trial
 
 JOBS = ("workers", "optimizer", "pointwise", "launches", "micro", "pictures", "buckets")
 OTHERS = {"micro": ("small-batch", ["--batch", "4", "--accum", "16"], ["--batch", "64"])}
-"""The finding, and what is given to the command before and after, where no setting from outside mends it."""
+"""The finding, and what is given to the command before and after, where no setting from outside fixes it."""
 ALLOWED = ("batch-size", "batches", "data", "numerics")
 RANKS = {"buckets": 2}
 
@@ -34,7 +34,7 @@ def command_of(job: str) -> list[str]:
     return [*start, "-m", "benchmarks.slow_jobs", job, *(OTHERS[job][1] if job in OTHERS else [])]
 
 
-def mend(name: str, command: list[str], out: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def fix(name: str, command: list[str], out: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """The contract of `stepscope fix`, or why there is none."""
     run = out / f"{name}.run"
     trial = run_trial(command, run, max_steps=arguments.steps, timeout_s=120, profile=True)
@@ -53,7 +53,7 @@ def mend(name: str, command: list[str], out: Path, arguments: argparse.Namespace
         return {"problem": f"{code} was not found: {diagnosis.get('problem') or [one['code'] for one in diagnosis['findings']]}"}
     words = ["verify", "--baseline", shlex.join(command), "--candidate", shlex.join([*command[: -len(before)], *after]), *how]
     words += [*(word for what in ALLOWED for word in ("--allow", what)), "--out", str(out / f"{name}.runs")]
-    words += ["--from", str(out / f"{name}.diagnosis.json"), "--mends", code]
+    words += ["--from", str(out / f"{name}.diagnosis.json"), "--fixes", code]
     proof = told_by(words, name, out, arguments.seconds)
     predicted = {"value": seen["predicted_speedup"], "low": seen["predicted_low"], "high": seen["predicted_high"]}
     row = {"code": code, "knobs": {}, "why": " ".join(after), "predicted": predicted, "verification": proof}
@@ -87,7 +87,7 @@ def rows_of(name: str, told: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mended", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fixed", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--command")
@@ -108,7 +108,7 @@ def main() -> None:
             continue
         arguments.seconds = until - begun
         try:
-            told = mend(name, command, arguments.out, arguments)
+            told = fix(name, command, arguments.out, arguments)
         except subprocess.TimeoutExpired:
             told = {"problem": "ran past the end of the time given"}
         table += rows_of(name, told)

@@ -1,4 +1,4 @@
-"""What became of a run's findings when each was tried: kept, put back, or left to a person.
+"""What became of a run's findings when each was tried: kept, reverted, or left to a person.
 
 A field is None when it was not measured.
 """
@@ -12,12 +12,12 @@ from stepscope.core.experiment import Prediction, Verified
 from stepscope.core.trials import Change, Value
 
 KEPT = "kept"
-PUT_BACK = "put back"
+REVERTED = "reverted"
 BY_HAND = "by hand"
 NOT_TRIED = "not tried"
 NOT_RUN = "it was not run"
 """Why, where nothing was asked to run."""
-OUTCOMES = (KEPT, PUT_BACK, BY_HAND, NOT_TRIED)
+OUTCOMES = (KEPT, REVERTED, BY_HAND, NOT_TRIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mended:
+class Fixed:
     """A run's findings, from the top."""
 
     command: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The loop over findings, with looks and proofs made up: what is kept, what is put back, and in which order."""
+"""The loop over findings, with looks and proofs made up: what is kept, what is reverted, and in which order."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from stepscope.core.experiment import (
     SideSummary,
     Verified,
 )
-from stepscope.core.mended import BY_HAND, KEPT, NOT_TRIED, PUT_BACK, Mended
+from stepscope.core.fixed import BY_HAND, KEPT, NOT_TRIED, REVERTED, Fixed
 from stepscope.core.trials import Change
-from stepscope.experiments.fixing import MendPolicy, mend, propose, settings_for
+from stepscope.experiments.fixing import FixPolicy, fix, propose, settings_for
 from stepscope.experiments.verify.numerics_check import DIFFERS, IDENTICAL
 from stepscope.report.fix.view import head_words
 
@@ -95,21 +95,21 @@ class Clock:
         return proof(PROVEN if value > 1.01 else WORSE if value < 0.99 else NO_GAIN, value, self.numerics)
 
 
-def test_what_is_proven_stays_and_what_is_not_is_put_back() -> None:
+def test_what_is_proven_stays_and_what_is_not_is_reverted() -> None:
     clock = Clock(
         {"num_workers": 2.0, "fused_optimizer": 0.8, "cudnn_benchmark": 1.3},
         [finding("serial-loader"), finding("looped-optimizer"), finding("device-sync"), finding("untuned-convolution")],
     )
-    attempts, kept, whole, left, _ = mend(clock.look, clock.prove)
+    attempts, kept, whole, left, _ = fix(clock.look, clock.prove)
     assert [(one.code, one.outcome) for one in attempts] == [
         ("serial-loader", KEPT),
-        ("looped-optimizer", PUT_BACK),
+        ("looped-optimizer", REVERTED),
         ("device-sync", BY_HAND),
         ("untuned-convolution", KEPT),
     ]
     assert set(kept.knobs) == {"num_workers", "persistent_workers", "cudnn_benchmark"}
     assert attempts[1].why == "worse: so it is"
-    # The third was tried on top of the first, without what was put back.
+    # The third was tried on top of the first, without what was reverted.
     before, after = clock.proofs[2]
     assert set(after) - set(before) == {"cudnn_benchmark"}
     assert "fused_optimizer" not in before
@@ -118,53 +118,53 @@ def test_what_is_proven_stays_and_what_is_not_is_put_back() -> None:
     assert whole is not None
     assert whole.speedup is not None
     assert whole.speedup.value == pytest.approx(2.6)
-    # Looked at once at first, and once after each mend that stayed.
+    # Looked at once at first, and once after each fix that stayed.
     assert len(clock.looks) == 3
     assert left == ()
 
 
-def test_one_mend_alone_is_not_proven_twice() -> None:
+def test_one_fix_alone_is_not_proven_twice() -> None:
     clock = Clock({"cudnn_benchmark": 1.3}, [finding("untuned-convolution")])
-    attempts, _, whole, _, _ = mend(clock.look, clock.prove)
+    attempts, _, whole, _, _ = fix(clock.look, clock.prove)
     assert len(clock.proofs) == 1
     assert whole is attempts[0].verified
 
 
-def test_findings_that_a_mend_brings_to_light_are_tried_too() -> None:
+def test_findings_that_a_fix_brings_to_light_are_tried_too() -> None:
     clock = Clock({"num_workers": 2.0, "cudnn_benchmark": 1.3}, [])
 
     def look(change: Change) -> Sequence[Finding]:
         return [finding("untuned-convolution")] if "num_workers" in change.knobs else [finding("serial-loader")]
 
-    attempts, *_ = mend(look, clock.prove)
+    attempts, *_ = fix(look, clock.prove)
     assert [one.code for one in attempts] == ["serial-loader", "untuned-convolution"]
 
 
-def test_a_faster_run_that_computes_something_else_is_put_back() -> None:
+def test_a_faster_run_that_computes_something_else_is_reverted() -> None:
     clock = Clock({"cudnn_benchmark": 1.3}, [finding("untuned-convolution")], numerics=DIFFERS)
-    attempts, kept, whole, _, _ = mend(clock.look, clock.prove)
-    assert attempts[0].outcome == PUT_BACK
+    attempts, kept, whole, _, _ = fix(clock.look, clock.prove)
+    assert attempts[0].outcome == REVERTED
     assert "losses part" in attempts[0].why
     assert kept.is_none
     assert whole is None
-    allowed, *_ = mend(clock.look, clock.prove, policy=MendPolicy(allows_numerics=True))
+    allowed, *_ = fix(clock.look, clock.prove, policy=FixPolicy(allows_numerics=True))
     assert allowed[0].outcome == KEPT
 
 
-def test_a_mend_known_to_change_numbers_is_not_tried_unasked() -> None:
+def test_a_fix_known_to_change_numbers_is_not_tried_unasked() -> None:
     clock = Clock({"tf32": 2.0}, [finding("fp32-matmul", changes_numerics=True)])
-    attempts, *_ = mend(clock.look, clock.prove)
+    attempts, *_ = fix(clock.look, clock.prove)
     assert attempts[0].outcome == BY_HAND
     assert "--allow-numerics" in attempts[0].why
     assert clock.proofs == []
-    attempts, *_ = mend(clock.look, clock.prove, policy=MendPolicy(allows_numerics=True))
+    attempts, *_ = fix(clock.look, clock.prove, policy=FixPolicy(allows_numerics=True))
     assert attempts[0].outcome == KEPT
 
 
 def test_little_promised_and_too_many_are_not_tried() -> None:
     clock = Clock({}, [finding("serial-loader", gain=1.001), finding("looped-optimizer"), finding("gc-pause")])
-    attempts, *_ = mend(clock.look, clock.prove, policy=MendPolicy(most=1))
-    assert [one.outcome for one in attempts] == [NOT_TRIED, PUT_BACK, NOT_TRIED]
+    attempts, *_ = fix(clock.look, clock.prove, policy=FixPolicy(most=1))
+    assert [one.outcome for one in attempts] == [NOT_TRIED, REVERTED, NOT_TRIED]
     assert "no run would show" in attempts[0].why
     assert "the most" in attempts[2].why
 
@@ -177,7 +177,7 @@ def test_ctrl_c_ends_the_loop_with_what_was_kept() -> None:
             raise KeyboardInterrupt
         return clock.prove(before, after, prediction)
 
-    done = mend(clock.look, prove)
+    done = fix(clock.look, prove)
     assert done.is_interrupted
     assert [(one.code, one.outcome) for one in done.attempts] == [("serial-loader", KEPT)]
     assert done.left == ("looped-optimizer", "untuned-convolution")
@@ -191,27 +191,27 @@ def test_a_proof_that_was_interrupted_is_the_last() -> None:
         told = clock.prove(before, after, prediction)
         return replace(told, is_interrupted=True) if "fused_optimizer" in after.knobs else told
 
-    done = mend(clock.look, prove)
+    done = fix(clock.look, prove)
     assert done.is_interrupted
-    assert [one.outcome for one in done.attempts] == [KEPT, PUT_BACK]
+    assert [one.outcome for one in done.attempts] == [KEPT, REVERTED]
     assert len(clock.proofs) == 2
     # Two were tried: the one that stayed was not measured afresh.
     assert done.whole is None
-    text = head_words(Mended(command=("x",), attempts=done.attempts, kept=done.kept, whole=None, is_interrupted=True))
-    assert text.startswith("1 of 2\u00a0findings mended, proven when it was tried; ")
+    text = head_words(Fixed(command=("x",), attempts=done.attempts, kept=done.kept, whole=None, is_interrupted=True))
+    assert text.startswith("1 of 2\u00a0findings fixed, proven when it was tried; ")
     assert "measured afresh against the command as it was given, and was interrupted" in text
 
 
 def test_what_is_kept_and_not_proven_together_is_not_called_faster() -> None:
     clock = Clock({"num_workers": 2.0}, [finding("serial-loader")])
-    attempts, kept, *_ = mend(clock.look, clock.prove)
-    text = head_words(Mended(command=("x",), attempts=attempts, kept=kept, whole=proof(NO_GAIN, 1.001)))
+    attempts, kept, *_ = fix(clock.look, clock.prove)
+    text = head_words(Fixed(command=("x",), attempts=attempts, kept=kept, whole=proof(NO_GAIN, 1.001)))
     afresh = "proven when it was tried; measured afresh against the command as it was given, it is not proven to be faster: "
     assert f"{afresh}no gain" in text
     assert "1.00x" not in text
-    open_ = head_words(Mended(command=("x",), attempts=attempts, kept=kept, whole=proof(UNSETTLED, 1.2)))
+    open_ = head_words(Fixed(command=("x",), attempts=attempts, kept=kept, whole=proof(UNSETTLED, 1.2)))
     assert open_.endswith(f"{afresh}not settled, so it is. Give longer runs (--steps), or more of them (--max-rounds).")
-    both = Mended(command=("x",), attempts=attempts * 2, kept=kept, whole=proof(NO_GAIN, 1.001))
+    both = Fixed(command=("x",), attempts=attempts * 2, kept=kept, whole=proof(NO_GAIN, 1.001))
     told = "each proven against what was kept before it; together they are not proven to be faster: no gain, so it is."
     assert head_words(both).endswith(told)
     assert "all of them together are faster was not proven" in head_words(replace(both, whole=None))
@@ -220,7 +220,7 @@ def test_what_is_kept_and_not_proven_together_is_not_called_faster() -> None:
 def test_an_action_says_which_value_to_try() -> None:
     said = finding("serial-loader", action="DataLoader(num_workers=3, persistent_workers=True, pin_memory=True); 5 keep up")
     assert settings_for(said) == {"num_workers": 3, "persistent_workers": True}
-    # Words that are no value, a setting that mends something else, and a finding that nothing mends.
+    # Words that are no value, a setting that fixes something else, and a finding that nothing fixes.
     odd = settings_for(finding("serial-loader", action="num_workers=many, tf32=true"))
     assert odd is not None
     assert isinstance(odd["num_workers"], int)
@@ -234,10 +234,10 @@ def test_a_plan_runs_nothing() -> None:
     assert all(one.verified is None for one in plan)
 
 
-def test_a_mend_that_cannot_take_effect_here_is_told_and_not_tried() -> None:
-    policy = MendPolicy(allows_numerics=True, unable={"tf32": "this machine has no CUDA device"})
+def test_a_fix_that_cannot_take_effect_here_is_told_and_not_tried() -> None:
+    policy = FixPolicy(allows_numerics=True, unable={"tf32": "this machine has no CUDA device"})
     (attempt,) = propose([finding("fp32-matmul", changes_numerics=True)], policy=policy)
     assert attempt.outcome == BY_HAND
     assert attempt.why == "tf32 cannot take effect here: this machine has no CUDA device"
-    (other,) = propose([finding("allocator-churn")], policy=MendPolicy(unable={"allocator": "no device"}))
+    (other,) = propose([finding("allocator-churn")], policy=FixPolicy(unable={"allocator": "no device"}))
     assert other.outcome == NOT_TRIED, "a part of it can"
