@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from stepscope.readers.system.proc import processes
 from tests.capture.jobs import environment, stepscope
 
 JOB = """
-import os, signal, sys
+import os, signal, sys, time
 def got(number, frame):
     os.write(1, b"got %d\\n" % number)
     if number == signal.SIGUSR1:
@@ -23,10 +24,12 @@ for name in sys.argv[1:]:
     signal.signal(getattr(signal, name), got)
 os.write(1, b"ready %d\\n" % os.getpid())
 while True:
-    signal.pause()
+    # Not pause(): of a signal that comes just before it, Python would tell when the next one comes.
+    time.sleep(0.05)
 """
 """Says which signals it got, and ends at SIGUSR1: signals are passed on in order, so that whatever was
 to come before has come by then."""
+LONGEST_S = 60.0
 
 SHELL = """
 import fcntl, os, signal, sys, termios
@@ -128,6 +131,7 @@ class Terminal:
     def _line(self) -> str:
         while b"\n" not in self._rest:
             with suppress(OSError):
+                assert select.select([self.keys], [], [], LONGEST_S)[0], "nothing came from the terminal"
                 # Linux says EIO where nobody has the other end.
                 if more := os.read(self.keys, 4096):
                     self._rest += more
