@@ -106,7 +106,7 @@ def _draw(sheet: Sheet, fixed: Fixed) -> None:
             [(str(at), one.code, predicted_words(one), gave_words(one), one.outcome) for at, one in enumerate(fixed.attempts, 1)],
         )
     _draw_rest(sheet, fixed, KEPT, "To make it stay", "change the code; what was set from outside ends with each run")
-    _draw_rest(sheet, fixed, REVERTED, "Put back", "and why")
+    _draw_rest(sheet, fixed, REVERTED, "Reverted", "and why")
     _draw_rest(sheet, fixed, BY_HAND, "By hand", "not tried from outside")
     _draw_rest(sheet, fixed, NOT_TRIED, "Would be tried" if is_plan else "Not tried", "set from outside" if is_plan else "")
     _draw_notes(sheet, fixed)
