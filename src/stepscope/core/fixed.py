@@ -33,7 +33,7 @@ class Attempt:
     knobs: Mapping[str, Value] = field(default_factory=dict)
     """What was set, or would be; empty where nothing can be set from outside."""
     verified: Verified | None = None
-    """Held against everything kept before it; None where nothing was run."""
+    """Compared with everything kept before it; None where nothing was run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
