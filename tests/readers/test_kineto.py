@@ -337,3 +337,9 @@ def test_fields_deep_in_one_another_do_no_harm(tmp_path: Path, depth: int) -> No
     group = '{"pg_name": "0", "pg_desc": ' + "[" * depth + "]" * depth + "}"
     text = trace_text(distributedInfo={"rank": 3, "pg_config": ["GROUP"]}).replace('"GROUP"', group)
     assert len(read(tmp_path / "t.json", text)) > 0
+
+
+def test_a_time_beyond_all_numbers_is_damage_and_no_warning(tmp_path: Path) -> None:
+    events = [*step_events(), {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1e306, "dur": 1.0}]
+    trace = read_kineto(source(write(tmp_path / "a.json", trace_text(events))))
+    trace.self_check()

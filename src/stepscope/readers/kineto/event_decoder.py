@@ -113,7 +113,8 @@ class Scanner:
         bad, unended = np.isnan(ts), np.isnan(dur)
         ts[bad] = 0.0
         dur[unended] = 0.0
-        largest = max(np.abs(ts).max(initial=0.0), np.abs(dur).max(initial=0.0))
+        # A plain float: what overflows becomes infinite without a warning.
+        largest = float(max(np.abs(ts).max(initial=0.0), np.abs(dur).max(initial=0.0)))
         if largest >= EXACT_DOUBLE_US and (largest * 1000 >= LIMIT_NS or NOT_WHOLE.search(text)):
             raise LossyTimesError
         return self._checked(ns_from_double(ts), ns_from_double(dur), bad, unended)
