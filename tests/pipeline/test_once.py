@@ -136,3 +136,14 @@ def test_ranks_that_exchange_data_and_are_the_same_are_judged_as_one() -> None:
     shared = gains[0].keys() & gains[1].keys()
     assert shared
     assert {code: gains[0][code] for code in shared} == pytest.approx({code: gains[1][code] for code in shared}, rel=0.02)
+
+
+def test_the_rank_that_a_log_was_compared_with_is_not_read_by_a_worker_too(parsed: Counter[str], tmp_path: Path) -> None:
+    paths = [tmp_path / f"rank{rank}.pt.trace.json.gz" for rank in range(2)]
+    for path in paths:
+        shutil.copy(DEMO, path)
+    with Recording(paths, Options(use_cache=False, jobs=2)) as recording:
+        recording.survey(recording.found.sources[0])
+        assert len(recording.job.facts.ranks) == 2
+        assert len(list(recording.surveys.folder.iterdir())) == 1, "the other rank's columns alone came from a worker"
+    assert parsed == {paths[0].name: 1}

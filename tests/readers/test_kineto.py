@@ -343,3 +343,4 @@ def test_a_time_beyond_all_numbers_is_damage_and_no_warning(tmp_path: Path) -> N
     events = [*step_events(), {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1e306, "dur": 1.0}]
     trace = read_kineto(source(write(tmp_path / "a.json", trace_text(events))))
     trace.self_check()
+    assert len(trace) == len(read_kineto(source(write(tmp_path / "b.json", trace_text(step_events())))))

@@ -284,7 +284,13 @@ def _measured_by(
 ) -> Iterator[tuple[int, Measured]]:
     folder = surveys.folder if workers.is_local else None
     measure = partial(measure_file, step_ns=step_ns, use_cache=surveys.use_cache, hardware=surveys.hardware, folder=folder)
-    for number, result in run_tasks(workers, measure, sources):
+    unread = [number for number, source in enumerate(sources) if not surveys.has(source)]
+    for number, source in enumerate(sources):
+        if surveys.has(source):
+            # Read before the others, to see whether a log is of the same run.
+            yield number, measure_survey(surveys.of(source), step_ns)
+    for index, result in run_tasks(workers, measure, [sources[number] for number in unread]):
+        number = unread[index]
         if isinstance(result, DiedError):
             words = "the worker that read it died, and again when it was tried anew, most likely for lack of memory"
             yield number, Measured(problem=f"{sources[number].label}: {words}")

@@ -29,6 +29,11 @@ def survey_of(trace: Trace, hardware: Calibrated | None) -> Survey:
     return survey(trace, spec, hardware if is_same else None)
 
 
+def _key(source: Source) -> Source:
+    """What the run's folder tells of a rank is no part of what is in its file."""
+    return replace(source, known=None)
+
+
 class Surveys:
     """The surveys of a recording. `close` removes what was kept on the disk."""
 
@@ -46,10 +51,13 @@ class Surveys:
             self._removal = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         return self._folder
 
+    def has(self, source: Source) -> bool:
+        """Whether it is in memory."""
+        return _key(source) in self._kept
+
     def of(self, source: Source, progress: Callable[[int], None] | None = None) -> Survey:
         """The source's survey, from memory, from its columns, or parsed."""
-        # What the run's folder tells of the rank is no part of what is in the file.
-        key = replace(source, known=None)
+        key = _key(source)
         if key in self._kept:
             return self._kept[key]
         trace = None if self._folder is None else cache.load(source, self.folder)

@@ -34,7 +34,7 @@ class Judged:
 
 @dataclass(slots=True)
 class _Cases:
-    """Cases of single ranks, each made once; a rank that cannot be read again is noted."""
+    """Cases of single ranks; one that cannot be read again is noted."""
 
     job: Job
     notes: list[str] = field(default_factory=list)
