@@ -24,8 +24,8 @@ from stepscope.experiments.budget import Budget
 from stepscope.experiments.trials import trial as trials
 from stepscope.experiments.trials.process import _marked
 from stepscope.experiments.verify.experiment import SpentError
+from stepscope.protocol.run_folder import SITE_FOLDER
 from stepscope.report.names import clean
-from stepscope.runfolder import SITE_FOLDER
 from tests.scenarios import kept_diagnosis
 from tests.shared_data import ROOT
 

@@ -10,7 +10,7 @@ from typing import Any
 from stepscope.capture.guard import Guard
 from stepscope.capture.patches import replace
 from stepscope.capture.peek import attempt
-from stepscope.runfolder import EQUAL_FILE, write_json
+from stepscope.protocol.run_folder import EQUAL_FILE, write_json
 
 NUM_BATCHES = 4
 MOST_ITEMS = 4096

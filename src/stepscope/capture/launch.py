@@ -14,7 +14,7 @@ from stepscope.capture.environment import masked_words
 from stepscope.capture.signals import Relay
 from stepscope.capture.stderr import say
 from stepscope.capture.watchdog import Watchdog
-from stepscope.runfolder import RUN_FILE, SCHEMA, SITE_FOLDER, write_json
+from stepscope.protocol.run_folder import RUN_FILE, SCHEMA, SITE_FOLDER, write_json
 
 LOOK_S = 0.5
 """Between two looks at the run folder."""

@@ -22,8 +22,8 @@ from stepscope.capture.patches import compiling_asker, replace
 from stepscope.capture.peek import attempt
 from stepscope.capture.rank_notes import rank_numbers
 from stepscope.capture.window import backward_asker
-from stepscope.json_text import json_text
-from stepscope.runfolder import NUMERICS_FILE
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.run_folder import NUMERICS_FILE
 
 EVERY = 10
 """Steps from one digest to the next."""

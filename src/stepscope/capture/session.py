@@ -22,7 +22,7 @@ from stepscope.capture.rank_notes import rank_numbers
 from stepscope.capture.schedule import Schedule
 from stepscope.capture.window import Others, Window, backward_asker, is_profiling
 from stepscope.capture.writer import Writer
-from stepscope.runfolder import PROBLEM_FILE, STATES, claim_rank
+from stepscope.protocol.run_folder import PROBLEM_FILE, STATES, claim_rank
 
 TIMED, FIRST, PROFILED, AFTER = range(len(STATES))
 FIRST_STEPS = 5
@@ -49,7 +49,7 @@ MOST_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
 
 Row = list[Any]
-"""One step, in the order of runfolder.STEP_COLUMNS."""
+"""One step, in the order of run_folder.STEP_COLUMNS."""
 WAITED, PASSED, STEPPED, SAVED, COLLECTED = range(5)
 Tape = deque[tuple[int, int, int, int]]
 """What the hooks tell in passing: what it was, when it began and ended, and whose it was. The writer reads it once a second;

@@ -80,7 +80,7 @@ def _hook_up(run: str) -> None:
     try:
         from stepscope.capture.hooks import begin
         from stepscope.capture.options import options_of
-        from stepscope.runfolder import ENTERED_FILE, SITE_FOLDER, read_options
+        from stepscope.protocol.run_folder import ENTERED_FILE, SITE_FOLDER, read_options
 
         folder = Path(run)
         with suppress(OSError):

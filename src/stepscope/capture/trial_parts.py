@@ -11,7 +11,7 @@ from stepscope.capture.losses import Losses, remember_unscaled
 from stepscope.capture.numerics import Numerics
 from stepscope.capture.session import Session
 from stepscope.capture.trial_session import TrialSession
-from stepscope.runfolder import read_options, read_settings
+from stepscope.protocol.run_folder import read_options, read_settings
 
 
 def begin_parts(session: Session) -> None:

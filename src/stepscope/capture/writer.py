@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.rank_notes import live_notes, process_notes
 from stepscope.capture.samples import Sampler
-from stepscope.json_text import json_text
-from stepscope.runfolder import (
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.run_folder import (
     CONTROL_FILE,
     EVENTS_FILE,
     PACE_COLUMNS,
@@ -23,7 +23,7 @@ from stepscope.runfolder import (
     STEPS_FILE,
     write_json,
 )
-from stepscope.untrusted import read_json_object
+from stepscope.protocol.untrusted import read_json_object
 
 if TYPE_CHECKING:
     from stepscope.capture.session import Row, Session

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli import gate as gating
 from stepscope.cli.printing import print_report, put, say
 from stepscope.cli.progress import progress_bar
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis

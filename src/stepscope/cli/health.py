@@ -64,8 +64,8 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     from stepscope.cli.owned_job import OwnedJob, owned
     from stepscope.core.live import SILENT
     from stepscope.errors import UsageError
+    from stepscope.protocol.run_folder import RUN_FILE, write_json
     from stepscope.readers.run_folder.tail import Follower
-    from stepscope.runfolder import RUN_FILE, write_json
 
     try:
         told = prepare(folder, command, OPTIONS, __version__)

@@ -154,8 +154,8 @@ def put(text: str, out: Path | None) -> None:
 def _run_rows(arguments: argparse.Namespace) -> int:
     """A line for each row, in the file's order. What was measured is taken out before anything looks at a row."""
     from stepscope.errors import UsageError
-    from stepscope.json_text import json_text
     from stepscope.planner.rows import predict, read_rows
+    from stepscope.protocol.json_text import json_text
 
     if arguments.format != "json":
         raise UsageError("--rows prints JSON lines: give --format json")

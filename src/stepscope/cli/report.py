@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.cli.diagnose import add_hardware, num_processes, options_of, step_time
 from stepscope.cli.printing import note
 from stepscope.errors import FormatError
-from stepscope.untrusted import is_regular, parse_json, read_regular
+from stepscope.protocol.untrusted import is_regular, parse_json, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

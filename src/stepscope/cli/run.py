@@ -123,11 +123,11 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
+    from stepscope.protocol.run_folder import DIAGNOSIS_FILE, REPORT_FILE, is_run
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of
     from stepscope.report.json import to_json
     from stepscope.report.terminal import show
-    from stepscope.runfolder import DIAGNOSIS_FILE, REPORT_FILE, is_run
 
     if not is_run(folder):
         return

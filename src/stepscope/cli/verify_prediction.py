@@ -9,7 +9,7 @@ from pathlib import Path
 from stepscope.core.contract import read_contract
 from stepscope.core.experiment import Prediction
 from stepscope.errors import UsageError
-from stepscope.runfolder import DIAGNOSIS_FILE
+from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 
 
 def read_prediction(arguments: argparse.Namespace, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:

@@ -11,7 +11,7 @@ from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime,
 from stepscope.core.json_decode import convert_json
 from stepscope.core.run import RunFacts
 from stepscope.errors import FormatError, InputError
-from stepscope.untrusted import read_regular
+from stepscope.protocol.untrusted import read_regular
 
 SCHEMA = "stepscope.diagnosis/1"
 MAX_BYTES = 256 << 20

@@ -9,8 +9,8 @@ import msgspec
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.json_decode import convert_json
 from stepscope.errors import FormatError, InputError
-from stepscope.json_text import json_text
-from stepscope.untrusted import MAX_JSON_BYTES, read_regular
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.untrusted import MAX_JSON_BYTES, read_regular
 
 FORMAT = "stepscope.saved-diagnosis/1"
 

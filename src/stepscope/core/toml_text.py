@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from stepscope.errors import UsageError
-from stepscope.untrusted import MAX_DEPTH, TOO_DEEP
+from stepscope.protocol.untrusted import MAX_DEPTH, TOO_DEEP
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from stepscope.core.toml_text import parse_toml
 from stepscope.errors import InputError, UsageError
 from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, sized
 from stepscope.planner.cluster_words import MAX_DEVICES, FoundDevice, find_device, joined, links_of
-from stepscope.untrusted import read_regular
+from stepscope.protocol.untrusted import read_regular
 
 MAX_BYTES = 2**20
 LEAST, MOST = 1e-6, 1e15

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
+from stepscope.protocol.run_folder import ALERTS_FILE, CONTROL_FILE, DIAGNOSIS_FILE, REPORT_FILE, RUN_FILE, is_run
 from stepscope.readers.formats import BY_NAME, FORMATS, HEAD_BYTES, LOGS, TRACE, Format, formats_of, head_of
 from stepscope.readers.log_kinds import MODULES, NCCL, kinds_in, may_go_on
 from stepscope.readers.nccl.log import is_nccl_log
@@ -25,7 +26,6 @@ from stepscope.readers.run_folder.folder import RunRecord, read_run, refuse_spec
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
-from stepscope.runfolder import ALERTS_FILE, CONTROL_FILE, DIAGNOSIS_FILE, REPORT_FILE, RUN_FILE, is_run
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,7 +10,7 @@ from stepscope.core.beside import Beside
 from stepscope.core.contract import SCHEMA
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
-from stepscope.json_text import finite, json_text, not_finite
+from stepscope.protocol.json_text import finite, json_text, not_finite
 from stepscope.report.beside_view import advice_contract, recording_contract
 from stepscope.report.nccl_view import nccl_contract
 

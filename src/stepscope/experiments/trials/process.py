@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stepscope.capture.watchdog import Watchdog
 from stepscope.experiments.trials.signals import signals_raise
-from stepscope.runfolder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
+from stepscope.protocol.run_folder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 
 LOOK_S = 0.1
 GRACE_S = 5.0

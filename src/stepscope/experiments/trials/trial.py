@@ -15,8 +15,8 @@ from stepscope.core.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.trials.process import run_job
 from stepscope.experiments.trials.record import median_rank, odd_ns, timed_steps, trial_of
+from stepscope.protocol.run_folder import RUN_FILE, SITE_FOLDER, write_json
 from stepscope.readers.run_folder.folder import read_run
-from stepscope.runfolder import RUN_FILE, SITE_FOLDER, write_json
 
 CALL_S = 0.5
 """Between two calls of on_steps, and two writes of the job while somebody listens."""

@@ -17,11 +17,11 @@ from dataclasses import replace
 from stepscope.core.compiler_report import NO_REASON, Break, CacheUse, CompilerReport, Counted
 from stepscope.core.recording import Table
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.compiler.breaks import reason_in
 from stepscope.readers.compiler.words import MAX_CELL, MAX_ROWS, with_recording
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.untrusted import parse_json
 
 MAX_BYTES = 32 << 20
 """Reasons are a kilobyte each, and a run has dozens."""

@@ -14,9 +14,9 @@ from typing import Any
 from stepscope.core.memory_report import MemoryRecord, MemoryReport
 from stepscope.core.recording import Recording
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.memory.words import NO_SIZE, recording, size_words, whole_text
 from stepscope.readers.source import Source
-from stepscope.untrusted import parse_json
 
 FORMAT = "memory-stats"
 MAX_BYTES = 16 << 20

@@ -19,11 +19,11 @@ from functools import reduce
 from stepscope.core.recording import Recording, Table
 from stepscope.core.system_report import DeviceSeries, Spread, SystemReport
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.system.device_samples import DeviceDrafts, device_table, sample_lines
 from stepscope.readers.system.nvidia_smi import reasons_of
 from stepscope.readers.text_lines import TextLines
-from stepscope.untrusted import finite_text
 
 MIB = 1024.0**2
 FIELDS: dict[str, tuple[str, str, float]] = {

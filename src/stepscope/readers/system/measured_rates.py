@@ -16,10 +16,10 @@ from stepscope.core.hardware import Roofs
 from stepscope.core.recording import Recording, Table
 from stepscope.core.system_report import MeasuredRates, SystemReport
 from stepscope.errors import InputError
+from stepscope.protocol.untrusted import finite, open_regular, parse_json_object
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.system.hardware_file import is_hardware, parse_hardware, read_hardware
-from stepscope.untrusted import finite, open_regular, parse_json_object
 
 FORMAT = "measured-rates"
 MAX_BYTES = 1 << 20

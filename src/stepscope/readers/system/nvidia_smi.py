@@ -22,10 +22,10 @@ from functools import reduce
 from stepscope.core.recording import Recording
 from stepscope.core.system_report import SystemReport
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.system.device_samples import DeviceDraft, DeviceDrafts, device_table, sample_lines
 from stepscope.readers.text_lines import TextLines
-from stepscope.untrusted import finite_text
 
 MIB, MB_PER_S = 1024.0**2, 1e6
 QUERY: dict[str, tuple[str, float]] = {

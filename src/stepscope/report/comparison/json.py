@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stepscope.core.comparison import Account, Changed, ComparedRun, Comparison, Row, Speedup, Work
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 SCHEMA = "stepscope.comparison/1"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.core.fixed import Attempt, Fixed
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 from stepscope.report.verify.json import verified_contract
 
 SCHEMA = "stepscope.fix/1"

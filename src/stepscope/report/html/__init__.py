@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 SCRIPTS = ("vendor/echarts.js", "timeline_data.js", "timeline_panels.js", "timeline.js", "charts.js", "page.js")
 STYLES = ("page.css", "timeline.css", "beside.css")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from stepscope.json_text import json_text
 from stepscope.planner.job import Job
+from stepscope.protocol.json_text import json_text
 from stepscope.report.plan.account import Account, Plan, Variant
 from stepscope.report.plan.beside import PlanBeside, beside_contract
 

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from stepscope.json_text import json_text
 from stepscope.planner.from_run import COMMS, Extrapolation, WidthStep
+from stepscope.protocol.json_text import json_text
 from stepscope.report.plan.words import seconds
 from stepscope.report.sheet import Column, Sheet
 from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH

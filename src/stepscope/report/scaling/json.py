@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.core.scaling import Gain, Scaling, WidthRun
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 SCHEMA = "stepscope.scaling/1"
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 
 from stepscope.core.trials import Value
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 from stepscope.report.sheet import Sheet
 from stepscope.report.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.tune.words import setting_words

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from stepscope.core.tuning import Spent, Tried, Tuning, Winner
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 SCHEMA = "stepscope.tuning/1"
 

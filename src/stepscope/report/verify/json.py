@@ -22,7 +22,7 @@ from stepscope.core.experiment import (
     Verified,
 )
 from stepscope.core.trials import Change
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 SCHEMA = "stepscope.verification/1"
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.json_text import finite, json_text, not_finite
+from stepscope.protocol.json_text import finite, json_text, not_finite
 from tests.shared_data import ROOT
 
 SOURCES = ROOT / "src" / "stepscope"
@@ -71,4 +71,4 @@ def _is_writer(node: ast.AST) -> bool:
 
 def test_json_is_written_in_one_place() -> None:
     found = {str(path.relative_to(SOURCES)): uses for path in SOURCES.rglob("*.py") if (uses := _uses(path))}
-    assert set(found) == {"json_text.py", *FOR_OUR_OWN_DECODERS}, found
+    assert set(found) == {"protocol/json_text.py", *FOR_OUR_OWN_DECODERS}, found

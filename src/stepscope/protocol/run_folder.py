@@ -20,8 +20,7 @@
     RUN/stdout.txt, RUN/stderr.txt      of a trial: what the job printed
     RUN/diagnosis.json, RUN/report.html what stepscope says of the run
 
-Times are integer nanoseconds: `_ns` of time.perf_counter_ns unless a name says `wall`. The standard library and `untrusted` alone
-are imported here: this module is a part of what runs inside a training job.
+Times are integer nanoseconds: `_ns` of time.perf_counter_ns unless a name says `wall`.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from stepscope.json_text import json_text
-from stepscope.untrusted import read_json_object
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.untrusted import read_json_object
 
 SCHEMA = "stepscope.run/1"
 RUN_FILE = "run.json"
