@@ -205,7 +205,7 @@ def test_the_exit_code_is_the_jobs(accumulated: Ended) -> None:
 
 
 def test_secrets_on_the_command_line_are_not_written_down() -> None:
-    from stepscope.capture.environment import masked_words
+    from stepscope.protocol.secrets import masked_words
 
     command = ["python", "train.py", "--lr=0.1", "--api-key=abc", "--token", "hunter2", "--out", "a/b", "hf_abcdefgh12345678"]
     told = masked_words(command)

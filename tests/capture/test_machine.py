@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from stepscope.capture.environment import MASK, environment_notes, looks_secret
+from stepscope.capture.environment import environment_notes
 from stepscope.capture.machine import cpu_quota, device_notes, machine_notes, memory_limit, throttle_file
+from stepscope.protocol.secrets import MASK, looks_secret
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

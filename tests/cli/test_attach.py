@@ -17,8 +17,8 @@ from stepscope.cli.main import main
 from stepscope.cli.spying import NotPermittedError, dump, find_spy
 from stepscope.core.stacks import Comparison, Frame, Standing
 from stepscope.errors import FormatError, InputError, UsageError
+from stepscope.process.table import Process, processes, read_process
 from stepscope.readers.host.stacks import training_stack
-from stepscope.readers.system.proc import Process, processes, read_process
 from stepscope.report.stacks_view import render_stacks
 from tests.capture.jobs import environment
 from tests.waiting import until

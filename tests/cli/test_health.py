@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.owned_job import MARK, OwnedJob
-from stepscope.readers.system.proc import processes
+from stepscope.process.table import processes
 from tests.capture.jobs import BARE, LOOP, environment, script, stepscope
 from tests.waiting import until
 

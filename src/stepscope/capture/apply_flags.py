@@ -13,8 +13,8 @@ from stepscope.capture.apply_model import check_compiled
 from stepscope.capture.guard import Guard
 from stepscope.capture.patches import replace
 from stepscope.capture.peek import ask
-from stepscope.capture.settings import environment_of
 from stepscope.capture.trial_session import TrialSession
+from stepscope.protocol.settings import environment_of
 
 NO_GPU = "the job uses no CUDA device"
 TF32_FROM = 8

@@ -15,7 +15,7 @@ from stepscope.cli.printing import print_report
 
 if TYPE_CHECKING:
     from stepscope.core.stacks import Comparison, Frame, Stood
-    from stepscope.readers.system.proc import Process
+    from stepscope.process.table import Process
 
 MOST = 1024
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 def find_ranks(pids: Sequence[int], known: dict[int, Process] | None = None) -> list[Process]:
     """The processes that train: those named, or what they started where that has ranks."""
     from stepscope.errors import InputError
-    from stepscope.readers.system.proc import descendants, processes
+    from stepscope.process.table import descendants, processes
 
     everyone = processes() if known is None else known
     if not everyone:
@@ -81,7 +81,7 @@ def look(chosen: Sequence[Process], dumped: Callable[[int], tuple[Frame, ...]], 
     from stepscope.cli.spying import NotPermittedError
     from stepscope.core.stacks import Stood
     from stepscope.errors import InputError
-    from stepscope.readers.system.proc import read_process
+    from stepscope.process.table import read_process
 
     stacks: dict[int, list[tuple[Frame, ...]]] = {process.pid: [] for process in chosen}
     problems: dict[int, str] = {}

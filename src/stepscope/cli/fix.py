@@ -53,13 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.capture.environment import masked_words
-    from stepscope.capture.settings import SETTINGS
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.experiments.fixing import FixPolicy, fixed, propose
     from stepscope.experiments.preflight import unable
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.recording import diagnose
+    from stepscope.protocol.secrets import masked_words
+    from stepscope.protocol.settings import SETTINGS
 
     budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
     command = command_of(arguments.run_folder, arguments.command)
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
     """What starts the job: as given, else as the run's folder tells it. Secrets are not written there, and must be given anew."""
-    from stepscope.capture.environment import MASK
+    from stepscope.protocol.secrets import MASK
     from stepscope.readers.run_folder.folder import read_run
 
     if given is not None:
@@ -128,10 +128,10 @@ class _Loop:
         self._notes: list[str] = []
 
     def fixed(self) -> Fixed:
-        from stepscope.capture.environment import masked_words
         from stepscope.core.fixed import Fixed
         from stepscope.experiments.fixing import fix
         from stepscope.experiments.verify.numerics_check import DIFFERS
+        from stepscope.protocol.secrets import masked_words
         from stepscope.report.fix.json import fixed_json
 
         attempts, kept, whole, left, is_interrupted = fix(

@@ -60,10 +60,10 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     from stepscope import __version__
     from stepscope.analyses.health import Outcome, expected_ranks
     from stepscope.analyses.presence import presence
-    from stepscope.capture.launch import environment, prepare
     from stepscope.cli.owned_job import OwnedJob, owned
     from stepscope.core.live import SILENT
     from stepscope.errors import UsageError
+    from stepscope.process.launch import environment, prepare
     from stepscope.protocol.run_folder import RUN_FILE, write_json
     from stepscope.readers.run_folder.tail import Follower
 

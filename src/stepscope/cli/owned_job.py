@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.watchdog import Watchdog
+from stepscope.process.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from stepscope.readers.system.proc import Process
+    from stepscope.process.table import Process
 
 MARK = "STEPSCOPE_OWNED_JOB"
 """A variable in the environment of all of the job's processes: launchers put ranks into sessions of their own, which a signal to
@@ -80,7 +80,7 @@ class OwnedJob:
         return [process for process in self._members(None) if process.state != "Z"]
 
     def _members(self, pid: int | None) -> list[Process]:
-        from stepscope.readers.system.proc import descendants, processes
+        from stepscope.process.table import descendants, processes
 
         known = processes()
         marked = [process for process in known.values() if process.environment.get(MARK) == self._token]
@@ -124,7 +124,7 @@ def _leave(number: int, _: object) -> None:
 
 def _is_same(process: Process) -> bool:
     """Whether the number is still that process's."""
-    from stepscope.readers.system.proc import read_process
+    from stepscope.process.table import read_process
 
     now = read_process(process.pid)
     return now is not None and now.started_ticks == process.started_ticks and now.state != "Z"

@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.stderr import drop
 from stepscope.cli import watching
 from stepscope.cli.diagnose import add_hardware
 from stepscope.cli.printing import say
+from stepscope.process.stderr import drop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,9 +84,9 @@ def record(
 ) -> int:
     """Runs the job with the capture in it; without, where the folder cannot be written. Returns its exit code."""
     from stepscope import __version__
-    from stepscope.capture.control import Requests
-    from stepscope.capture.launch import launch, prepare
     from stepscope.errors import UsageError
+    from stepscope.process.control import Requests
+    from stepscope.process.launch import launch, prepare
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")

@@ -158,8 +158,8 @@ def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
 
 
 def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes: Sequence[str]) -> int:
-    from stepscope.capture.environment import masked_words
     from stepscope.experiments.tune.proof import ProofPolicy, concluded
+    from stepscope.protocol.secrets import masked_words
 
     memory = _Memory(arguments.cache or os.environ.get(CACHE_VARIABLE), runner.command, search.space)
     search.run(lambda given: [*memory.starts(given, search), *_from_codes(codes, given)])
@@ -277,8 +277,8 @@ class _Memory:
     def _key(self, setup: Setup) -> CacheKey:
         import shlex
 
-        from stepscope.capture.environment import masked_words
         from stepscope.experiments.tune.start import key_of
+        from stepscope.protocol.secrets import masked_words
 
         return key_of(shlex.join(masked_words(self._command)), self._space.knobs, setup)
 

@@ -162,8 +162,8 @@ class Asked:
 
 def read_asked(arguments: argparse.Namespace) -> Asked:
     """The sides of these arguments. Mistakes are told before anything runs."""
-    from stepscope.capture.settings import RAISED
     from stepscope.core.trials import Change
+    from stepscope.protocol.settings import RAISED
 
     after = list(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
     if after and arguments.baseline is not None:
@@ -200,7 +200,8 @@ def check_commands(asked: Asked) -> None:
 
 def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...]]:
     """The knobs of `--apply`, and the codes among them."""
-    from stepscope.capture.settings import SETTINGS, fixes, value_of
+    from stepscope.experiments.fix_values import fixes
+    from stepscope.protocol.settings import SETTINGS, value_of
 
     knobs: dict[str, Value] = {}
     codes: list[str] = []
@@ -232,8 +233,8 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
 
 def applied_words(codes: Sequence[str]) -> list[str]:
     """Which values a finding's code stands for here, and why these: nothing of the job is known by then."""
-    from stepscope.capture.settings import fix_reasons, fixes
     from stepscope.core.trials import Change
+    from stepscope.experiments.fix_values import fix_reasons, fixes
     from stepscope.report.verify.view import change_words
 
     return [
@@ -305,9 +306,9 @@ class Runner:
 
 def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction: Prediction | None, budget: Budget) -> Verified:
     """Runs both sides in `folder` until it is settled, or the budget is spent; what they compute too, where that is asked."""
-    from stepscope.capture.environment import masked_words
     from stepscope.cli.verify_check import check_of
     from stepscope.experiments.verify.experiment import hold, refused, verify
+    from stepscope.protocol.secrets import masked_words
 
     words: dict[str, str] = {side: shlex.join(masked_words(command)) for side, command in asked.commands.items()}
     changes: dict[str, Change] = {
@@ -346,7 +347,7 @@ def refused_beforehand(asked: Asked) -> tuple[str, ...]:
 
 def _masked(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables as they may be written down, as a command's options are."""
-    from stepscope.capture.environment import MASK, masked_words
+    from stepscope.protocol.secrets import MASK, masked_words
 
     words = {name: f"--{name}={value}" for name, value in environment.items()}
     return {name: value if masked_words([words[name]]) == [words[name]] else MASK for name, value in environment.items()}

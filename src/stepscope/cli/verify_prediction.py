@@ -49,7 +49,7 @@ def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
 
 def fixed(knobs: Sequence[str], path: Path) -> tuple[str, ...]:
     """The codes in the diagnosis that one of these settings fixes, for --apply KNOB=VALUE."""
-    from stepscope.capture.settings import SETTINGS
+    from stepscope.protocol.settings import SETTINGS
 
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
     can = {code for knob in knobs for code in SETTINGS[knob].fixes}

@@ -17,7 +17,7 @@ class Change:
 
     environment: Mapping[str, str] = field(default_factory=dict)
     knobs: Mapping[str, Value] = field(default_factory=dict)
-    """Set inside the job through the capture's hooks; names are those of capture.settings.SETTINGS."""
+    """Set inside the job through the capture's hooks; names are those of protocol.settings.SETTINGS."""
     raised: frozenset[str] = frozenset()
     """Knobs of these that only go up: a job that has as much already keeps what it has."""
     arguments: tuple[str, ...] = ()

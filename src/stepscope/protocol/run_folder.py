@@ -107,7 +107,7 @@ def read_options(run: Path) -> dict[str, Any]:
 
 
 def read_settings(run: Path) -> dict[str, Any]:
-    """What a trial lays over the job's own settings, by the names of capture.settings.SETTINGS."""
+    """What a trial lays over the job's own settings, by the names of protocol.settings.SETTINGS."""
     return _told(run, "settings")
 
 

@@ -12,8 +12,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.capture.watchdog import Watchdog
 from stepscope.experiments.trials.signals import signals_raise
+from stepscope.process.watchdog import Watchdog
 from stepscope.protocol.run_folder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 
 LOOK_S = 0.1

@@ -6,8 +6,9 @@
     compile_mode=off,default     one of these
     fused_optimizer=on,off
 
-A knob with a name of `capture.settings` is set inside the job. Any other is given to the script, as `--as` says: words at the end
-of the command (`--as chunk="--loss-chunks={}"`), or a variable of its environment (`--as OMP=env:OMP_NUM_THREADS`).
+A knob with a name of `protocol.settings` is set inside the job. Any other is given to the script,
+as `--as` says: words at the end of the command (`--as chunk="--loss-chunks={}"`), or a variable of
+its environment (`--as OMP=env:OMP_NUM_THREADS`).
 """
 
 from __future__ import annotations
@@ -259,7 +260,8 @@ def parse_knobs(texts: Sequence[str], ways: Mapping[str, Way]) -> tuple[Knob, ..
 
 
 def _knob(name: str, text: str, way: Way | None) -> Knob:
-    from stepscope.capture.settings import SETTINGS, own_cores
+    from stepscope.experiments.fix_values import own_cores
+    from stepscope.protocol.settings import SETTINGS
 
     setting = SETTINGS.get(name)
     if setting is None and way is None:
@@ -339,7 +341,7 @@ def _kind_and_value(value: Value) -> tuple[bool, Value]:
 
 def _value(name: str, word: str, setting: Any) -> Value:
     if setting is not None:
-        from stepscope.capture.settings import value_of
+        from stepscope.protocol.settings import value_of
 
         try:
             return value_of(name, word)

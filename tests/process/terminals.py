@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stepscope.readers.system.proc import processes
+from stepscope.process.table import processes
 from tests.capture.jobs import environment, stepscope
 
 JOB = """

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from stepscope.capture.settings import SETTINGS, checked, environment_of, fixes, table, value_of
+from stepscope.experiments.fix_values import fixes
+from stepscope.protocol.settings import SETTINGS, checked, environment_of, table, value_of
 from stepscope.rules.registry import RULES
 from tests.shared_data import ROOT
 

@@ -10,12 +10,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.environment import masked_words
-from stepscope.capture.signals import Relay
-from stepscope.capture.stderr import say
-from stepscope.capture.watchdog import Watchdog
+from stepscope.process.signals import Relay
+from stepscope.process.stderr import say
+from stepscope.process.watchdog import Watchdog
 from stepscope.protocol.run_folder import RUN_FILE, SCHEMA, SITE_FOLDER, write_json
+from stepscope.protocol.secrets import masked_words
 
+PACKAGE = Path(__file__).absolute().parents[1] / "__init__.py"
 LOOK_S = 0.5
 """Between two looks at the run folder."""
 SITE = """\
@@ -59,12 +60,9 @@ def prepare(
     run: Path, command: Sequence[str], options: Mapping[str, Any], version: str, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Makes the run folder; returns what RUN/run.json has by now. `settings` are applied on top of the job's own."""
-    import stepscope
-
     site = run / SITE_FOLDER
     site.mkdir(parents=True, exist_ok=True)
-    assert stepscope.__file__ is not None
-    (site / "sitecustomize.py").write_text(SITE.format(init=os.path.abspath(stepscope.__file__)), encoding="utf-8")
+    (site / "sitecustomize.py").write_text(SITE.format(init=str(PACKAGE)), encoding="utf-8")
     told: dict[str, Any] = {
         "schema": SCHEMA,
         "stepscope": version,

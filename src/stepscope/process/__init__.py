@@ -1,0 +1,1 @@
+"""Jobs as processes: how they are started, watched, passed signals and ended. The standard library alone is imported here."""
