@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -200,8 +201,7 @@ def test_sigterm_while_it_looks_again_tells_what_was_kept_by_then(
 
     def run_trial(command: Sequence[str], folder: Path, change: Change, **more: Any) -> Trial:
         if more.get("profile"):
-            # As a trial's process does with the signal.
-            raise SystemExit(143)
+            signal.raise_signal(signal.SIGTERM)
         return trials(command, folder, change, **more)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.owned_job import MARK, OwnedJob
+from stepscope.process.job import MARK, OwnedJob
 from stepscope.process.table import processes
 from tests.capture.jobs import BARE, LOOP, environment, script, stepscope
 from tests.waiting import until
@@ -95,14 +95,14 @@ def test_interrupted_it_takes_the_job_with_it(tmp_path: Path, number: signal.Sig
 def test_processes_that_ignore_being_asked_are_ended_in_whatever_session(tmp_path: Path) -> None:
     path, ready = tmp_path / "stubborn.py", tmp_path / "ready"
     path.write_text(STUBBORN)
-    job = OwnedJob([sys.executable, str(path), str(ready)], dict(os.environ), grace_s=0.4)
+    job = OwnedJob([sys.executable, str(path), str(ready)], dict(os.environ))
     until(ready.exists)
     assert len(_left(str(path))) == 2
-    job.end()
+    job.end(grace_s=0.4)
     until(lambda: not _left(str(path)))
     assert job.exit_code() == 128 + signal.SIGKILL
     # Other tests may have jobs of their own at the same time.
-    assert not [one for one in processes().values() if one.environment.get(MARK) == job._token]
+    assert not [one for one in processes().values() if job.mark in one.environment.get(MARK, "")]
 
 
 def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from stepscope.cli import tune
 from stepscope.core.trials import Change, Setup, Trial
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
+from stepscope.process.job import run_owned
 from tests.scenarios import kept_diagnosis
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "tuning.schema.json").read_text())
@@ -183,6 +185,9 @@ def test_kernel_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == ["pkg.mod:fn"]
 
 
+ENDS_ITS_PARENT = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(600)"
+
+
 @pytest.mark.usefixtures("made_up")
 @pytest.mark.parametrize("is_in_job", [False, True])
 @pytest.mark.parametrize("at", [4, 12])
@@ -197,9 +202,8 @@ def test_sigterm_ends_it_as_ctrl_c_does(
     def run_trial(*words: Any, **options: Any) -> Trial:
         count[0] += 1
         if count[0] == at and is_in_job:
-            # As the trial's own handler has it, which ends the job first.
-            raise SystemExit(128 + signal.SIGTERM)
-        if count[0] == at:
+            run_owned([sys.executable, "-c", ENDS_ITS_PARENT], os.environ)
+        elif count[0] == at:
             signal.raise_signal(signal.SIGTERM)
         return made_up(*words, **options)
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +23,8 @@ from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.experiments.budget import Budget
 from stepscope.experiments.fix_values import fixes
 from stepscope.experiments.trials import trial as trials
-from stepscope.experiments.trials.process import _marked
 from stepscope.experiments.verify.experiment import SpentError
+from stepscope.process.members import members
 from stepscope.protocol.run_folder import SITE_FOLDER
 from stepscope.protocol.settings import SETTINGS
 from stepscope.report.names import clean
@@ -445,7 +446,7 @@ def test_a_job_that_never_ends_is_ended_with_the_budget(tmp_path: Path, capsys: 
         "the budget ended in the midst of a run of the baseline, and no step of a PyTorch optimizer"
     )
     assert len(told["runs"]) == 1
-    assert _marked(str((out / "00-baseline" / SITE_FOLDER).absolute()).encode()) == []
+    assert not members(None, str((out / "00-baseline" / SITE_FOLDER).absolute()).encode())
 
 
 def test_secrets_of_a_command_are_not_written_down(
@@ -465,11 +466,11 @@ def test_secrets_of_a_command_are_not_written_down(
 def test_a_signal_that_ends_it_leaves_what_was_measured(
     faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two rounds and a half after the two rehearsals; while a job runs, SIGTERM is told as SystemExit."""
+    """Two rounds and a half after the two rehearsals."""
 
     def fake(side: str, number: int, change: Change) -> Trial:
         if number > 12:
-            raise SystemExit(143)
+            signal.raise_signal(signal.SIGTERM)
         return trial(20 * (1 + 0.2 * (number % 3)))
 
     faked(fake)
@@ -489,7 +490,7 @@ def test_a_signal_before_the_first_look_leaves_what_was_measured_too(
 ) -> None:
     def fake(side: str, number: int, change: Change) -> Trial:
         if number > 2:
-            raise SystemExit(143)
+            signal.raise_signal(signal.SIGTERM)
         return trial(20 if side == "baseline" else 10)
 
     faked(fake)

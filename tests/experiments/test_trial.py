@@ -15,9 +15,10 @@ pytest.importorskip("torch")
 
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.errors import UsageError
-from stepscope.experiments.trials.process import Ended, _marked
 from stepscope.experiments.trials.record import _numerics, odd_ns, timed_steps, trial_of
 from stepscope.experiments.trials.trial import run_trial, steps_of
+from stepscope.process.job import Ended
+from stepscope.process.members import members
 from stepscope.protocol.run_folder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import Row
@@ -63,8 +64,9 @@ def printed(trial: Trial) -> list[list[object]]:
     return [json.loads(line) for line in (Path(trial.folder) / STDOUT_FILE).read_text(encoding="utf-8").splitlines()]
 
 
-def left_running(folder: Path) -> list[int]:
-    return _marked(str((folder / SITE_FOLDER).absolute()).encode())
+def left_running(folder: Path) -> set[int]:
+    """Those that have its folder in their environment, and what they started."""
+    return members(None, str((folder / SITE_FOLDER).absolute()).encode())
 
 
 def words(code: str) -> list[str]:
@@ -101,7 +103,7 @@ def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(job: list[st
     assert (trial.setup.batch_size, trial.setup.world_size, trial.setup.seed) == (4, 2, 0)
     assert trial.setup.num_parameters == 32 * 64 + 64 + 64 * 8 + 8
     assert [loss.step for loss in trial.losses] == list(range(23)), "one number a step, of both ranks together"
-    assert left_running(tmp_path / "run") == []
+    assert not left_running(tmp_path / "run")
 
 
 def test_numerics_are_equal_in_equal_runs_and_differ_when_the_rate_does(job: list[str], tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def test_a_job_past_its_time_ends_with_all_that_it_started(tmp_path: Path) -> No
     assert trial.is_timed_out
     assert not trial.is_good
     assert trial.exit_code != 0
-    assert left_running(tmp_path / "run") == []
+    assert not left_running(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

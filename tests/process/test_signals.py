@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from stepscope.process import watchdog_process
+from stepscope.process import members
 from stepscope.process.signals import Relay, _in_effect
 from stepscope.process.table import processes, read_process
 from stepscope.process.watchdog import Watchdog
@@ -143,16 +143,14 @@ def test_a_watchdog_that_is_gone_costs_the_job_nothing(tmp_path: Path) -> None:
         assert launched.rest() == ([f"got {signal.SIGUSR1}"], 3, "")
 
 
-TRIAL = """
-import sys
-from pathlib import Path
-from stepscope.experiments.trials.process import run_job
-from stepscope.process.launch import environment
-run_job(Path(sys.argv[1]), sys.argv[2:], environment(Path(sys.argv[1])), timeout_s=None, is_wanted=lambda: True)
-"""
-OWNED = """
+WAITED_FOR = """
 import os, sys
-from stepscope.cli.owned_job import OwnedJob
+from stepscope.process.job import run_owned
+run_owned(sys.argv[2:], dict(os.environ))
+"""
+TALKED_TO = """
+import os, sys
+from stepscope.process.job import OwnedJob
 OwnedJob(sys.argv[2:], dict(os.environ)).process.wait()
 """
 APART = """
@@ -164,7 +162,7 @@ signal.pause()
 """A job that starts a process in a session of its own."""
 
 
-@pytest.mark.parametrize("starter", [TRIAL, OWNED], ids=["verify, tune and fix", "health and calibrate"])
+@pytest.mark.parametrize("starter", [WAITED_FOR, TALKED_TO], ids=["jobs that are waited for", "jobs that are talked to"])
 def test_jobs_of_our_own_end_with_us_all_of_them(tmp_path: Path, starter: str) -> None:
     (tmp_path / "log").touch()
     job = python(APART.format(ignored=""), str(tmp_path / "log"))
@@ -180,15 +178,14 @@ def test_jobs_of_our_own_end_with_us_all_of_them(tmp_path: Path, starter: str) -
 
 
 def test_a_job_of_our_own_that_will_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog_process, "GRACE_S", 0.2)
+    monkeypatch.setattr(members, "GRACE_S", 0.2)
     (tmp_path / "log").touch()
     code = APART.format(ignored="signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     mark = {"MARKED": str(tmp_path)}
     with subprocess.Popen(python(code, str(tmp_path / "log")), env=environment(**mark), start_new_session=True) as process:
-        until(lambda: len(watchdog_process.members(None, str(tmp_path).encode())) == 2)
-        started_at = watchdog_process.processes()[process.pid].started
-        watchdog_process.end(watchdog_process.Job(process.pid, started_at), str(tmp_path).encode())
-        assert not watchdog_process.members(None, str(tmp_path).encode())
+        until(lambda: len(members.members(None, str(tmp_path).encode())) == 2)
+        members.end(members.first_process(process.pid), str(tmp_path).encode())
+        assert not members.members(None, str(tmp_path).encode())
     assert process.returncode == -signal.SIGKILL
 
 
@@ -196,9 +193,10 @@ def test_a_number_that_is_another_processs_by_now_is_left_alone() -> None:
     with subprocess.Popen(python(JOB), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        started_at = watchdog_process.processes()[process.pid].started
-        assert watchdog_process.members(watchdog_process.Job(process.pid, started_at), b"") == {process.pid}
-        assert watchdog_process.members(watchdog_process.Job(process.pid, started_at - 1), b"") == set()
+        first = members.first_process(process.pid)
+        assert first.started_ticks is not None
+        assert members.members(first, b"") == {process.pid}
+        assert members.members(first._replace(started_ticks=first.started_ticks - 1), b"") == set()
         process.kill()
 
 

@@ -49,7 +49,7 @@ def find_ranks(pids: Sequence[int], known: dict[int, Process] | None = None) -> 
     for pid in pids:
         if pid not in everyone:
             raise InputError(f"there is no process {pid} on this machine. Has it ended, or is it in another container?")
-        family = [everyone[pid], *descendants(pid, everyone)]
+        family = [everyone[pid], *descendants([pid], everyone)]
         ranks = [process for process in family if process.is_python and _is_rank(process, everyone.get(process.parent))]
         # A launcher may have a number too, of its machine.
         launchers = {process.parent for process in ranks}

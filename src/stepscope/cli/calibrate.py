@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 DEFAULT = Path("stepscope-hardware.json")
 PICTURES = (".svg", ".png", ".pdf")
-LOOK_S = 0.2
 QUIET = "STEPSCOPE_CALIBRATE_QUIET"
 """In the environment of ranks that we started: what they measured is ours to tell."""
 
@@ -110,10 +109,9 @@ def _with_ranks(arguments: argparse.Namespace) -> Calibrated:
     """Starts this command again, once per rank; a file of theirs comes back."""
     import os
     import tempfile
-    import time
 
-    from stepscope.cli.owned_job import OwnedJob, owned
     from stepscope.errors import InputError
+    from stepscope.process.job import run_owned
     from stepscope.readers.system.hardware_file import read_hardware
 
     with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
@@ -123,9 +121,8 @@ def _with_ranks(arguments: argparse.Namespace) -> Calibrated:
         command += ["--quick"] if arguments.quick else []
         command += ["--device", arguments.device] if arguments.device else []
         environment = {"OMP_NUM_THREADS": "1", **os.environ, QUIET: "1"}
-        with owned(lambda: OwnedJob(command, environment)) as job:
-            while (code := job.exit_code()) is None:
-                time.sleep(LOOK_S)
+        # Our stdout is for the answer alone.
+        code = run_owned(command, environment, stdout=sys.stderr).exit_code
         if code:
             raise InputError(
                 f"the {arguments.ranks} ranks ended with code {code}: what they said stands above. Nothing was written"

@@ -21,7 +21,7 @@ from stepscope.cli.diagnose import add_hardware
 from stepscope.cli.printing import print_report, put, say
 from stepscope.cli.verify import RUNS, UNPROVEN_CODE, add_measuring, exit_code
 from stepscope.errors import InputError, StepscopeError, UsageError
-from stepscope.experiments.trials.signals import ended_as_by_hand
+from stepscope.process.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,9 +210,6 @@ class _Loop:
                 options = Options(use_cache=False, hardware=self._arguments.hardware)
                 return diagnose([folder], options).findings
             why = "it did not end in time" if trial.is_timed_out else f"it ended with exit code {trial.exit_code}"
-        except SystemExit:
-            # SIGTERM, as from `timeout`, while the job ran: it does what Ctrl-C does, and what was kept is told.
-            raise KeyboardInterrupt from None
         except StepscopeError as problem:
             why = str(problem)
         self._notes.append(

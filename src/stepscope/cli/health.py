@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +21,9 @@ from stepscope.cli.printing import print_report
 
 if TYPE_CHECKING:
     from stepscope.analyses.health import Outcome
-    from stepscope.cli.owned_job import OwnedJob
     from stepscope.core.diagnosis import Finding
     from stepscope.core.health import Health
-    from stepscope.readers.run_folder.tail import Follower, RunTail
+    from stepscope.readers.run_folder.tail import RunTail
 
 NUM_STEPS = 10
 OPTIONS: dict[str, Any] = {"start_step": 5, "num_steps": 3, "num_windows": 1, "sample_s": 0.25}
@@ -60,47 +59,59 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     from stepscope import __version__
     from stepscope.analyses.health import Outcome, expected_ranks
     from stepscope.analyses.presence import presence
-    from stepscope.cli.owned_job import OwnedJob, owned
     from stepscope.core.live import SILENT
     from stepscope.errors import UsageError
-    from stepscope.process.launch import environment, prepare
-    from stepscope.protocol.run_folder import RUN_FILE, write_json
-    from stepscope.readers.run_folder.tail import Follower
+    from stepscope.process.job import run_owned
+    from stepscope.process.launch import environment, finish, prepare
 
     try:
         told = prepare(folder, command, OPTIONS, __version__)
     except OSError as problem:
         raise UsageError(f"nothing can be recorded in {folder}: {problem.strerror}. Give --out a folder with room") from None
-    follower = Follower(folder)
-    with owned(lambda: OwnedJob(command, environment(folder))) as job:
-        tail, has_timed_out = _wait(job, follower, timeout_s)
-        code = job.exit_code()
-        silent = tuple(rank.rank for rank in tail.ranks if code is None and presence(rank, tail.wall_ns)[0] == SILENT)
+    progress = _Progress(folder)
+    # Our stdout is for the answer alone.
+    ended = run_owned(
+        command,
+        environment(folder),
+        stdout=sys.stderr,
+        timeout_s=timeout_s,
+        is_wanted=progress.is_wanted,
+        look_s=LOOK_S,
+    )
+    tail = progress.tail
+    silent = () if ended.is_by_itself else tuple(rank.rank for rank in tail.ranks if presence(rank, tail.wall_ns)[0] == SILENT)
     # Ranks write their last lines as they end.
-    tail = follower.look()
-    write_json(folder / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": job.exit_code()})
+    tail = progress.look()
+    finish(folder, told, ended.exit_code)
     findings, why = _findings(folder) if tail.ranks else (None, "")
     return Outcome(
         ranks=tail.ranks,
         expected=expected_ranks(tail.ranks),
         num_steps=NUM_STEPS,
-        exit_code=code,
-        has_timed_out=has_timed_out,
+        exit_code=ended.exit_code if ended.is_by_itself else None,
+        has_timed_out=ended.is_timed_out,
         silent=silent,
         findings=findings,
         not_diagnosed=why,
     )
 
 
-def _wait(job: OwnedJob, follower: Follower, timeout_s: float) -> tuple[RunTail, bool]:
-    """Until every rank has what is needed, or the job has ended, or its time is up, which is told."""
-    until = time.monotonic() + timeout_s
-    while True:
-        has_ended, is_late = job.exit_code() is not None, time.monotonic() >= until
-        tail = follower.look()
-        if has_ended or is_late or _is_enough(tail):
-            return tail, is_late and not has_ended
-        time.sleep(LOOK_S)
+class _Progress:
+    """What the ranks have written by now."""
+
+    def __init__(self, folder: Path) -> None:
+        from stepscope.readers.run_folder.tail import Follower
+
+        self._follower = Follower(folder)
+        self.tail = self.look()
+
+    def look(self) -> RunTail:
+        self.tail = self._follower.look()
+        return self.tail
+
+    def is_wanted(self) -> bool:
+        """Whether a rank has not yet what is needed."""
+        return not _is_enough(self.look())
 
 
 def _is_enough(tail: RunTail) -> bool:

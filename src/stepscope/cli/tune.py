@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_report, put, say
 from stepscope.errors import UsageError
-from stepscope.experiments.trials.signals import ENDS_US, ended_as_by_hand
+from stepscope.process.signals import ended_as_by_hand
 from stepscope.protocol.json_text import json_text
 
 if TYPE_CHECKING:
@@ -218,22 +218,16 @@ class Runner:
 
         number, self._count = self._count, self._count + 1
         left = self.left_s()
-        try:
-            return run_trial(
-                self.command,
-                self.folder / f"trial-{number:03d}",
-                change,
-                max_steps=self._arguments.steps,
-                warm_up_steps=self._arguments.warm_up,
-                timeout_s=self._arguments.timeout if left is None else min(self._arguments.timeout, left),
-                with_numerics=with_numerics,
-                on_steps=on_steps,
-            )
-        except SystemExit as left:
-            # While a job runs, a signal that ends us is told so: the job is ended first.
-            if left.code in {128 + number for number in ENDS_US}:
-                raise KeyboardInterrupt from None
-            raise
+        return run_trial(
+            self.command,
+            self.folder / f"trial-{number:03d}",
+            change,
+            max_steps=self._arguments.steps,
+            warm_up_steps=self._arguments.warm_up,
+            timeout_s=self._arguments.timeout if left is None else min(self._arguments.timeout, left),
+            with_numerics=with_numerics,
+            on_steps=on_steps,
+        )
 
     def numerics(self, change: Change) -> Trial:
         return self.measure(change, with_numerics=True)

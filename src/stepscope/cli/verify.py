@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_report, put, say
 from stepscope.errors import UsageError
-from stepscope.experiments.trials.signals import ended_as_by_hand
+from stepscope.process.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
     from stepscope.core.experiment import Interval, Measured, Prediction, Side, Verified
@@ -287,19 +287,15 @@ class Runner:
             # The first is begun however little there is: it shows what the job does.
             self._budget.ask(f"another run of the {side}")
         number, self._count = self._count, self._count + 1
-        try:
-            trial = run_trial(
-                self._asked.commands[side],
-                self._folder / f"{number:02d}-{side}",
-                self._asked.changes[side],
-                max_steps=self._arguments.steps,
-                warm_up_steps=self._arguments.warm_up,
-                timeout_s=self._limit_s(),
-                with_numerics=with_numerics,
-            )
-        except SystemExit:
-            # SIGTERM, as from `timeout`, and SIGHUP, while a job ran: they do what Ctrl-C does, and what was measured is shown.
-            raise KeyboardInterrupt from None
+        trial = run_trial(
+            self._asked.commands[side],
+            self._folder / f"{number:02d}-{side}",
+            self._asked.changes[side],
+            max_steps=self._arguments.steps,
+            warm_up_steps=self._arguments.warm_up,
+            timeout_s=self._limit_s(),
+            with_numerics=with_numerics,
+        )
         self._longest_s = max(self._longest_s, trial.wall_s)
         return trial
 

@@ -1,18 +1,15 @@
-"""Starts the job with the capture in it, passes signals on, and gives back its exit code."""
+"""A job with the capture in it: its run folder, its environment, and its run in the foreground."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from stepscope.process.signals import Relay
+from stepscope.process.job import run_in_foreground
 from stepscope.process.stderr import say
-from stepscope.process.watchdog import Watchdog
 from stepscope.protocol.run_folder import RUN_FILE, SCHEMA, SITE_FOLDER, write_json
 from stepscope.protocol.secrets import masked_words
 
@@ -75,51 +72,33 @@ def prepare(
     return told
 
 
-def environment(run: Path | None) -> dict[str, str]:
-    """The job's environment: ours, and the folder that every Python looks into first."""
+def environment(run: Path | None, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The job's environment: what is given, and the folder that every Python looks into first."""
     if run is None:
-        return dict(os.environ)
-    before = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": _site(run) if not before else _site(run) + os.pathsep + before}
+        return dict(given)
+    site = str((run / SITE_FOLDER).absolute())
+    before = given.get("PYTHONPATH")
+    return {**given, "PYTHONPATH": site if not before else site + os.pathsep + before}
 
 
-def _site(run: Path) -> str:
-    return str((run / SITE_FOLDER).absolute())
+def finish(run: Path, told: Mapping[str, Any], exit_code: int) -> None:
+    """Writes down how the job ended."""
+    write_json(run / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": exit_code})
 
 
 def launch(
     run: Path | None,
     command: Sequence[str],
-    told: dict[str, Any],
+    told: Mapping[str, Any],
     *,
     meanwhile: Callable[[], object] | None = None,
     asked: Callable[[], object] | None = None,
 ) -> int:
-    """Runs the command to its end and returns its exit code, 128 + N where signal N ended it.
-
-    The job is in our process group, so that a terminal is its terminal; signals that we alone get are passed on. SIGUSR2 calls
-    `asked`; `meanwhile` is called now and then.
-    """
-    with closing(Watchdog("" if run is None else _site(run), is_job_ours=False)) as watchdog:
-        relay = Relay(watchdog, asked)
-        with relay:
-            process = subprocess.Popen(list(command), env=environment(run))
-            watchdog.watch(process)
-            relay.attach(process)
-            code = _wait(process, meanwhile)
-    code = 128 - code if code < 0 else code
+    """Runs the command in the foreground and returns its exit code, which the run folder gets too."""
+    code = run_in_foreground(command, environment(run), meanwhile=meanwhile, look_s=LOOK_S, asked=asked)
     if run is not None:
         try:
-            write_json(run / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": code})
+            finish(run, told, code)
         except OSError as problem:
             say(f"{str(run / RUN_FILE)!r} could not be written: {problem.strerror}")
     return code
-
-
-def _wait(process: subprocess.Popen[bytes], meanwhile: Callable[[], object] | None) -> int:
-    while True:
-        try:
-            return process.wait(None if meanwhile is None else LOOK_S)
-        except subprocess.TimeoutExpired:
-            assert meanwhile is not None
-            meanwhile()

@@ -1,13 +1,14 @@
-"""Signals that reach the launcher are passed on to the job, unless the job has them already."""
+"""Signals that reach us while a job runs: passed on to it, or raised so that it is ended first."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -26,6 +27,7 @@ FROM_KEYS = ("SIGINT", "SIGQUIT", "SIGTSTP")
 SETTLE_S = 0.05
 """A signal to the group reaches one process after the other; `timeout` sends one to its child and
 one to the group."""
+ENDS_US = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Relay:
@@ -129,3 +131,44 @@ def _in_effect(numbers: list[int]) -> list[int]:
     undone = {getattr(signal, name, None) for name in ("SIGTSTP", "SIGCONT")}
     pair = [number for number in last if number in undone]
     return [number for number in last if number not in pair[:-1]]
+
+
+def signals_raise(raised: Callable[[int], BaseException]) -> AbstractContextManager[None]:
+    """Signals that would end us where we stand raise instead, as long as this lasts.
+
+    `raised` makes what is raised of a signal's number. What is ignored, as under nohup, stays so,
+    and what raises already is left to whoever said so.
+    """
+
+    def leave(number: int, _frame: object) -> None:
+        raise raised(number)
+
+    return _handled({number: leave for number in ENDS_US if signal.getsignal(number) is signal.SIG_DFL})
+
+
+def ended_as_by_hand() -> AbstractContextManager[None]:
+    """SIGTERM, as from `timeout`, and SIGHUP do what Ctrl-C does."""
+    return signals_raise(lambda _: KeyboardInterrupt())
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Ctrl-C and what else would end us comes when this is over."""
+    came: list[int] = []
+    with _handled(dict.fromkeys((signal.SIGINT, *ENDS_US), lambda number, _: came.append(number))):
+        yield
+    for number in dict.fromkeys(came):
+        signal.raise_signal(number)
+
+
+@contextmanager
+def _handled(handlers: Mapping[int, Any]) -> Iterator[None]:
+    """Only in the main thread: no other may say what becomes of signals."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-MOST_BYTES = 1 << 20
+HAS_TABLE = PROC.joinpath("self/stat").exists()
+"""Whether this system tells its processes."""
+MOST_BYTES = 8 << 20
 """Of one process's environment or command line."""
 
 
@@ -17,6 +20,8 @@ class Process:
 
     pid: int
     parent: int
+    group: int
+    session: int
     name: str
     state: str
     """R runs, S sleeps, D waits for a device, T is stopped, Z has ended."""
@@ -33,43 +38,50 @@ class Process:
         return self.name.startswith(("python", "pt_main_thread")) or any(word.startswith("python") for word in words)
 
 
-def read_process(pid: int, root: Path = PROC) -> Process | None:
-    """None where there is none of this number any more."""
+def read_process(pid: int, root: Path = PROC, *, with_words: bool = True) -> Process | None:
+    """None where there is none of this number any more. Without words, neither its command nor its
+    environment is read."""
     folder = root / str(pid)
-    try:
-        data = (folder / "stat").read_bytes()
-    except OSError:
-        return None
     # A name may hold spaces and brackets: what counts begins after the last one.
-    head, _, tail = data.rpartition(b")")
+    head, _, tail = _read(folder / "stat").rpartition(b")")
+    if not tail:
+        return None
     words = tail.split()
     return Process(
         pid=pid,
         parent=int(words[1]),
+        group=int(words[2]),
+        session=int(words[3]),
         name=head.partition(b"(")[2].decode(errors="replace"),
         state=words[0].decode(),
         cpu_s=(int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"),
         started_ticks=int(words[19]),
-        command=tuple(_words(folder / "cmdline")),
-        environment=dict(word.split("=", 1) for word in _words(folder / "environ") if "=" in word),
+        command=tuple(_words(folder / "cmdline")) if with_words else (),
+        environment=_environment(folder) if with_words else {},
     )
 
 
-def processes(root: Path = PROC) -> dict[int, Process]:
+def processes(root: Path = PROC, *, with_words: bool = True) -> dict[int, Process]:
     """All that are there; empty where there is no /proc."""
     try:
-        numbers = [int(folder.name) for folder in root.iterdir() if folder.name.isdecimal()]
+        pids = [int(name) for name in os.listdir(root) if name.isdecimal()]
     except OSError:
         return {}
-    return {number: process for number in numbers if (process := read_process(number, root)) is not None}
+    known = {pid: read_process(pid, root, with_words=with_words) for pid in pids}
+    return {pid: process for pid, process in known.items() if process is not None}
 
 
-def descendants(pid: int, known: dict[int, Process]) -> list[Process]:
+def read_environment(pid: int, root: Path = PROC) -> bytes:
+    """As the system tells it; empty where we may not look."""
+    return _read(root / str(pid) / "environ")
+
+
+def descendants(pids: Iterable[int], known: dict[int, Process]) -> list[Process]:
     """Those it started, those they started, and so on; parents before their children."""
     children: dict[int, list[Process]] = {}
     for process in known.values():
         children.setdefault(process.parent, []).append(process)
-    found, waiting = [], [pid]
+    found, waiting = [], list(pids)
     while waiting:
         for child in sorted(children.pop(waiting.pop(0), []), key=lambda process: process.pid):
             found.append(child)
@@ -77,10 +89,17 @@ def descendants(pid: int, known: dict[int, Process]) -> list[Process]:
     return found
 
 
+def _environment(folder: Path) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in _words(folder / "environ") if "=" in word)
+
+
 def _words(path: Path) -> list[str]:
+    return [word.decode(errors="replace") for word in _read(path).split(b"\0") if word]
+
+
+def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES)
+            return file.read(MOST_BYTES)
     except OSError:
-        return []
-    return [word.decode(errors="replace") for word in data.split(b"\0") if word]
+        return b""

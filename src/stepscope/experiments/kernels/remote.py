@@ -21,6 +21,7 @@ from stepscope.errors import InputError, UsageError
 from stepscope.experiments.kernels.bench import Compared, Referred, Sampled
 from stepscope.experiments.kernels.space import Settings, process_of
 from stepscope.experiments.kernels.worker import Answer, Described, Opening, Request
+from stepscope.process.job import OwnedJob
 
 START_S = 180.0
 """For importing torch, the user's module and taking the device."""
@@ -36,14 +37,14 @@ class _Worker:
 
     def __init__(self, opening: Opening) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open for as long as the process
-        self._process = subprocess.Popen(
+        self._job = OwnedJob(
             [sys.executable, "-m", "stepscope.experiments.kernels.worker"],
+            _environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=_environment(),
-            start_new_session=True,
         )
+        self._process = self._job.process
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         assert self._process.stdout is not None and self._process.stdin is not None
         threading.Thread(target=_read, args=(self._process.stdout, self._lines), daemon=True).start()
@@ -59,12 +60,8 @@ class _Worker:
         return self._receive(limit_s)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            # Compilers are its children.
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            self._process.kill()
-        self._process.wait()
+        # Its compilers too, and at once: it has nothing to put away.
+        self._job.end(grace_s=0.0)
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 if pipe is not None:

@@ -13,9 +13,11 @@ from stepscope.capture.session import AFTER_STEPS, FIRST_STEPS
 from stepscope.capture.window import WARM_STEPS
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.errors import UsageError
-from stepscope.experiments.trials.process import run_job
 from stepscope.experiments.trials.record import median_rank, odd_ns, timed_steps, trial_of
-from stepscope.protocol.run_folder import RUN_FILE, SITE_FOLDER, write_json
+from stepscope.process.job import run_owned
+from stepscope.process.launch import environment, finish, prepare
+from stepscope.protocol.run_folder import STDERR_FILE, STDOUT_FILE
+from stepscope.protocol.settings import checked, environment_of
 from stepscope.readers.run_folder.folder import read_run
 
 CALL_S = 0.5
@@ -42,7 +44,6 @@ def run_trial(
     rank's timed steps so far, about twice a second; the trial ends when it returns False.
     """
     from stepscope import __version__
-    from stepscope.process.launch import prepare
 
     words = [*command, *change.arguments]
     if not words or shutil.which(words[0]) is None:
@@ -61,11 +62,20 @@ def run_trial(
     watcher = _Watcher(folder, skipped, on_steps)
     try:
         told = prepare(folder, words, options, __version__, knobs)
-        ended = run_job(folder, words, _environment(folder, change, knobs), timeout_s=timeout_s, is_wanted=watcher.is_wanted)
+        given = {**os.environ, **environment_of(knobs), **change.environment}
+        with (folder / STDOUT_FILE).open("wb") as out, (folder / STDERR_FILE).open("wb") as err:
+            ended = run_owned(
+                words,
+                environment(folder, given),
+                stdout=out,
+                stderr=err,
+                timeout_s=timeout_s,
+                is_wanted=watcher.is_wanted,
+            )
     except OSError as problem:
         raise UsageError(f"the trial in {folder} could not be started: {problem}") from None
     try:
-        write_json(folder / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": ended.exit_code})
+        finish(folder, told, ended.exit_code)
     except OSError as problem:
         raise UsageError(f"what the trial in {folder} told could not be written: {problem}") from None
     return trial_of(read_run(folder), change, ended, skipped, max_steps)
@@ -95,22 +105,10 @@ def _options(skipped: int, max_steps: int | None, *, with_numerics: bool, profil
 
 
 def _checked(knobs: Mapping[str, Value]) -> dict[str, Value]:
-    from stepscope.protocol.settings import checked
-
     try:
         return checked(knobs)
     except ValueError as problem:
         raise UsageError(str(problem)) from None
-
-
-def _environment(folder: Path, change: Change, knobs: Mapping[str, Any]) -> dict[str, str]:
-    """Ours, what the knobs need to be set before the start, the change's own, and the folder that every Python looks into."""
-    from stepscope.protocol.settings import environment_of
-
-    laid = {**os.environ, **environment_of(knobs), **change.environment}
-    site = str((folder / SITE_FOLDER).absolute())
-    before = laid.get("PYTHONPATH")
-    return {**laid, "PYTHONPATH": site if not before else site + os.pathsep + before}
 
 
 class _Watcher:
