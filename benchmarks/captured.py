@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.process.launch import environment, prepare
+from stepscope.protocol.options import Options
 
 LIMIT_S = 60
 
@@ -37,7 +38,7 @@ def record(out: Path, command: list[str], names: list[str], seconds: float, each
             folder, begun = out / f"{name}.{variant}", time.monotonic()
             folder.mkdir(parents=True)
             words = [*command, name, variant, "--seconds", str(each)]
-            prepare(folder, words, {"num_steps": 3}, "benchmark")
+            prepare(folder, words, Options(), "benchmark")
             try:
                 done = subprocess.run(
                     words, env=environment(folder), timeout=LIMIT_S, check=False, capture_output=True, text=True

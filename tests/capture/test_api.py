@@ -11,8 +11,8 @@ import pytest
 
 import stepscope
 from stepscope.capture.guard import Guard
-from stepscope.capture.options import Options, options_of
 from stepscope.capture.pitch import Anchor
+from stepscope.protocol.options import Options, options_of
 from stepscope.readers.run_folder.folder import read_run
 
 torch = pytest.importorskip("torch")

@@ -21,9 +21,9 @@ from stepscope.capture.apply_model import lay_over_models
 from stepscope.capture.apply_optimizer import lay_over_optimizers
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks import begin, forget_session
-from stepscope.capture.options import Options
 from stepscope.capture.session import Session
 from stepscope.capture.trial_session import TrialSession
+from stepscope.protocol.options import Options
 
 Lay = Callable[..., Applied]
 DATA = TensorDataset(torch.arange(32.0))

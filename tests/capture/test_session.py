@@ -12,9 +12,9 @@ pytest.importorskip("torch")
 
 from stepscope.capture.clock import DeviceClock
 from stepscope.capture.guard import Guard
-from stepscope.capture.options import Options
 from stepscope.capture.session import ALL_MARKED, MARKED, MOST_PASSES, SELDOM, Session, outermost
 from stepscope.capture.step_hooks import hooked_backward, hooked_next, hooked_step
+from stepscope.protocol.options import Options
 
 MS = 1_000_000
 NEVER = 10**9

@@ -249,7 +249,7 @@ def test_no_trial_may_take_longer_than_what_is_left_of_the_budget(
         return Trial(folder="f", change=Change(), exit_code=0, step_ns=(1,), wall_s=1.0)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(("python",), tmp_path, parse("--knob", "num_workers=0,1"))
+    runner = tune.Runner(tune.options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path)
     runner.left_s = lambda: left
     runner.measure(Change())
     runner.numerics(Change())
@@ -261,7 +261,7 @@ def test_a_job_that_leaves_by_itself_is_no_signal(monkeypatch: pytest.MonkeyPatc
         raise SystemExit(3)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(("python",), tmp_path, parse("--knob", "num_workers=0,1"))
+    runner = tune.Runner(tune.options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path)
     with pytest.raises(SystemExit) as left:
         runner.measure(Change())
     assert left.value.code == 3

@@ -16,6 +16,7 @@ import pytest
 
 from stepscope.cli import verify
 from stepscope.cli.verify_check import check_of
+from stepscope.cli.verify_options import measuring_of, options_of, read_asked
 from stepscope.cli.verify_prediction import read_prediction
 from stepscope.core.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
@@ -199,7 +200,7 @@ def test_every_code_that_can_be_applied_says_why() -> None:
 
 
 def test_a_value_that_is_given_is_no_bound() -> None:
-    given = verify.read_asked(parsed("--apply", "num_workers=2", "--", "python", "t.py"))
+    given = read_asked(parsed("--apply", "num_workers=2", "--", "python", "t.py"))
     assert given.changes["candidate"].raised == frozenset()
 
 
@@ -330,7 +331,7 @@ def test_markdown_has_a_row_for_each_side(
 )
 def test_mistakes_are_told_before_anything_runs(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        verify.read_asked(parsed(*words))
+        read_asked(parsed(*words))
 
 
 def test_a_candidate_that_cannot_be_started_is_told_before_the_baseline_runs(
@@ -397,7 +398,7 @@ def test_no_run_may_take_longer_than_what_is_left_of_the_budget(monkeypatch: pyt
     jobs = Jobs(monkeypatch, 20.0)
     arguments = parsed("--budget", "90", "--timeout", "60", "--apply", "num_workers=2", "--", "python", "train.py")
     budget = Budget(arguments.budget, lambda: jobs.now_s)
-    runner = verify.Runner(verify.read_asked(arguments), tmp_path, arguments, budget)
+    runner = verify.Runner(read_asked(arguments), tmp_path, measuring_of(arguments), budget)
     for _ in range(5):
         runner.measure("baseline")
     assert jobs.limits == [60.0, 60.0, 50.0, 30.0, 10.0]
@@ -525,8 +526,8 @@ def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
 
 
 def prediction_of(arguments: argparse.Namespace) -> Prediction | None:
-    asked = verify.read_asked(arguments)
-    return read_prediction(arguments, asked.codes, asked.changes["candidate"].knobs)
+    asked = read_asked(arguments)
+    return read_prediction(options_of(arguments).predicted, asked.codes, asked.changes["candidate"].knobs)
 
 
 def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
@@ -578,7 +579,8 @@ def test_a_real_training_computes_the_same_with_a_worker(tmp_path: Path, capsys:
     script.write_text(TRAIN)
     words = ["--apply", "num_workers=1", "--steps", "6", "--warm-up", "5", "--timeout", "120", "--", sys.executable, str(script)]
     arguments = parsed(*words)
-    runner = verify.Runner(verify.read_asked(arguments), tmp_path / "o", arguments, Budget(None, time.monotonic))
+    asked, measuring = read_asked(arguments), measuring_of(arguments)
+    runner = verify.Runner(asked, tmp_path / "o", measuring, Budget(None, time.monotonic))
     made, stopped = verify.checked_runs(runner, verify.Progress(2))
     assert stopped is None
     assert [one.side for one in made] == [BASELINE, BASELINE, CANDIDATE]

@@ -19,7 +19,7 @@ import pytest
 from stepscope.cli.alerting import Sinks, read_alerts
 from stepscope.cli.main import main
 from stepscope.cli.prometheus import Metrics
-from stepscope.cli.watching import Watching
+from stepscope.cli.watching import Options, Watching
 from stepscope.core.live import Alert
 from tests.capture.jobs import environment, script, stepscope
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
@@ -138,7 +138,7 @@ def test_a_port_that_is_taken_is_said_and_no_more(ended: Path, capsys: pytest.Ca
         other.listen()
         port = other.getsockname()[1]
         assert Metrics().serve("127.0.0.1", port) is None
-        watching = Watching(ended, port=port)
+        watching = Watching(ended, Options(port=port))
         watching.look()
         watching.close()
     assert f"metrics cannot be served on 127.0.0.1:{port}" in capsys.readouterr().err
@@ -146,7 +146,7 @@ def test_a_port_that_is_taken_is_said_and_no_more(ended: Path, capsys: pytest.Ca
 
 def test_metrics_are_served_and_other_pages_are_not(ended: Path) -> None:
     port = free_port()
-    watching = Watching(ended, port=port)
+    watching = Watching(ended, Options(port=port))
     try:
         assert fetch(port) == "\n"
         watching.look()
@@ -161,7 +161,7 @@ def test_metrics_are_served_and_other_pages_are_not(ended: Path) -> None:
 def test_a_fault_of_ours_switches_the_watching_off(
     ended: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watching = Watching(ended, now=lambda: 0.0)
+    watching = Watching(ended, Options(), now=lambda: 0.0)
     monkeypatch.setattr(watching._follower, "look", lambda: 1 / 0)
     watching.look()
     watching.look()

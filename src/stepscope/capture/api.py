@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks import begin, current, forget_session
-from stepscope.capture.options import options_of
+from stepscope.protocol.options import options_of
 from stepscope.protocol.run_folder import RUN_FILE, SCHEMA, write_json
 
 if TYPE_CHECKING:

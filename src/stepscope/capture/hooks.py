@@ -13,11 +13,11 @@ from typing import Any
 
 from stepscope.capture.forked import never_let_go, settle_child
 from stepscope.capture.guard import Guard
-from stepscope.capture.options import Options
 from stepscope.capture.patches import replace, timed
 from stepscope.capture.session import Session
 from stepscope.capture.step_hooks import hooked_backward, hooked_next, hooked_step
 from stepscope.capture.window import give_way
+from stepscope.protocol.options import Options
 
 _current: list[Session] = []
 _registered: list[bool] = []

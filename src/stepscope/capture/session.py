@@ -16,19 +16,15 @@ from stepscope.capture.clock import MOST_PENDING, DeviceClock, device_clock
 from stepscope.capture.cupti import let_cupti_leave
 from stepscope.capture.forked import is_profiler_inherited
 from stepscope.capture.guard import Guard
-from stepscope.capture.options import Options
 from stepscope.capture.pitch import Anchor
 from stepscope.capture.rank_notes import rank_numbers
 from stepscope.capture.schedule import Schedule
 from stepscope.capture.window import Others, Window, backward_asker, is_profiling
 from stepscope.capture.writer import Writer
+from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, Options
 from stepscope.protocol.run_folder import PROBLEM_FILE, STATES, claim_rank
 
 TIMED, FIRST, PROFILED, AFTER = range(len(STATES))
-FIRST_STEPS = 5
-"""Not counted: the first steps compile, allocate and wait for the loader's first batches."""
-AFTER_STEPS = 2
-"""Not counted after a recording: the loader and the device catch up with the time the file took."""
 LEAST_INSTEAD = 200
 ALL_MARKED, MARKED = 500, 10
 """Steps measured on the device's clock: the first ones all, then so many of every SELDOM."""

@@ -79,7 +79,7 @@ class _Then(importlib.abc.Loader):
 def _hook_up(run: str) -> None:
     try:
         from stepscope.capture.hooks import begin
-        from stepscope.capture.options import options_of
+        from stepscope.protocol.options import options_of
         from stepscope.protocol.run_folder import ENTERED_FILE, SITE_FOLDER, read_options
 
         folder = Path(run)

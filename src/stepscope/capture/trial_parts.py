@@ -11,7 +11,7 @@ from stepscope.capture.losses import Losses, remember_unscaled
 from stepscope.capture.numerics import Numerics
 from stepscope.capture.session import Session
 from stepscope.capture.trial_session import TrialSession
-from stepscope.protocol.run_folder import read_options, read_settings
+from stepscope.protocol.run_folder import read_settings
 
 
 def begin_parts(session: Session) -> None:
@@ -20,8 +20,7 @@ def begin_parts(session: Session) -> None:
     torch = sys.modules["torch"]
     settings = read_settings(session.run)
     if settings:
-        raised = read_options(session.run).get("raised")
-        apply(session, settings, raised if isinstance(raised, list) else ())
+        apply(session, settings, session.options.raised)
     session.listen(Equal(session.guard, torch))
     remember_unscaled(session.guard, torch)
     session.listen(Losses(session.guard, torch))

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.options import Options
 from stepscope.capture.rank_notes import rank_numbers
 from stepscope.capture.session import Session, Tape
+from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import ENDED_FILE, RANK_FOLDER, stock_steps, write_json
 
 LONGEST_WAIT_S = 10.0

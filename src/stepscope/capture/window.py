@@ -19,12 +19,10 @@ from typing import Any
 from stepscope.capture.cupti import leave_cupti_after, stay_in_cupti
 from stepscope.capture.forked import leave_directly, make_way_in_child, note_profiler
 from stepscope.capture.guard import Guard
-from stepscope.capture.options import Options
 from stepscope.capture.patches import replace
 from stepscope.capture.quiet import quiet_kineto, without_thread_line
+from stepscope.protocol.options import WARM_STEPS, Options
 
-WARM_STEPS = 1
-"""Steps with the profiler attached that are not kept: the first one pays for its buffers."""
 LONGEST_WAIT_S = 5.0
 """For the thread that records to let go, where another thread of the job starts a profiler of its own."""
 PATIENCE_NS, PATIENT_TIMES = 60_000_000_000, 20

@@ -13,13 +13,16 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware
 from stepscope.cli.printing import print_report, put, say
-from stepscope.cli.verify import RUNS, UNPROVEN_CODE, add_measuring, exit_code
+from stepscope.cli.run import RUNS, new_folder
+from stepscope.cli.verify import UNPROVEN_CODE, exit_code
+from stepscope.cli.verify_options import Measuring, Proof, add_measuring, measuring_of
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.process.signals import ended_as_by_hand
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from stepscope.core.trials import Change
     from stepscope.experiments.budget import Budget
     from stepscope.experiments.fixing import FixPolicy
+    from stepscope.pipeline.options import Options as ReadingOptions
 
 RESULT_FILE = "fix.json"
 INTERRUPTED_CODE = 130
@@ -52,35 +56,79 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"where the runs are kept (default: a dated folder in {RUNS}/)")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says."""
+
+    run_folder: Path
+    command: str | None
+    is_run: bool
+    """Whether fixes are tried, and not only told."""
+    most: int
+    allows_numerics: bool
+    with_check: bool
+    measuring: Measuring
+    hardware: Path | None
+    style: str
+    out: Path | None
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    return Options(
+        run_folder=arguments.run_folder,
+        command=arguments.command,
+        is_run=arguments.verify,
+        most=max(arguments.most, 0),
+        allows_numerics=arguments.allow_numerics,
+        with_check=not arguments.no_check,
+        measuring=measuring_of(arguments),
+        hardware=arguments.hardware,
+        style=arguments.format,
+        out=arguments.out,
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.experiments.fixing import FixPolicy, fixed, propose
     from stepscope.experiments.preflight import unable
-    from stepscope.pipeline.options import Options
     from stepscope.pipeline.recording import diagnose
     from stepscope.protocol.secrets import masked_words
     from stepscope.protocol.settings import SETTINGS
 
-    budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
-    command = command_of(arguments.run_folder, arguments.command)
-    found = diagnose([arguments.run_folder], Options(use_cache=False, hardware=arguments.hardware))
+    options = options_of(arguments)
+    budget_s = options.measuring.budget_s
+    budget = Budget(None if budget_s is None else for_runs(budget_s), time.monotonic)
+    command = command_of(options.run_folder, options.command)
+    found = diagnose([options.run_folder], _reading_of(options))
     if not found.facts.ranks:
         # That nothing was found would be said of a run that was not looked at.
-        raise InputError(f"{arguments.run_folder}: no step was recorded, so no fault can be told; {found.notes[-1]}")
+        raise InputError(f"{options.run_folder}: no step was recorded, so no fault can be told; {found.notes[-1]}")
     policy = FixPolicy(
-        most=max(arguments.most, 0), allows_numerics=arguments.allow_numerics, unable=unable(SETTINGS, command, {})
+        most=options.most,
+        allows_numerics=options.allows_numerics,
+        unable=unable(SETTINGS, command, {}),
     )
-    if not arguments.verify:
+    if not options.is_run:
         plan = fixed(masked_words(command), propose(found.findings, _local_ranks(found), policy), found.step.ms)
-        _print(plan, arguments.format)
+        _print(plan, options.style)
         return 0 if any(one.knobs and one.outcome == "not tried" for one in plan.attempts) else 1
     say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
     with ended_as_by_hand():
-        result = _Loop(arguments, command, found, policy, budget).fixed()
-    _print(result, arguments.format)
+        result = _Loop(options, command, found, policy, budget).fixed()
+    _print(result, options.style)
     if result.is_interrupted:
         return INTERRUPTED_CODE
-    return UNPROVEN_CODE if result.whole is None else min(exit_code(result.whole, arguments.allow_numerics), UNPROVEN_CODE)
+    if result.whole is None:
+        return UNPROVEN_CODE
+    return min(exit_code(result.whole, options.allows_numerics), UNPROVEN_CODE)
+
+
+def _reading_of(options: Options) -> ReadingOptions:
+    """How the runs are read and judged."""
+    from stepscope.pipeline.options import Options as ReadingOptions
+
+    return ReadingOptions(use_cache=False, hardware=options.hardware)
 
 
 def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
@@ -110,20 +158,21 @@ class _Loop:
     """What the loop over findings needs to be done for real, each in a folder of its own."""
 
     def __init__(
-        self, arguments: argparse.Namespace, command: tuple[str, ...], found: Diagnosis, policy: FixPolicy, budget: Budget
+        self,
+        options: Options,
+        command: tuple[str, ...],
+        found: Diagnosis,
+        policy: FixPolicy,
+        budget: Budget,
     ) -> None:
-        from stepscope.cli.run import dated
-
-        self._arguments, self._command, self._found, self._policy = arguments, command, found, policy
+        self._options, self._command, self._found, self._policy = options, command, found, policy
         self._budget = budget
         self._run_s = 0.0
         """What a run of the last proof took."""
         self._num_proofs = 0
         self._spent: str | None = None
         """Why there was no time for all of it."""
-        self._folder: Path = arguments.out or dated(Path(RUNS))
-        if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
-            raise UsageError(f"{self._folder} is there already and not empty. Give --out another folder, or take that one away")
+        self._folder = new_folder(options.out)
         self._count = 0
         self._notes: list[str] = []
 
@@ -167,7 +216,8 @@ class _Loop:
 
     def _room(self, num_proofs: int) -> str | None:
         """Why so many proofs more do not fit into what is left of the budget."""
-        left, need, total = self._budget.left_s, self._need_s(num_proofs), self._arguments.budget
+        left, need = self._budget.left_s, self._need_s(num_proofs)
+        total = self._options.measuring.budget_s
         if left is None or (not self._budget.is_spent and need <= left):
             return None
         why = f"the budget of {total:g} s was spent before it"
@@ -182,7 +232,7 @@ class _Loop:
         from stepscope.cli.verify import CHECK_RUNS
         from stepscope.experiments.verify.schedule import FEWEST_ROUNDS, RUNS_A_ROUND
 
-        before = 2 if self._arguments.no_check else CHECK_RUNS
+        before = CHECK_RUNS if self._options.with_check else 2
         return num_proofs * (before + FEWEST_ROUNDS * RUNS_A_ROUND) * self._run_s
 
     def _look(self, change: Change) -> Sequence[Finding]:
@@ -190,25 +240,23 @@ class _Loop:
         if change.is_none:
             return self._found.findings
         from stepscope.experiments.trials.trial import run_trial
-        from stepscope.pipeline.options import Options
         from stepscope.pipeline.recording import diagnose
 
-        folder, left = self._next("look"), self._budget.left_s
-        timeout = self._arguments.timeout
+        folder, measuring = self._next("look"), self._options.measuring
+        limits = (measuring.timeout_s, self._budget.left_s)
         say("recording what is left")
         try:
             trial = run_trial(
                 self._command,
                 folder,
                 change,
-                max_steps=self._arguments.steps,
-                warm_up_steps=self._arguments.warm_up,
-                timeout_s=min([limit for limit in (timeout, left) if limit is not None], default=None),
+                max_steps=measuring.steps,
+                warm_up_steps=measuring.warm_up_steps,
+                timeout_s=min([limit for limit in limits if limit is not None], default=None),
                 profile=True,
             )
             if trial.is_good:
-                options = Options(use_cache=False, hardware=self._arguments.hardware)
-                return diagnose([folder], options).findings
+                return diagnose([folder], _reading_of(self._options)).findings
             why = "it did not end in time" if trial.is_timed_out else f"it ended with exit code {trial.exit_code}"
         except StepscopeError as problem:
             why = str(problem)
@@ -218,7 +266,8 @@ class _Loop:
         return self._found.findings
 
     def _prove(self, before: Change, after: Change, prediction: Prediction | None) -> Verified:
-        from stepscope.cli.verify import Asked, prove
+        from stepscope.cli.verify import prove
+        from stepscope.cli.verify_options import Asked
         from stepscope.experiments.budget import Budget
         from stepscope.experiments.verify.experiment import refused
 
@@ -227,7 +276,7 @@ class _Loop:
             changes={"baseline": before, "candidate": after},
             codes=(),
         )
-        told = argparse.Namespace(**vars(self._arguments), allow=[], check=not self._arguments.no_check, tolerance=None)
+        proof = Proof(measuring=self._options.measuring, with_check=self._options.with_check)
         is_first = not self._count
         # One that is tried after another is followed by a proof of the whole, to which its time is left.
         kept_s = self._need_s(1) if prediction is not None and self._num_proofs else 0.0
@@ -235,7 +284,7 @@ class _Loop:
         left = self._budget.left_s
         budget = Budget(None if left is None else max(0.0, left - kept_s), time.monotonic)
         try:
-            verified = prove(told, asked, self._next("verify"), prediction, budget)
+            verified = prove(asked, proof, self._next("verify"), prediction, budget)
         except StepscopeError as problem:
             if is_first:
                 raise

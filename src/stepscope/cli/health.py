@@ -15,9 +15,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_report
+from stepscope.protocol.options import Options as RecordingOptions
 
 if TYPE_CHECKING:
     from stepscope.analyses.health import Outcome
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from stepscope.readers.run_folder.tail import RunTail
 
 NUM_STEPS = 10
-OPTIONS: dict[str, Any] = {"start_step": 5, "num_steps": 3, "num_windows": 1, "sample_s": 0.25}
+RECORDING = RecordingOptions(start_step=5, sample_s=0.25)
 LOOK_S = 0.25
 PATIENCE_STEPS = 10
 """Further steps in which a recording that has not come may still come."""
@@ -65,7 +66,7 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     from stepscope.process.launch import environment, finish, prepare
 
     try:
-        told = prepare(folder, command, OPTIONS, __version__)
+        told = prepare(folder, command, RECORDING, __version__)
     except OSError as problem:
         raise UsageError(f"nothing can be recorded in {folder}: {problem.strerror}. Give --out a folder with room") from None
     progress = _Progress(folder)

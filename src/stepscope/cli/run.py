@@ -11,14 +11,16 @@ from __future__ import annotations
 import argparse
 import shutil
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.cli import watching
 from stepscope.cli.diagnose import add_hardware
 from stepscope.cli.printing import say
 from stepscope.process.stderr import drop
+from stepscope.protocol.options import Options as RecordingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,28 +51,58 @@ def add_recording(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", action="store_true", help="record allocations too")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says."""
+
+    command: tuple[str, ...]
+    out: Path | None
+    recording: RecordingOptions
+    watching: watching.Options
+    hardware: Path | None
+    is_diagnosed: bool
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    return Options(
+        command=command_of(arguments.command),
+        out=arguments.out,
+        recording=RecordingOptions(
+            start_step=arguments.start_step,
+            num_steps=arguments.steps,
+            num_windows=arguments.windows,
+            every_steps=arguments.every,
+            stacks=arguments.stacks,
+            memory=arguments.memory,
+        ),
+        watching=watching.options_of(arguments),
+        hardware=arguments.hardware,
+        is_diagnosed=not arguments.no_diagnose,
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.readers.system.hardware_file import read_hardware
 
-    command = command_of(arguments.command)
-    if shutil.which(command[0]) is None:
-        say(f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
+    options = options_of(arguments)
+    if shutil.which(options.command[0]) is None:
+        say(f"{options.command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
         return NOT_FOUND
-    if arguments.hardware is not None:
+    if options.hardware is not None:
         # Said before the job starts, not after it.
-        read_hardware(arguments.hardware)
-    folder = arguments.out or dated(Path(RUNS))
-    code = record(folder, command, options_of(arguments), watch=lambda: watching.from_arguments(folder, arguments))
-    if not arguments.no_diagnose:
-        tell(folder, arguments.hardware)
+        read_hardware(options.hardware)
+    folder = new_folder(options.out)
+    code = record(folder, options.command, options.recording, watch=lambda: watching.Watching(folder, options.watching))
+    if options.is_diagnosed:
+        tell(folder, options.hardware)
     return code
 
 
-def command_of(words: Sequence[str]) -> list[str]:
+def command_of(words: Sequence[str]) -> tuple[str, ...]:
     """What stands after the two dashes."""
     from stepscope.errors import UsageError
 
-    command = list(words[1:] if words[:1] == ["--"] else words)
+    command = tuple(words[1:] if words[:1] == ["--"] else words)
     if not command:
         raise UsageError("no command was given. Write it after two dashes: stepscope run -- python train.py")
     return command
@@ -79,17 +111,14 @@ def command_of(words: Sequence[str]) -> list[str]:
 def record(
     folder: Path,
     command: Sequence[str],
-    options: dict[str, Any],
+    options: RecordingOptions,
     watch: Callable[[], watching.Watching] | None = None,
 ) -> int:
     """Runs the job with the capture in it; without, where the folder cannot be written. Returns its exit code."""
     from stepscope import __version__
-    from stepscope.errors import UsageError
     from stepscope.process.control import Requests
     from stepscope.process.launch import launch, prepare
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
     try:
         told = prepare(folder, command, options, __version__)
     except OSError as problem:
@@ -154,15 +183,14 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
         say(f"the diagnosis failed, which is a fault of stepscope: {type(problem).__name__}: {problem}")
 
 
-def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    options = {
-        "num_steps": arguments.steps,
-        "num_windows": arguments.windows,
-        "every_steps": arguments.every,
-        "stacks": arguments.stacks,
-        "memory": arguments.memory,
-    }
-    return options | ({} if arguments.start_step is None else {"start_step": arguments.start_step})
+def new_folder(out: Path | None) -> Path:
+    """Where runs are kept: as given, if nothing is there, else a dated folder."""
+    from stepscope.errors import UsageError
+
+    folder = out or dated(Path(RUNS))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
+    return folder
 
 
 def dated(parent: Path) -> Path:

@@ -15,10 +15,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.run import RUNS, new_folder
 from stepscope.errors import UsageError
 from stepscope.process.signals import ended_as_by_hand
 from stepscope.protocol.json_text import json_text
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from stepscope.experiments.tune.knob_space import Space
     from stepscope.experiments.tune.tuner import OnSteps, Search, Start, TunePolicy
 
-RUNS = "stepscope-runs"
 RESULT_FILE = "tuning.json"
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
 PROVEN_CODE, UNPROVEN_CODE, INTERRUPTED_CODE = 0, 1, 130
@@ -96,13 +97,61 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-verify", action="store_true", help="end with the best trial, checked and proven by nothing")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says of a search."""
+
+    command: tuple[str, ...]
+    knobs: tuple[str, ...]
+    ways: tuple[str, ...]
+    free: tuple[str, ...]
+    effective_batch: int | None
+    started_by: Path | None
+    num_trials: int
+    budget_s: float | None
+    steps: int
+    warm_up_steps: int
+    timeout_s: float
+    seed: int
+    is_pruned: bool
+    is_proven: bool
+    storage: str | None
+    cache: str | None
+    out: Path | None
+    style: str
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    words = arguments.command
+    return Options(
+        command=tuple(words[1:] if words[:1] == ["--"] else words),
+        knobs=tuple(arguments.knob),
+        ways=tuple(arguments.ways),
+        free=tuple(arguments.free),
+        effective_batch=arguments.effective_batch,
+        started_by=arguments.started_by,
+        num_trials=arguments.trials,
+        budget_s=arguments.budget,
+        steps=arguments.steps,
+        warm_up_steps=arguments.warm_up,
+        timeout_s=arguments.timeout,
+        seed=arguments.seed,
+        is_pruned=not arguments.no_prune,
+        is_proven=not arguments.no_verify,
+        storage=arguments.storage,
+        cache=arguments.cache or os.environ.get(CACHE_VARIABLE),
+        out=arguments.out,
+        style=arguments.format,
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     words = list(arguments.command)
     if words[:1] == ["kernel"]:
         return _run_kernel(words[1:])
     if words[:1] == ["cache"]:
         return _run_cache(words[1:])
-    return _run_search(arguments, tuple(words[1:] if words[:1] == ["--"] else words))
+    return _run_search(options_of(arguments))
 
 
 def _run_kernel(words: Sequence[str]) -> int:
@@ -115,31 +164,28 @@ def _run_kernel(words: Sequence[str]) -> int:
     return run_kernel(parser.parse_args(words))
 
 
-def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
-    from stepscope.cli.run import dated
+def _run_search(options: Options) -> int:
     from stepscope.experiments.tune.batch import check_batch
     from stepscope.experiments.tune.knob_space import Space, parse_knobs, parse_ways
     from stepscope.experiments.tune.study import import_optuna
     from stepscope.experiments.tune.tuner import Search
 
     began = time.monotonic()
-    space = Space(knobs=parse_knobs(arguments.knob, parse_ways(arguments.ways)))
+    space = Space(knobs=parse_knobs(options.knobs, parse_ways(options.ways)))
     if not space.knobs:
         raise UsageError("nothing to search: give at least one knob, such as --knob num_workers=0..8")
-    check_batch(space.knobs, arguments.free)
-    _check_command(command)
-    space, left_out = _able(space, command)
-    folder = arguments.out or dated(Path(RUNS))
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
+    check_batch(space.knobs, options.free)
+    _check_command(options.command)
+    space, left_out = _able(space, options.command)
+    folder = new_folder(options.out)
     import_optuna()
-    codes = _codes(arguments.started_by)
-    policy = _policy(arguments, command, space)
-    runner = Runner(command, folder, arguments)
+    codes = _codes(options.started_by)
+    policy = _policy(options, space)
+    runner = Runner(options, folder)
     with ended_as_by_hand():
         search = Search(space, runner.measure, policy, say, notes=left_out, began=began)
         runner.left_s = search.left_s
-        return _search(arguments, search, runner, codes)
+        return _search(options, search, runner, codes)
 
 
 def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
@@ -157,21 +203,24 @@ def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
     return Space(knobs=kept), notes
 
 
-def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes: Sequence[str]) -> int:
+def _search(options: Options, search: Search, runner: Runner, codes: Sequence[str]) -> int:
     from stepscope.experiments.tune.proof import ProofPolicy, concluded
     from stepscope.protocol.secrets import masked_words
 
-    memory = _Memory(arguments.cache or os.environ.get(CACHE_VARIABLE), runner.command, search.space)
+    memory = _Memory(options.cache, options.command, search.space)
     search.run(lambda given: [*memory.starts(given, search), *_from_codes(codes, given)])
     if search.baseline is None:
         raise KeyboardInterrupt
-    proof = ProofPolicy(budget_s=search.left_s(), skip=arguments.no_verify)
+    proof = ProofPolicy(budget_s=search.left_s(), skip=not options.is_proven)
+    numerics = runner.numerics if options.is_proven else None
     # What is written down has no secrets in it.
-    tuning = concluded(search, tuple(masked_words(runner.command)), None if arguments.no_verify else runner.numerics, proof)
+    tuning = concluded(search, tuple(masked_words(options.command)), numerics, proof)
     memory.keep(tuning)
     _keep(tuning, runner.folder)
-    _print(tuning, arguments.format)
-    return INTERRUPTED_CODE if search.is_interrupted else PROVEN_CODE if tuning.is_proven else UNPROVEN_CODE
+    _print(tuning, options.style)
+    if search.is_interrupted:
+        return INTERRUPTED_CODE
+    return PROVEN_CODE if tuning.is_proven else UNPROVEN_CODE
 
 
 def _check_command(command: Sequence[str]) -> None:
@@ -183,32 +232,36 @@ def _check_command(command: Sequence[str]) -> None:
         raise UsageError(f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
 
 
-def _policy(arguments: argparse.Namespace, command: Sequence[str], space: Space) -> TunePolicy:
+def _policy(options: Options, space: Space) -> TunePolicy:
     import hashlib
 
     from stepscope.experiments.tune.tuner import TunePolicy
 
-    told = [list(command), [[knob.name, knob.words, knob.way.template] for knob in space.knobs], sorted(arguments.free)]
-    digest = hashlib.sha256(json_text([*told, arguments.effective_batch]).encode("utf-8", "replace")).hexdigest()[:16]
-    return TunePolicy(
-        num_trials=arguments.trials,
-        budget_s=arguments.budget,
-        is_proven=not arguments.no_verify,
+    knobs = [[knob.name, knob.words, knob.way.template] for knob in space.knobs]
+    told = [list(options.command), knobs, sorted(options.free), options.effective_batch]
+    digest = hashlib.sha256(json_text(told).encode("utf-8", "replace")).hexdigest()[:16]
+    seed = options.seed
+    if options.storage is not None:
         # Machines that share a storage must not draw the same settings in the same order.
-        seed=arguments.seed if arguments.storage is None else arguments.seed + int.from_bytes(os.urandom(3), "big"),
-        storage=arguments.storage,
+        seed += int.from_bytes(os.urandom(3), "big")
+    return TunePolicy(
+        num_trials=options.num_trials,
+        budget_s=options.budget_s,
+        is_proven=options.is_proven,
+        seed=seed,
+        storage=options.storage,
         name=f"stepscope-{digest}",
-        free=frozenset(arguments.free),
-        effective_batch=arguments.effective_batch,
-        prune=not arguments.no_prune,
+        free=frozenset(options.free),
+        effective_batch=options.effective_batch,
+        prune=options.is_pruned,
     )
 
 
 class Runner:
     """Runs the command in a numbered folder of its own."""
 
-    def __init__(self, command: Sequence[str], folder: Path, arguments: argparse.Namespace) -> None:
-        self.command, self.folder, self._arguments = tuple(command), folder, arguments
+    def __init__(self, options: Options, folder: Path) -> None:
+        self._options, self.folder = options, folder
         self.left_s: Callable[[], float | None] = lambda: None
         """What is left of the budget for a run."""
         self._count = 0
@@ -217,14 +270,14 @@ class Runner:
         from stepscope.experiments.trials.trial import run_trial
 
         number, self._count = self._count, self._count + 1
-        left = self.left_s()
+        left, limit = self.left_s(), self._options.timeout_s
         return run_trial(
-            self.command,
+            self._options.command,
             self.folder / f"trial-{number:03d}",
             change,
-            max_steps=self._arguments.steps,
-            warm_up_steps=self._arguments.warm_up,
-            timeout_s=self._arguments.timeout if left is None else min(self._arguments.timeout, left),
+            max_steps=self._options.steps,
+            warm_up_steps=self._options.warm_up_steps,
+            timeout_s=limit if left is None else min(limit, left),
             with_numerics=with_numerics,
             on_steps=on_steps,
         )
@@ -367,7 +420,7 @@ def _run_cache(words: Sequence[str]) -> int:
             f" {found.refused} lines left\n"
         )
     else:
-        _forget(cache, arguments)
+        _forget(cache, arguments.text, is_all=arguments.all)
     return 0
 
 
@@ -396,14 +449,14 @@ def _list(cache: TuningCache, style: str) -> None:
         print_report(lambda console: show_cache(rows, unread, console), lambda: render_cache(rows, unread))
 
 
-def _forget(cache: TuningCache, arguments: argparse.Namespace) -> None:
-    if bool(arguments.text) == bool(arguments.all):
+def _forget(cache: TuningCache, text: str | None, *, is_all: bool) -> None:
+    if bool(text) == is_all:
         raise UsageError("say what to forget: a text that stands in it, or --all")
     entries = cache.entries()
     chosen = [
         entry.key
         for entry in entries
-        if arguments.all or arguments.text in " ".join([*entry.key.place, *(f"{n} {v}" for n, v in entry.key.versions.items())])
+        if text is None or text in " ".join([*entry.key.place, *(f"{n} {v}" for n, v in entry.key.versions.items())])
     ]
     put(f"{cache.forget(chosen)} of {len(entries)} settings forgotten\n")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from stepscope.core.hardware import Roofs
     from stepscope.core.kernel_tuning import Case, KernelTuning
     from stepscope.experiments.kernels.space import Settings
-    from stepscope.experiments.kernels.tuner import Plan
+    from stepscope.experiments.kernels.tuner import Plan, SweepPolicy
     from stepscope.experiments.kernels.worker import Described, Opening
 
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
@@ -67,41 +68,86 @@ def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print (default: text)")
 
 
+Shapes = tuple[tuple[tuple[int, ...], ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says."""
+
+    opening: Opening
+    configs: tuple[Settings, ...] | None
+    shapes: Shapes | None
+    edges: Shapes | None
+    dtypes: tuple[str, ...]
+    policy: SweepPolicy
+    roofs: Roofs | None
+    cache: str | None
+    style: str
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """Mistakes in the options are told before torch is imported."""
+    from stepscope.experiments.kernels.cases import parse_dtypes, parse_shapes
+    from stepscope.experiments.kernels.space import parse_configs, product
+    from stepscope.experiments.kernels.tuner import SweepPolicy
+    from stepscope.experiments.kernels.worker import Opening
+    from stepscope.readers.system.measured_rates import read_roofs
+
+    axes = parse_configs(arguments.config)
+    edges = arguments.edges
+    if edges is not None:
+        edges = () if edges == "none" else parse_shapes(edges, "--edges")
+    return Options(
+        opening=Opening(
+            target=arguments.target,
+            reference=arguments.reference,
+            settings=tuple(axes),
+            device=None if arguments.device == "auto" else arguments.device,
+            by=arguments.by,
+            cold=arguments.cold,
+            gradients=arguments.gradients,
+        ),
+        configs=product(axes) if axes else None,
+        shapes=parse_shapes(arguments.shapes) if arguments.shapes else None,
+        edges=edges,
+        dtypes=parse_dtypes(arguments.dtypes),
+        policy=SweepPolicy(
+            budget_s=arguments.budget,
+            config_s=arguments.config_timeout,
+            tolerance=arguments.tolerance,
+        ),
+        roofs=None if arguments.hardware is None else read_roofs(arguments.hardware),
+        cache=arguments.cache or os.environ.get(CACHE_VARIABLE),
+        style=arguments.format,
+    )
+
+
 def run_kernel(arguments: argparse.Namespace) -> int:
-    path = arguments.cache or os.environ.get(CACHE_VARIABLE)
-    if path:
+    options = options_of(arguments)
+    if options.cache:
         from stepscope.experiments.tune.cache import TuningCache
 
         # Said before anything is measured; and nothing is ever added to a file that is something else.
-        TuningCache(path).refuse_strange()
-    found = tune(arguments)
-    _print(found, arguments.format)
-    if path:
-        num = keep(found, path)
-        note(f"{num} winners are kept in {path}")
+        TuningCache(options.cache).refuse_strange()
+    found = tune(options)
+    _print(found, options.style)
+    if options.cache:
+        num = keep(found, options.cache)
+        note(f"{num} winners are kept in {options.cache}")
     return 0 if any(one.winner is not None for one in found.cases) else NO_WINNER
 
 
-def tune(arguments: argparse.Namespace) -> KernelTuning:
+def tune(options: Options) -> KernelTuning:
     """The sweep that was asked for."""
     from stepscope.experiments.kernels.remote import remote_bench
-    from stepscope.experiments.kernels.space import parse_configs, product
-    from stepscope.experiments.kernels.tuner import SweepPolicy, tune_kernel
+    from stepscope.experiments.kernels.tuner import tune_kernel
 
-    axes = parse_configs(arguments.config)
-    asked = product(axes) if axes else None
-    opening = _opening(arguments, tuple(axes))
-    roofs = _measured_roofs(arguments.hardware)
-    # Mistakes in the options are told before torch is imported.
-    _shapes(arguments), _dtypes(arguments), _edges(arguments)
-    with remote_bench(opening, arguments.config_timeout) as bench:
+    with remote_bench(options.opening, options.policy.config_s) as bench:
         described = bench.describe()
-        plan = _plan(arguments, described, asked, roofs)
         sample_s = 1e-3 if described.kind == "cuda" else 4e-3
-        policy = SweepPolicy(
-            budget_s=arguments.budget, config_s=arguments.config_timeout, tolerance=arguments.tolerance, sample_s=sample_s
-        )
-        return tune_kernel(bench, plan, policy, _told)
+        policy = replace(options.policy, sample_s=sample_s)
+        return tune_kernel(bench, _plan(options, described), policy, _told)
 
 
 def keep(found: KernelTuning, path: str) -> int:
@@ -134,34 +180,21 @@ def keep(found: KernelTuning, path: str) -> int:
     return num
 
 
-def _opening(arguments: argparse.Namespace, names: tuple[str, ...]) -> Opening:
-    from stepscope.experiments.kernels.worker import Opening
-
-    return Opening(
-        target=arguments.target,
-        reference=arguments.reference,
-        settings=names,
-        device=None if arguments.device == "auto" else arguments.device,
-        by=arguments.by,
-        cold=arguments.cold,
-        gradients=arguments.gradients,
-    )
-
-
-def _plan(arguments: argparse.Namespace, described: Described, asked: tuple[Settings, ...] | None, roofs: Roofs | None) -> Plan:
+def _plan(options: Options, described: Described) -> Plan:
     from stepscope.experiments.kernels.floor import datasheet_roofs
     from stepscope.experiments.kernels.tuner import Plan
 
-    configs, has_baseline = _configs(described, asked)
+    opening = options.opening
+    configs, has_baseline = _configs(described, options.configs)
     return Plan(
         described=described,
-        cases=_cases(arguments, described),
+        cases=_cases(options, described),
         configs=configs,
         has_baseline=has_baseline,
-        by=arguments.by or ("call" if described.is_module else "device"),
-        cold=arguments.cold,
-        gradients=bool(arguments.gradients),
-        roofs=roofs or datasheet_roofs(described.spec),
+        by=opening.by or ("call" if described.is_module else "device"),
+        cold=opening.cold,
+        gradients=bool(opening.gradients),
+        roofs=options.roofs or datasheet_roofs(described.spec),
     )
 
 
@@ -184,47 +217,21 @@ def _configs(described: Described, asked: tuple[Settings, ...] | None) -> tuple[
     return tuple(found), False
 
 
-def _cases(arguments: argparse.Namespace, described: Described) -> tuple[Case, ...]:
+def _cases(options: Options, described: Described) -> tuple[Case, ...]:
     from stepscope.errors import UsageError
     from stepscope.experiments.kernels.cases import edge_shapes, make_cases
 
-    timed = _shapes(arguments) or described.shapes
+    timed = options.shapes or described.shapes
     if not timed:
         raise UsageError(
             f"{described.name}: give the shapes to time, --shapes 4096x1000, or stepscope_shapes = [(4096, 1000)] beside it"
         )
-    edges = _edges(arguments)
+    edges = options.edges
     if edges is None:
         # A shape takes torch.compile seconds: of those that nobody named, only what a job would meet is tried.
         made = edge_shapes(timed)
         edges = described.edges or (made[1:2] + made[4:5] if described.is_module else made)
-    return make_cases(timed, edges, _dtypes(arguments))
-
-
-def _shapes(arguments: argparse.Namespace) -> tuple[tuple[tuple[int, ...], ...], ...] | None:
-    from stepscope.experiments.kernels.cases import parse_shapes
-
-    return parse_shapes(arguments.shapes) if arguments.shapes else None
-
-
-def _edges(arguments: argparse.Namespace) -> tuple[tuple[tuple[int, ...], ...], ...] | None:
-    from stepscope.experiments.kernels.cases import parse_shapes
-
-    if arguments.edges is None:
-        return None
-    return () if arguments.edges == "none" else parse_shapes(arguments.edges, "--edges")
-
-
-def _dtypes(arguments: argparse.Namespace) -> tuple[str, ...]:
-    from stepscope.experiments.kernels.cases import parse_dtypes
-
-    return parse_dtypes(arguments.dtypes)
-
-
-def _measured_roofs(path: Path | None) -> Roofs | None:
-    from stepscope.readers.system.measured_rates import read_roofs
-
-    return None if path is None else read_roofs(path)
+    return make_cases(timed, edges, options.dtypes)
 
 
 def _print(found: KernelTuning, style: str) -> None:

@@ -11,133 +11,62 @@ Exit code 0 when a gain is proven, 1 when it is not, 2 when the two cannot be co
 from __future__ import annotations
 
 import argparse
-import difflib
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.run import new_folder
+from stepscope.cli.verify_options import Asked, Measuring, Proof, add_arguments, options_of
 from stepscope.errors import UsageError
 from stepscope.process.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
     from stepscope.core.experiment import Interval, Measured, Prediction, Side, Verified
-    from stepscope.core.trials import Change, Trial, Value
+    from stepscope.core.trials import Change, Trial
     from stepscope.experiments.budget import Budget
     from stepscope.experiments.verify.schedule import VerifyPolicy
 
-RUNS = "stepscope-runs"
+__all__ = ["add_arguments", "run"]
 RESULT_FILE = "verification.json"
 PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
 LEAST_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
 """For a run that nobody gave a limit: so long at least, and so many times the longest before it."""
 CHECK_RUNS = 3
 """Of --check: two of the baseline, one of the candidate."""
-ALLOWABLE = (
-    "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters", "seed", "updates", "versions",
-    "world-size",
-)  # fmt: skip
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    sides = parser.add_argument_group("the two sides")
-    sides.add_argument("--baseline", metavar="CMD", help="the command as it is, in quotes")
-    sides.add_argument("--candidate", metavar="CMD", help="the command that may be faster, in quotes (default: the baseline's)")
-    sides.add_argument(
-        "--apply",
-        metavar="CODE|KNOB=VALUE",
-        action="append",
-        default=[],
-        help="applied to the candidate from outside: a finding's code, or a setting and its value; may be given several times",
-    )
-    for side in ("baseline", "candidate"):
-        what = f"an environment variable of the {side}; may be given several times"
-        sides.add_argument(f"--{side}-env", metavar="NAME=VALUE", action="append", default=[], help=what)
-    sides.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command of both sides")
-    add_measuring(parser)
-    judged = parser.add_argument_group("what is judged")
-    judged.add_argument(
-        "--allow",
-        metavar="WHAT",
-        action="append",
-        default=[],
-        choices=ALLOWABLE,
-        help=f"what may differ between the sides: {', '.join(ALLOWABLE)}",
-    )
-    judged.add_argument("--check", action="store_true", help="compare what the two compute, too: losses, gradients, parameters")
-    judged.add_argument(
-        "--tolerance", type=_share, metavar="SHARE", help="relative, between two losses that count as equal (default: 0.0001)"
-    )
-    judged.add_argument("--predicted", type=_ratio, metavar="RATIO", help="a predicted speedup to hold against what it gives")
-    judged.add_argument(
-        "--from", dest="predicted_by", type=Path, metavar="PATH", help="a diagnosis in JSON, or a run, that predicted it"
-    )
-    judged.add_argument(
-        "--finding", metavar="CODE", help="the finding in --from that the candidate fixes, where --apply does not name it"
-    )
-    # As it was called before.
-    judged.add_argument("--mends", dest="finding", metavar="CODE", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where the runs are kept (default: a dated folder in {RUNS}/)")
-
-
-def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Options of how long is measured."""
-    group = parser.add_argument_group("how long")
-    group.add_argument("--steps", type=_count, default=50, metavar="N", help="timed steps of each run (default: 50)")
-    group.add_argument(
-        "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count, 5 at least (default: 10)"
-    )
-    group.add_argument(
-        "--budget", type=_seconds, metavar="SECONDS", help="for the whole command: what runs then is ended (default: none)"
-    )
-    group.add_argument("--max-rounds", type=_rounds, default=10, metavar="N", help="rounds of four runs at most (default: 10)")
-    group.add_argument(
-        "--precision",
-        type=_share,
-        default=0.02,
-        metavar="SHARE",
-        help="how tight an interval settles that there is no gain (2%%)",
-    )
-    group.add_argument(
-        "--threshold", type=_share, default=0.01, metavar="SHARE", help="what is below it is no gain in practice (1%%)"
-    )
-    group.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="for each run (default: none)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.capture.session import FIRST_STEPS
-    from stepscope.cli.run import dated
+    from stepscope.cli.verify_check import numbers_notes
     from stepscope.cli.verify_prediction import read_prediction
     from stepscope.experiments.budget import Budget, for_runs
+    from stepscope.protocol.options import FIRST_STEPS
 
     budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
-    asked = read_asked(arguments)
-    folder = arguments.out or dated(Path(RUNS))
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
-    prediction = read_prediction(arguments, asked.codes, asked.changes["candidate"].knobs)
+    options = options_of(arguments)
+    asked, proof = options.asked, options.proof
+    folder = new_folder(options.out)
+    prediction = read_prediction(options.predicted, asked.codes, asked.changes["candidate"].knobs)
     check_commands(asked)
-    steps = max(arguments.warm_up, FIRST_STEPS) + arguments.steps
+    steps = max(proof.measuring.warm_up_steps, FIRST_STEPS) + proof.measuring.steps
     if not refused_beforehand(asked):
         for words in applied_words(asked.codes):
             say(words)
         say(f"each run ends after {steps} steps; one that makes none goes on to its end (--timeout)")
     with ended_as_by_hand():
-        verified = prove(arguments, asked, folder, prediction, budget)
-    verified = replace(verified, notes=(*verified.notes, *applied_words(asked.codes)))
-    if verified.is_gain and "numerics" not in arguments.allow:
-        from stepscope.cli.verify_check import numbers_notes
-
-        verified = replace(verified, notes=(*verified.notes, *numbers_notes(verified)))
+        verified = prove(asked, proof, folder, prediction, budget)
+    notes = [*verified.notes, *applied_words(asked.codes)]
+    if verified.is_gain and not proof.allows_numerics:
+        notes += numbers_notes(verified)
+    verified = replace(verified, notes=tuple(notes))
     if verified.runs:
         _keep(verified, folder)
-    _print(verified, arguments.format)
-    return exit_code(verified, "numerics" in arguments.allow)
+    _print(verified, options.style)
+    return exit_code(verified, proof.allows_numerics)
 
 
 def exit_code(verified: Verified, may_change_numerics: bool) -> int:
@@ -150,44 +79,6 @@ def exit_code(verified: Verified, may_change_numerics: bool) -> int:
     return PROVEN_CODE if verified.is_gain and not differs else UNPROVEN_CODE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The two sides."""
-
-    commands: dict[Side, tuple[str, ...]]
-    changes: dict[Side, Change]
-    codes: tuple[str, ...]
-    """Of the findings that are to be fixed."""
-
-
-def read_asked(arguments: argparse.Namespace) -> Asked:
-    """The sides of these arguments. Mistakes are told before anything runs."""
-    from stepscope.core.trials import Change
-    from stepscope.protocol.settings import RAISED
-
-    after = list(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
-    if after and arguments.baseline is not None:
-        raise UsageError("the baseline's command was given twice: with --baseline, and after the two dashes. Leave one out")
-    baseline = tuple(after) if after else _words(arguments.baseline, "--baseline")
-    candidate = baseline if arguments.candidate is None else _words(arguments.candidate, "--candidate")
-    knobs, codes = read_applied(arguments.apply)
-    given = {text.partition("=")[0] for text in arguments.apply if "=" in text}
-    changes: dict[Side, Change] = {
-        "baseline": Change(environment=_environment(arguments.baseline_env, "--baseline-env")),
-        "candidate": Change(
-            environment=_environment(arguments.candidate_env, "--candidate-env"),
-            knobs=knobs,
-            raised=frozenset(RAISED & knobs.keys()) - given,
-        ),
-    }
-    if baseline == candidate and changes["baseline"] == changes["candidate"]:
-        raise UsageError(
-            "the two sides are the same. Say what the candidate has that the baseline has not: "
-            "--candidate CMD, --apply CODE, --apply KNOB=VALUE or --candidate-env NAME=VALUE"
-        )
-    return Asked(commands={"baseline": baseline, "candidate": candidate}, changes=changes, codes=codes)
-
-
 def check_commands(asked: Asked) -> None:
     """Both can be run: a candidate that cannot is told before the baseline has been run for nothing."""
     for side, command in asked.commands.items():
@@ -196,39 +87,6 @@ def check_commands(asked: Asked) -> None:
                 f"{command[0]}, with which the {side} begins, is not a command that can be run here. "
                 "Is it spelled right, and on PATH?"
             )
-
-
-def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...]]:
-    """The knobs of `--apply`, and the codes among them."""
-    from stepscope.experiments.fix_values import fixes
-    from stepscope.protocol.settings import SETTINGS, value_of
-
-    knobs: dict[str, Value] = {}
-    codes: list[str] = []
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if sign:
-            try:
-                new: dict[str, Value] = {name: value_of(name, value)}
-            except ValueError as problem:
-                raise UsageError(f"--apply {text}: {_near(name, SETTINGS)}{problem}") from None
-        else:
-            found = fixes(text)
-            if found is None:
-                can = sorted({code for setting in SETTINGS.values() for code in setting.fixes if fixes(code)})
-                hint = (
-                    f"a setting is given with its value: --apply {text}=..."
-                    if text in SETTINGS
-                    else f"{_near(text, can)}those are: {', '.join(can)}"
-                )
-                raise UsageError(f"--apply {text}: not a finding whose fix can be set from outside; {hint}")
-            new = dict(found)
-            codes.append(text)
-        twice = next((knob for knob in new if knob in knobs and knobs[knob] != new[knob]), None)
-        if twice is not None:
-            raise UsageError(f"--apply: {twice} would be both {knobs[twice]} and {new[twice]}; apply one of the two")
-        knobs |= new
-    return knobs, tuple(codes)
 
 
 def applied_words(codes: Sequence[str]) -> list[str]:
@@ -244,30 +102,23 @@ def applied_words(codes: Sequence[str]) -> list[str]:
     ]
 
 
-def _near(word: str, known: Iterable[str]) -> str:
-    """What was likely meant by a word that is not known; empty where it is, or nothing is like it."""
-    names = list(known)
-    near = [] if word in names else difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}? " if near else ""
-
-
-def policy_of(arguments: argparse.Namespace) -> VerifyPolicy:
+def policy_of(proof: Proof) -> VerifyPolicy:
     from stepscope.experiments.verify.schedule import VerifyPolicy
 
     return VerifyPolicy(
-        max_rounds=arguments.max_rounds,
-        precision=arguments.precision,
-        threshold=arguments.threshold,
-        allowed=frozenset(arguments.allow),
-        per_sample="batch-size" in arguments.allow,
+        max_rounds=proof.measuring.max_rounds,
+        precision=proof.measuring.precision,
+        threshold=proof.measuring.threshold,
+        allowed=proof.allowed,
+        per_sample="batch-size" in proof.allowed,
     )
 
 
 class Runner:
     """Runs a side's command in a numbered folder of its own."""
 
-    def __init__(self, asked: Asked, folder: Path, arguments: argparse.Namespace, budget: Budget) -> None:
-        self._asked, self._folder, self._arguments, self._budget = asked, folder, arguments, budget
+    def __init__(self, asked: Asked, folder: Path, measuring: Measuring, budget: Budget) -> None:
+        self._asked, self._folder, self._measuring, self._budget = asked, folder, measuring, budget
         self._count = 0
         self._longest_s = 0.0
 
@@ -275,8 +126,8 @@ class Runner:
         """What was given, else many times what the longest run took: one that hangs, as workers may, must end. And never more
         than what is left of the budget."""
         limits = [max(LEAST_LIMIT_S, LIMIT_TIMES * self._longest_s)] if self._longest_s else []
-        if self._arguments.timeout is not None:
-            limits = [float(self._arguments.timeout)]
+        if self._measuring.timeout_s is not None:
+            limits = [self._measuring.timeout_s]
         left = self._budget.left_s
         return min([*limits, *([] if left is None else [left])], default=None)
 
@@ -291,8 +142,8 @@ class Runner:
             self._asked.commands[side],
             self._folder / f"{number:02d}-{side}",
             self._asked.changes[side],
-            max_steps=self._arguments.steps,
-            warm_up_steps=self._arguments.warm_up,
+            max_steps=self._measuring.steps,
+            warm_up_steps=self._measuring.warm_up_steps,
             timeout_s=self._limit_s(),
             with_numerics=with_numerics,
         )
@@ -300,7 +151,7 @@ class Runner:
         return trial
 
 
-def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction: Prediction | None, budget: Budget) -> Verified:
+def prove(asked: Asked, proof: Proof, folder: Path, prediction: Prediction | None, budget: Budget) -> Verified:
     """Runs both sides in `folder` until it is settled, or the budget is spent; what they compute too, where that is asked."""
     from stepscope.cli.verify_check import check_of
     from stepscope.experiments.verify.experiment import hold, refused, verify
@@ -313,16 +164,16 @@ def prove(arguments: argparse.Namespace, asked: Asked, folder: Path, prediction:
     unable = refused_beforehand(asked)
     if unable:
         return replace(refused(unable), commands=words, changes=changes)
-    runner = Runner(asked, folder, arguments, budget)
-    progress = Progress(arguments.max_rounds)
-    before, stopped = checked_runs(runner, progress) if arguments.check else ([], None)
+    runner = Runner(asked, folder, proof.measuring, budget)
+    progress = Progress(proof.measuring.max_rounds)
+    before, stopped = checked_runs(runner, progress) if proof.with_check else ([], None)
     # The budget is for all runs together, those of --check too.
-    policy = replace(policy_of(arguments), budget_s=budget.left_s)
+    policy = replace(policy_of(proof), budget_s=budget.left_s)
     measure = runner.measure if stopped is None else _stopped(stopped)
     verified = verify(measure, policy, clock=budget.clock, told=progress.told, before=before)
     return replace(
         verified,
-        check=check_of(before, arguments.tolerance) if len(before) == CHECK_RUNS and not verified.refusals else None,
+        check=check_of(before, proof.tolerance) if len(before) == CHECK_RUNS and not verified.refusals else None,
         prediction=None if prediction is None else hold(prediction, verified.speedup),
         folder=str(folder),
         commands=words,
@@ -419,67 +270,3 @@ def _print(verified: Verified, style: str) -> None:
         from stepscope.report.verify.view import render_verified, show_verified
 
         print_report(lambda console: show_verified(verified, console), lambda: render_verified(verified))
-
-
-def _words(text: str | None, option: str) -> tuple[str, ...]:
-    if text is None:
-        raise UsageError(
-            'no command was given: stepscope verify --baseline "python train.py" --candidate "...", '
-            "or stepscope verify --apply CODE -- python train.py"
-        )
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as problem:
-        raise UsageError(f"{option} {text!r} is not a command line: {problem}") from None
-    if not words:
-        raise UsageError(f"{option} is empty; give the command that starts the job, in quotes")
-    return words
-
-
-def _environment(texts: Sequence[str], option: str) -> dict[str, str]:
-    out: dict[str, str] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise UsageError(f"{option} {text!r}: write NAME=VALUE")
-        if out.get(name, value) != value:
-            raise UsageError(f"{option}: {name} would be both {out[name]!r} and {value!r}; give one of the two")
-        out[name] = value
-    return out
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps; give 1 or more")
-    return int(text)
-
-
-def _rounds(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds; give 2 or more: one round proves nothing")
-    return int(text)
-
-
-def _number(text: str, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    return _number(text, "a number of seconds above 0")
-
-
-def _ratio(text: str) -> float:
-    return _number(text.removesuffix("x"), "a speedup, such as 1.53")
-
-
-def _share(text: str) -> float:
-    value = _number(text.removesuffix("%"), "a share, such as 0.02 or 2%") / (100 if text.endswith("%") else 1)
-    if value >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1: write 0.02, or 2%")
-    return value

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.core.contract import read_contract
 from stepscope.core.experiment import Prediction
 from stepscope.errors import UsageError
 from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 
+if TYPE_CHECKING:
+    from stepscope.cli.verify_options import Predicted
 
-def read_prediction(arguments: argparse.Namespace, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
+
+def read_prediction(given: Predicted, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
     """From --predicted, or the finding in --from that these codes name or one of these settings is for."""
-    if arguments.predicted is not None and arguments.predicted_by is not None:
+    if given.speedup is not None and given.path is not None:
         raise UsageError("--predicted gives the speedup itself and --from says where it stands; leave one out")
-    if arguments.predicted is not None:
-        return Prediction(value=arguments.predicted, source="you")
-    if arguments.predicted_by is None:
-        if arguments.finding is not None:
-            raise UsageError(f"--finding {arguments.finding} names a finding, and --from says where it stands: give both")
+    if given.speedup is not None:
+        return Prediction(value=given.speedup, source="you")
+    if given.path is None:
+        if given.finding is not None:
+            raise UsageError(f"--finding {given.finding} names a finding, and --from says where it stands: give both")
         return None
-    if arguments.finding is not None:
-        return predicted_by(arguments.predicted_by, (arguments.finding,))
-    return predicted_by(arguments.predicted_by, codes or fixed(tuple(knobs), arguments.predicted_by))
+    if given.finding is not None:
+        return predicted_by(given.path, (given.finding,))
+    return predicted_by(given.path, codes or fixed(tuple(knobs), given.path))
 
 
 def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:

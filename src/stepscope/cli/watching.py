@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prometheus.add_arguments(parser)
 
 
-def from_arguments(run: Path, arguments: argparse.Namespace) -> Watching:
-    return Watching(
-        run,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is done beside a job."""
+
+    alerts: bool = True
+    webhook: str | None = None
+    port: int | None = None
+    """Where metrics are served; None for nowhere."""
+    host: str = prometheus.LOOPBACK
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    return Options(
         alerts=not arguments.no_alerts,
         webhook=arguments.webhook,
         port=arguments.prometheus,
@@ -44,22 +55,20 @@ class Watching:
     def __init__(
         self,
         run: Path,
+        options: Options,
         *,
-        alerts: bool = True,
-        webhook: str | None = None,
-        port: int | None = None,
-        host: str = prometheus.LOOPBACK,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         from stepscope.analyses.alerts import JobAlarms
         from stepscope.readers.run_folder.tail import Follower
 
         self._follower = Follower(run)
-        self._alarms = JobAlarms() if alerts else None
-        self._sinks = Sinks(run, webhook) if alerts else None
-        self._metrics = prometheus.Metrics() if port is not None else None
-        if self._metrics is not None and port is not None and self._metrics.serve(host, port) is None:
-            self._metrics = None
+        self._alarms = JobAlarms() if options.alerts else None
+        self._sinks = Sinks(run, options.webhook) if options.alerts else None
+        self._metrics: prometheus.Metrics | None = None
+        if options.port is not None:
+            metrics = prometheus.Metrics()
+            self._metrics = metrics if metrics.serve(options.host, options.port) is not None else None
         self._alerts: list[Alert] = []
         self._now, self._due = now, 0.0
         self._is_on = self._alarms is not None or self._metrics is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 from stepscope.process.job import run_in_foreground
 from stepscope.process.stderr import say
+from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import RUN_FILE, SCHEMA, SITE_FOLDER, write_json
 from stepscope.protocol.secrets import masked_words
 
@@ -54,7 +55,7 @@ _next(_start())
 
 
 def prepare(
-    run: Path, command: Sequence[str], options: Mapping[str, Any], version: str, settings: Mapping[str, Any] | None = None
+    run: Path, command: Sequence[str], options: Options, version: str, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Makes the run folder; returns what RUN/run.json has by now. `settings` are applied on top of the job's own."""
     site = run / SITE_FOLDER
@@ -64,7 +65,7 @@ def prepare(
         "schema": SCHEMA,
         "stepscope": version,
         "command": masked_words(command),
-        "options": dict(options),
+        "options": options.told,
         "started_wall_ns": time.time_ns(),
         **({"settings": dict(settings)} if settings else {}),
     }

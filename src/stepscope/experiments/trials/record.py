@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.analyses import unprofiled
-from stepscope.capture.session import FIRST_STEPS
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.experiments.trials.losses import step_losses
 from stepscope.process.job import Ended
+from stepscope.protocol.options import FIRST_STEPS
 from stepscope.protocol.run_folder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE, stock_steps
 from stepscope.protocol.untrusted import MAX_JSON_BYTES, read_json_object, read_regular, read_tail, whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord

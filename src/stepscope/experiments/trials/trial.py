@@ -6,16 +6,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from stepscope.capture.session import AFTER_STEPS, FIRST_STEPS
-from stepscope.capture.window import WARM_STEPS
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.trials.record import median_rank, odd_ns, timed_steps, trial_of
 from stepscope.process.job import run_owned
 from stepscope.process.launch import environment, finish, prepare
+from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, WARM_STEPS, Options
 from stepscope.protocol.run_folder import STDERR_FILE, STDOUT_FILE
 from stepscope.protocol.settings import checked, environment_of
 from stepscope.readers.run_folder.folder import read_run
@@ -55,10 +54,9 @@ def run_trial(
     knobs = _checked(change.knobs)
     skipped = max(warm_up_steps, FIRST_STEPS)
     options = _options(skipped, max_steps, with_numerics=with_numerics, profile=profile)
-    if change.raised:
-        options["raised"] = sorted(change.raised)
+    options = replace(options, raised=tuple(sorted(change.raised)))
     if on_steps is not None:
-        options["sample_s"] = CALL_S
+        options = replace(options, sample_s=CALL_S)
     watcher = _Watcher(folder, skipped, on_steps)
     try:
         told = prepare(folder, words, options, __version__, knobs)
@@ -93,15 +91,15 @@ def odd_of(folder: Path) -> float:
     return 0.0 if rank is None else odd_ns(rank.rows, 0, None, steps)
 
 
-def _options(skipped: int, max_steps: int | None, *, with_numerics: bool, profile: bool) -> dict[str, Any]:
-    options: dict[str, Any] = {"trial": True, "numerics": with_numerics, "num_windows": int(profile), "num_steps": WINDOW_STEPS}
-    if max_steps is not None:
-        last = skipped + max_steps
-        options["max_steps"] = last
-        if profile:
-            options["start_step"] = last + 1
-            options["max_steps"] = last + WARM_STEPS + WINDOW_STEPS + AFTER_STEPS
-    return options
+def _options(skipped: int, max_steps: int | None, *, with_numerics: bool, profile: bool) -> Options:
+    options = Options(trial=True, numerics=with_numerics, num_windows=int(profile), num_steps=WINDOW_STEPS)
+    if max_steps is None:
+        return options
+    last = skipped + max_steps
+    if not profile:
+        return replace(options, max_steps=last)
+    after = WARM_STEPS + WINDOW_STEPS + AFTER_STEPS
+    return replace(options, start_step=last + 1, max_steps=last + after)
 
 
 def _checked(knobs: Mapping[str, Value]) -> dict[str, Value]:

@@ -1,10 +1,17 @@
-"""What was asked of the capture."""
+"""What is asked of the capture, and which steps it does not count."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+FIRST_STEPS = 5
+"""Not counted: the first steps compile, allocate and wait for the loader's first batches."""
+WARM_STEPS = 1
+"""Steps with the profiler attached that are not kept: the first one pays for its buffers."""
+AFTER_STEPS = 2
+"""Not counted after a recording: the loader and the device catch up with the time the file took."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,17 @@ class Options:
     """Whether this is a trial: settings are applied on top of the job's, and its seed and first batches are noted."""
     numerics: bool = False
     """Whether what each step computed is written down: losses, norms of gradients, digests of parameters."""
+    raised: tuple[str, ...] = ()
+    """Settings of a trial that never take a job's own down."""
 
     @property
     def is_trial(self) -> bool:
         return self.trial or self.numerics or self.max_steps is not None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """As RUN/run.json has it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def options_of(told: Mapping[str, Any]) -> Options:
@@ -51,6 +65,9 @@ def options_of(told: Mapping[str, Any]) -> Options:
         wanted_bool = isinstance(default, bool)
         if value is not None and (isinstance(value, bool) if wanted_bool else is_number and value >= 0):
             good[name] = value
+    raised = told.get("raised")
+    if isinstance(raised, list | tuple):
+        good["raised"] = tuple(name for name in raised if isinstance(name, str))
     for name in ("warm_up_steps", "num_steps", "every_steps"):
         good[name] = max(1, int(good.get(name, known[name])))
     return Options(**good)
