@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
-PROC = Path("/proc")
-HAS_TABLE = PROC.joinpath("self/stat").exists()
+PROC = "/proc"
+HAS_TABLE = os.path.exists(f"{PROC}/self/stat")
 """Whether this system tells its processes."""
 MOST_BYTES = 8 << 20
 """Of one process's environment or command line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """One process at one moment."""
+class Process(NamedTuple):
+    """One process at one moment.
+
+    No dataclass, and no paths below: the watchdog imports this, and must not be long in starting.
+    """
 
     pid: int
     parent: int
@@ -38,12 +39,12 @@ class Process:
         return self.name.startswith(("python", "pt_main_thread")) or any(word.startswith("python") for word in words)
 
 
-def read_process(pid: int, root: Path = PROC, *, with_words: bool = True) -> Process | None:
+def read_process(pid: int, *, with_words: bool = True) -> Process | None:
     """None where there is none of this number any more. Without words, neither its command nor its
     environment is read."""
-    folder = root / str(pid)
+    folder = f"{PROC}/{pid}"
     # A name may hold spaces and brackets: what counts begins after the last one.
-    head, _, tail = _read(folder / "stat").rpartition(b")")
+    head, _, tail = _read(f"{folder}/stat").rpartition(b")")
     if not tail:
         return None
     words = tail.split()
@@ -56,24 +57,24 @@ def read_process(pid: int, root: Path = PROC, *, with_words: bool = True) -> Pro
         state=words[0].decode(),
         cpu_s=(int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"),
         started_ticks=int(words[19]),
-        command=tuple(_words(folder / "cmdline")) if with_words else (),
+        command=tuple(_words(f"{folder}/cmdline")) if with_words else (),
         environment=_environment(folder) if with_words else {},
     )
 
 
-def processes(root: Path = PROC, *, with_words: bool = True) -> dict[int, Process]:
+def processes(*, with_words: bool = True) -> dict[int, Process]:
     """All that are there; empty where there is no /proc."""
     try:
-        pids = [int(name) for name in os.listdir(root) if name.isdecimal()]
+        pids = [int(name) for name in os.listdir(PROC) if name.isdecimal()]
     except OSError:
         return {}
-    known = {pid: read_process(pid, root, with_words=with_words) for pid in pids}
+    known = {pid: read_process(pid, with_words=with_words) for pid in pids}
     return {pid: process for pid, process in known.items() if process is not None}
 
 
-def read_environment(pid: int, root: Path = PROC) -> bytes:
+def read_environment(pid: int) -> bytes:
     """As the system tells it; empty where we may not look."""
-    return _read(root / str(pid) / "environ")
+    return _read(f"{PROC}/{pid}/environ")
 
 
 def descendants(pids: Iterable[int], known: dict[int, Process]) -> list[Process]:
@@ -89,17 +90,17 @@ def descendants(pids: Iterable[int], known: dict[int, Process]) -> list[Process]
     return found
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    return dict(word.split("=", 1) for word in _words(folder / "environ") if "=" in word)
+def _environment(folder: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in _words(f"{folder}/environ") if "=" in word)
 
 
-def _words(path: Path) -> list[str]:
+def _words(path: str) -> list[str]:
     return [word.decode(errors="replace") for word in _read(path).split(b"\0") if word]
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             return file.read(MOST_BYTES)
     except OSError:
         return b""
