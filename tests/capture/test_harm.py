@@ -148,7 +148,7 @@ def test_a_profiler_is_taken_off_when_the_capture_ends_inside_a_window(tmp_path:
     text = """
 def at_step(step):
     if step == 10:
-        import stepscope.capture.hooks as hooks
+        import stepscope.capture.hooks.install as hooks
         assert hooks.current().window is not None
         hooks.current().guard.off("planted")
 train(20, at_step)

@@ -12,14 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.clock import MOST_PENDING, DeviceClock, device_clock
-from stepscope.capture.cupti import let_cupti_leave
-from stepscope.capture.forked import is_profiler_inherited
+from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.guard import Guard
-from stepscope.capture.pitch import Anchor
-from stepscope.capture.rank_notes import rank_numbers
-from stepscope.capture.schedule import Schedule
-from stepscope.capture.window import Others, Window, backward_asker, is_profiling
+from stepscope.capture.hooks.step_boundary import Anchor
+from stepscope.capture.recording.cupti import let_cupti_leave
+from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
+from stepscope.capture.recording.forked import is_profiler_inherited
+from stepscope.capture.recording.schedule import Schedule
+from stepscope.capture.recording.window import Others, Window, backward_asker, is_profiling
 from stepscope.capture.writer import Writer
 from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, Options
 from stepscope.protocol.run_folder import PROBLEM_FILE, STATES, claim_rank

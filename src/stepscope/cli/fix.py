@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.diagnose import add_hardware
 from stepscope.cli.printing import print_report, put, say
 from stepscope.cli.run import RUNS, new_folder
-from stepscope.cli.verify import UNPROVEN_CODE, exit_code
+from stepscope.cli.verify.command import UNPROVEN_CODE, exit_code
 from stepscope.cli.verify_options import Measuring, Proof, add_measuring, measuring_of
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.process.signals import ended_as_by_hand
@@ -229,7 +229,7 @@ class _Loop:
 
     def _need_s(self, num_proofs: int) -> float:
         """Of proofs that are settled as soon as can be; 0 before the first has shown what a run takes."""
-        from stepscope.cli.verify import CHECK_RUNS
+        from stepscope.cli.verify.command import CHECK_RUNS
         from stepscope.experiments.verify.schedule import FEWEST_ROUNDS, RUNS_A_ROUND
 
         before = CHECK_RUNS if self._options.with_check else 2
@@ -266,7 +266,7 @@ class _Loop:
         return self._found.findings
 
     def _prove(self, before: Change, after: Change, prediction: Prediction | None) -> Verified:
-        from stepscope.cli.verify import prove
+        from stepscope.cli.verify.command import prove
         from stepscope.cli.verify_options import Asked
         from stepscope.experiments.budget import Budget
         from stepscope.experiments.verify.experiment import refused

@@ -21,7 +21,7 @@ from stepscope.cli.printing import print_report
 from stepscope.protocol.options import Options as RecordingOptions
 
 if TYPE_CHECKING:
-    from stepscope.analyses.health import Outcome
+    from stepscope.analyses.run.health import Outcome
     from stepscope.core.diagnosis import Finding
     from stepscope.core.health import Health
     from stepscope.readers.run_folder.tail import RunTail
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.analyses.health import health
+    from stepscope.analyses.run.health import health
     from stepscope.errors import UsageError
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     """Runs the job as far as is needed, ends it, and says how it went."""
     from stepscope import __version__
-    from stepscope.analyses.health import Outcome, expected_ranks
-    from stepscope.analyses.presence import presence
+    from stepscope.analyses.run.health import Outcome, expected_ranks
+    from stepscope.analyses.run.liveness import presence
     from stepscope.core.live import SILENT
     from stepscope.errors import UsageError
     from stepscope.process.job import run_owned
@@ -117,7 +117,7 @@ class _Progress:
 
 def _is_enough(tail: RunTail) -> bool:
     """Every rank has made its steps and written its recording, or has had time enough to."""
-    from stepscope.analyses.health import expected_ranks, last_step
+    from stepscope.analyses.run.health import expected_ranks, last_step
 
     if not tail.ranks or expected_ranks(tail.ranks) - {rank.rank for rank in tail.ranks}:
         return False

@@ -16,9 +16,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli import watching
 from stepscope.cli.diagnose import add_hardware
 from stepscope.cli.printing import say
+from stepscope.cli.watch import beside_job as watching
 from stepscope.process.stderr import drop
 from stepscope.protocol.options import Options as RecordingOptions
 

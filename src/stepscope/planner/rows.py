@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.errors import InputError, StepscopeError
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster import Cluster
-from stepscope.planner.cluster_words import parse_cluster
+from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import Estimates, estimate
 from stepscope.planner.flops import model_flops_per_token
 from stepscope.planner.framework import (

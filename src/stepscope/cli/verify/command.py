@@ -1,0 +1,272 @@
+"""Prove that a change makes training faster: both sides run for real, in turn, until it is settled.
+
+Give two commands, or one command and what to lay over it:
+  stepscope verify --baseline "python train.py" --candidate "python train_new.py"
+  stepscope verify --apply serial-loader -- python train.py
+  stepscope verify --apply num_workers=4 -- python train.py
+The runs take turns (ABBA, then BAAB), no profiler is attached, and each ends after a few steps. The unit of evidence is the run.
+Exit code 0 when a gain is proven, 1 when it is not, 2 when the two cannot be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.run import new_folder
+from stepscope.cli.verify_options import Asked, Measuring, Proof, add_arguments, options_of
+from stepscope.errors import UsageError
+from stepscope.process.signals import ended_as_by_hand
+
+if TYPE_CHECKING:
+    from stepscope.core.experiment import Interval, Measured, Prediction, Side, Verified
+    from stepscope.core.trials import Change, Trial
+    from stepscope.experiments.budget import Budget
+    from stepscope.experiments.verify.schedule import VerifyPolicy
+
+__all__ = ["add_arguments", "run"]
+RESULT_FILE = "verification.json"
+PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
+LEAST_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
+"""For a run that nobody gave a limit: so long at least, and so many times the longest before it."""
+CHECK_RUNS = 3
+"""Of --check: two of the baseline, one of the candidate."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.cli.verify.check import numbers_notes
+    from stepscope.cli.verify.prediction import read_prediction
+    from stepscope.experiments.budget import Budget, for_runs
+    from stepscope.protocol.options import FIRST_STEPS
+
+    budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
+    options = options_of(arguments)
+    asked, proof = options.asked, options.proof
+    folder = new_folder(options.out)
+    prediction = read_prediction(options.predicted, asked.codes, asked.changes["candidate"].knobs)
+    check_commands(asked)
+    steps = max(proof.measuring.warm_up_steps, FIRST_STEPS) + proof.measuring.steps
+    if not refused_beforehand(asked):
+        for words in applied_words(asked.codes):
+            say(words)
+        say(f"each run ends after {steps} steps; one that makes none goes on to its end (--timeout)")
+    with ended_as_by_hand():
+        verified = prove(asked, proof, folder, prediction, budget)
+    notes = [*verified.notes, *applied_words(asked.codes)]
+    if verified.is_gain and not proof.allows_numerics:
+        notes += numbers_notes(verified)
+    verified = replace(verified, notes=tuple(notes))
+    if verified.runs:
+        _keep(verified, folder)
+    _print(verified, options.style)
+    return exit_code(verified, proof.allows_numerics)
+
+
+def exit_code(verified: Verified, may_change_numerics: bool) -> int:
+    from stepscope.core.experiment import REFUSED
+    from stepscope.experiments.verify.numerics_check import DIFFERS
+
+    if verified.verdict == REFUSED:
+        return REFUSED_CODE
+    differs = verified.check is not None and verified.check.verdict == DIFFERS and not may_change_numerics
+    return PROVEN_CODE if verified.is_gain and not differs else UNPROVEN_CODE
+
+
+def check_commands(asked: Asked) -> None:
+    """Both can be run: a candidate that cannot is told before the baseline has been run for nothing."""
+    for side, command in asked.commands.items():
+        if shutil.which(command[0]) is None:
+            raise UsageError(
+                f"{command[0]}, with which the {side} begins, is not a command that can be run here. "
+                "Is it spelled right, and on PATH?"
+            )
+
+
+def applied_words(codes: Sequence[str]) -> list[str]:
+    """Which values a finding's code stands for here, and why these: nothing of the job is known by then."""
+    from stepscope.core.trials import Change
+    from stepscope.experiments.fix_values import fix_reasons, fixes
+    from stepscope.report.verify.view import change_words
+
+    return [
+        f"--apply {code} tries {change_words(Change(knobs={name: value}))}: {fix_reasons(code)[name]}"
+        for code in codes
+        for name, value in (fixes(code) or {}).items()
+    ]
+
+
+def policy_of(proof: Proof) -> VerifyPolicy:
+    from stepscope.experiments.verify.schedule import VerifyPolicy
+
+    return VerifyPolicy(
+        max_rounds=proof.measuring.max_rounds,
+        precision=proof.measuring.precision,
+        threshold=proof.measuring.threshold,
+        allowed=proof.allowed,
+        per_sample="batch-size" in proof.allowed,
+    )
+
+
+class Runner:
+    """Runs a side's command in a numbered folder of its own."""
+
+    def __init__(self, asked: Asked, folder: Path, measuring: Measuring, budget: Budget) -> None:
+        self._asked, self._folder, self._measuring, self._budget = asked, folder, measuring, budget
+        self._count = 0
+        self._longest_s = 0.0
+
+    def _limit_s(self) -> float | None:
+        """What was given, else many times what the longest run took: one that hangs, as workers may, must end. And never more
+        than what is left of the budget."""
+        limits = [max(LEAST_LIMIT_S, LIMIT_TIMES * self._longest_s)] if self._longest_s else []
+        if self._measuring.timeout_s is not None:
+            limits = [self._measuring.timeout_s]
+        left = self._budget.left_s
+        return min([*limits, *([] if left is None else [left])], default=None)
+
+    def measure(self, side: Side, *, with_numerics: bool = False) -> Trial:
+        from stepscope.experiments.trials.trial import run_trial
+
+        if self._count:
+            # The first is begun however little there is: it shows what the job does.
+            self._budget.ask(f"another run of the {side}")
+        number, self._count = self._count, self._count + 1
+        trial = run_trial(
+            self._asked.commands[side],
+            self._folder / f"{number:02d}-{side}",
+            self._asked.changes[side],
+            max_steps=self._measuring.steps,
+            warm_up_steps=self._measuring.warm_up_steps,
+            timeout_s=self._limit_s(),
+            with_numerics=with_numerics,
+        )
+        self._longest_s = max(self._longest_s, trial.wall_s)
+        return trial
+
+
+def prove(asked: Asked, proof: Proof, folder: Path, prediction: Prediction | None, budget: Budget) -> Verified:
+    """Runs both sides in `folder` until it is settled, or the budget is spent; what they compute too, where that is asked."""
+    from stepscope.cli.verify.check import check_of
+    from stepscope.experiments.verify.experiment import hold, refused, verify
+    from stepscope.protocol.secrets import masked_words
+
+    words: dict[str, str] = {side: shlex.join(masked_words(command)) for side, command in asked.commands.items()}
+    changes: dict[str, Change] = {
+        side: replace(change, environment=_masked(change.environment)) for side, change in asked.changes.items()
+    }
+    unable = refused_beforehand(asked)
+    if unable:
+        return replace(refused(unable), commands=words, changes=changes)
+    runner = Runner(asked, folder, proof.measuring, budget)
+    progress = Progress(proof.measuring.max_rounds)
+    before, stopped = checked_runs(runner, progress) if proof.with_check else ([], None)
+    # The budget is for all runs together, those of --check too.
+    policy = replace(policy_of(proof), budget_s=budget.left_s)
+    measure = runner.measure if stopped is None else _stopped(stopped)
+    verified = verify(measure, policy, clock=budget.clock, told=progress.told, before=before)
+    return replace(
+        verified,
+        check=check_of(before, proof.tolerance) if len(before) == CHECK_RUNS and not verified.refusals else None,
+        prediction=None if prediction is None else hold(prediction, verified.speedup),
+        folder=str(folder),
+        commands=words,
+        changes=changes,
+    )
+
+
+def refused_beforehand(asked: Asked) -> tuple[str, ...]:
+    """Why no run would show anything: of all that the candidate has, nothing can take effect on this machine."""
+    from stepscope.experiments.preflight import unable, unable_words
+
+    before, after = asked.changes["baseline"], asked.changes["candidate"]
+    new = [name for name in after.knobs if name not in before.knobs or before.knobs[name] != after.knobs[name]]
+    is_other = asked.commands["baseline"] != asked.commands["candidate"] or before.environment != after.environment
+    found = unable(new, asked.commands["candidate"], after.environment)
+    return unable_words(found) if new and not is_other and set(found) == set(new) else ()
+
+
+def _masked(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables as they may be written down, as a command's options are."""
+    from stepscope.protocol.secrets import MASK, masked_words
+
+    words = {name: f"--{name}={value}" for name, value in environment.items()}
+    return {name: value if masked_words([words[name]]) == [words[name]] else MASK for name, value in environment.items()}
+
+
+def _stopped(why: BaseException) -> Callable[[Side], Trial]:
+    """Measures nothing any more."""
+
+    def measure(_side: Side) -> Trial:
+        raise why
+
+    return measure
+
+
+def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], BaseException | None]:
+    """The baseline twice and the candidate once, with what they compute written down; up to the first that fails, or to where
+    it was interrupted or the budget ended, and which of the two it was."""
+    from stepscope.core.experiment import BASELINE, CANDIDATE, Measured
+    from stepscope.experiments.bootstrap import pace
+    from stepscope.experiments.verify.experiment import SpentError
+
+    runs: list[Measured] = []
+    for side in (BASELINE, BASELINE, CANDIDATE):
+        try:
+            trial = runner.measure(side, with_numerics=True)
+        except (KeyboardInterrupt, SpentError) as stopped:
+            return runs, stopped
+        run = Measured(side=side, round=None, trial=trial, pace_ns=pace(trial.step_ns) if trial.step_ns else None)
+        runs.append(run)
+        progress.told(run, None)
+        if not trial.is_good:
+            break
+    return runs, None
+
+
+class Progress:
+    """A line on stderr for each run."""
+
+    def __init__(self, max_rounds: int) -> None:
+        self._max_rounds = max_rounds
+
+    def told(self, run: Measured, interval: Interval | None) -> None:
+        from stepscope.report.units import NBSP, short_time
+
+        steps = run.trial.step_ns
+        when = "before it counts" if run.round is None else f"round {run.round + 1} of at most {self._max_rounds}"
+        told = "no step was timed" if not steps else "1 step" if len(steps) == 1 else f"{len(steps)} steps"
+        pace = "" if run.pace_ns is None else f", {short_time(run.pace_ns)} each"
+        seen = "" if interval is None or not interval.is_bounded else f" (so far {interval.low:.2f} to {interval.high:.2f})"
+        say(f"{when}: {run.side}, {told}{pace}{seen}".replace(NBSP, " "))
+
+
+def _keep(verified: Verified, folder: Path) -> None:
+    """What was measured cannot be measured again: a full disk is told, and the report still printed."""
+    from stepscope.report.verify.json import verified_json
+
+    try:
+        (folder / RESULT_FILE).write_text(verified_json(verified) + "\n", encoding="utf-8")
+    except OSError as problem:
+        say(f"{folder / RESULT_FILE} could not be written: {problem.strerror}")
+
+
+def _print(verified: Verified, style: str) -> None:
+    if style == "json":
+        from stepscope.report.verify.json import verified_json
+
+        put(verified_json(verified) + "\n")
+    elif style == "markdown":
+        from stepscope.report.verify.markdown import verified_markdown
+
+        put(verified_markdown(verified))
+    else:
+        from stepscope.report.verify.view import render_verified, show_verified
+
+        print_report(lambda console: show_verified(verified, console), lambda: render_verified(verified))
