@@ -33,7 +33,7 @@ def _start():
                 module = importlib.util.module_from_spec(spec)
                 sys.modules["stepscope"] = module
                 spec.loader.exec_module(module)
-            from stepscope.capture.launcher.site import start
+            from stepscope.capture.site import start
             start(os.path.dirname(here))
         except Exception:
             pass
