@@ -16,8 +16,7 @@ from stepscope.cli.main import main
 from stepscope.pipeline import surveys
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording, diagnose
-from stepscope.readers import open_trace as sniff
-from stepscope.readers.kineto.trace import read_kineto
+from stepscope.readers.kineto import trace as kineto
 from stepscope.report.json import contract
 from stepscope.rules import registry
 from stepscope.rules.judge import judge
@@ -29,13 +28,13 @@ from tests.shared_data import DEMO, SHARED, needs_shared
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each file was parsed in this process."""
     counts: Counter[str] = Counter()
-    read = read_kineto
+    read = kineto.read
 
     def counted(source: Any, *more: Any) -> Any:
         counts[Path(str(source.path)).name] += 1
         return read(source, *more)
 
-    monkeypatch.setattr(sniff, "read_kineto", counted)
+    monkeypatch.setattr(kineto, "read", counted)
     return counts
 
 

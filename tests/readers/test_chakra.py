@@ -12,7 +12,7 @@ import pytest
 from stepscope.core.training_log import ExecutionGraph, TrainingLog
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers.chakra import trace as chakra
-from stepscope.readers.formats import format_of
+from stepscope.readers.detect import format_of
 from stepscope.readers.source import Source
 
 BATCH, WIDTH, HIDDEN, OUT, STEPS = 16, 32, 64, 8, 2

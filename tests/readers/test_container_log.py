@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stepscope.readers.auxiliary import read_beside
 from stepscope.readers.container_log import MAX_ENTRY_BYTES, ContainerLog, opened
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.nccl.log import read_nccl_logs
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from tests.readers.test_formats import MEGATRON, NCCL
 from tests.readers.test_job_log import NEW_OOM

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.job_output import ATTENTION, FP32_PRODUCTS, PROFILER, THREADS, UNUSED_PARAMETERS, WORKERS, JobOutput
-from stepscope.readers.formats import formats_of
+from stepscope.readers.detect import formats_of
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.job_log.log import is_mine, read
 from stepscope.readers.job_log.parser import MAX_SAID

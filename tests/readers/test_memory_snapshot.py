@@ -12,7 +12,8 @@ import pytest
 
 from stepscope.core.memory_report import MemoryRecord
 from stepscope.errors import FormatError, StepscopeError
-from stepscope.readers.formats import FORMATS, format_of, head_of
+from stepscope.readers.detect import format_of, head_of
+from stepscope.readers.formats import FORMATS
 from stepscope.readers.memory import arena as memory_arena
 from stepscope.readers.memory import events as memory_events
 from stepscope.readers.memory import snapshot as memory_snapshot

@@ -18,7 +18,7 @@ from stepscope.core.find_db import ConvProblem, FindDb, together_of
 from stepscope.core.recording import Recording
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers import stream
-from stepscope.readers.formats import formats_of, head_of
+from stepscope.readers.detect import formats_of, head_of
 from stepscope.readers.rocm import miopen_find_db, miopen_perf_db
 from stepscope.readers.rocm.miopen_keys import problem_of, solvers_of
 from stepscope.readers.source import Source

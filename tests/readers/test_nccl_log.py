@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from stepscope.core.nccl import NcclConnection, NcclGraph, NcclLog, NcclRing, NcclTree, kind_of
 from stepscope.core.nccl_notes import notes_on
 from stepscope.errors import StepscopeError
+from stepscope.readers.detect import head_of
 from stepscope.readers.nccl import parser as nccl_draft
-from stepscope.readers.nccl.log import MAX_LINE_BYTES, is_log_text, is_nccl_log, read_nccl_logs
+from stepscope.readers.nccl.log import MAX_LINE_BYTES, is_mine
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.report.nccl_view import nccl_text
 from tests.nccl_logs import info, init, read_text, two_nodes
@@ -24,7 +26,7 @@ FORMATS = SHARED / "lab" / "formats"
 
 def sample(name: str) -> NcclLog:
     source = Source(path=FORMATS / name, label=name)
-    assert is_nccl_log(source)
+    assert is_mine(head_of(source), name)
     return read_nccl_logs([source])
 
 
@@ -166,7 +168,7 @@ def test_rccl_names_the_communicator_on_its_lines(tmp_path: Path) -> None:
 )
 def test_what_stands_before_the_writer_does_not_matter(tmp_path: Path, prefix: str) -> None:
     line = prefix + info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0")
-    assert is_log_text(line.encode())
+    assert is_mine(line.encode(), "")
     log = read_text(tmp_path, line + "\n" + prefix + "n0:10:10 [0] net.cc:12 (connect) NCCL WARN no route\n")
     assert (log.hosts[-1][-2:], log.transports, [w.text for w in log.warnings]) == ("n0", {"NET/Socket": 1}, ["no route"])
 
@@ -183,14 +185,14 @@ def test_words_about_nccl_are_not_nccls(tmp_path: Path) -> None:
     text = "print: look for NCCL WARN in the log\nNCCL error in: x.cpp:93, NCCL version 2.1.0\n[rank0]: see NCCL INFO Channel\n"
     log = read_text(tmp_path, text)
     assert (log.num_messages, log.versions, log.warnings) == (0, (), ())
-    assert not is_log_text(text.encode())
+    assert not is_mine(text.encode(), "")
 
 
 @pytest.mark.parametrize(
     "head", [b'{"a": "n0:1:1 [0] NCCL INFO x"}', b'[{"a": "\nn0:1:1 [0] NCCL INFO x"}]', b"", b"[\n  [", b"NCCL"]
 )
 def test_json_and_nothing_are_no_logs(head: bytes) -> None:
-    assert not is_log_text(head)
+    assert not is_mine(head, "")
 
 
 def test_ranks_of_different_versions_and_repeated_warnings_are_told(tmp_path: Path) -> None:
@@ -270,7 +272,7 @@ PIECES = [
 @given(parts=st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=40), tail=st.binary(max_size=40))
 def test_any_text_is_read_or_refused_in_words(tmp_path: Path, parts: list[str], tail: bytes) -> None:
     text = "".join(parts).encode("utf-8", "surrogatepass") + tail
-    is_log_text(text)
+    is_mine(text, "")
     try:
         log = read_text(tmp_path, text)
     except StepscopeError:

@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.core.kernel_report import KernelMetrics, KernelReport
 from stepscope.errors import FormatError, StepscopeError
-from stepscope.readers.formats import format_of
+from stepscope.readers.detect import format_of
 from stepscope.readers.ncu import csv as ncu_csv
 from stepscope.readers.ncu.labels import metric_of_label
 from stepscope.readers.ncu.units import number_of, scale_of

@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.core.kernel_report import KernelReport
 from stepscope.errors import FormatError
-from stepscope.readers.formats import format_of, head_of
+from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.nsys.stats import MAX_LINE_BYTES, is_mine, read
 from stepscope.readers.source import Source
 

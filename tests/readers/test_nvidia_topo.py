@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.core.system_report import SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers.formats import formats_of
+from stepscope.readers.detect import formats_of
 from stepscope.readers.source import Source
 from stepscope.readers.system.nvidia_topo import MAX_DEVICES, is_mine, read
 from tests.shared_data import SHARED, needs_shared

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import InputError
-from stepscope.readers.formats import formats_of
+from stepscope.readers.detect import formats_of
 from stepscope.readers.source import Source
 from stepscope.readers.system.measured_rates import is_mine, read, read_roofs
 from tests.shared_data import SHARED, needs_shared

@@ -14,7 +14,7 @@ from stepscope.core.compiler_report import CompilerReport
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.compiler import parser as torch_logs_draft
 from stepscope.readers.compiler import torch_logs
-from stepscope.readers.formats import format_of
+from stepscope.readers.detect import format_of
 from stepscope.readers.source import Source
 from tests.shared_data import SHARED, needs_shared
 

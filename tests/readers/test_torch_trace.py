@@ -15,7 +15,7 @@ from stepscope.core.compiler_report import CompilerReport
 from stepscope.errors import FormatError
 from stepscope.readers.auxiliary import read_beside
 from stepscope.readers.compiler import dynamo_counters, torch_logs, torch_trace
-from stepscope.readers.formats import format_of, head_of
+from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.source import Source
 
 JOB = """

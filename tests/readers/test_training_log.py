@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.core.training_log import CLOCK, RATE, TOLD, FrameworkLog, TrainingLog
 from stepscope.errors import FormatError
-from stepscope.readers.formats import format_of, head_of
+from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.frameworks.log import is_mine, read
 from stepscope.readers.source import Source
 from tests.shared_data import SHARED, needs_shared

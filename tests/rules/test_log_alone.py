@@ -11,7 +11,7 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.core.beside import Beside
 from stepscope.core.nccl import NcclLog
-from stepscope.readers.nccl.log import read_nccl_logs
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.report.json import to_json
 from stepscope.report.terminal import render

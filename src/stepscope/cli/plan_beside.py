@@ -51,12 +51,10 @@ def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
 def _is_memory(source: Source) -> bool:
     from stepscope.readers.formats import BY_NAME, MEMORY
 
-    return not source.is_log and source.format is not None and BY_NAME[source.format].kind == MEMORY
+    return source.format is not None and BY_NAME[source.format].kind == MEMORY
 
 
 def _known_as(source: Source) -> str:
-    if source.is_log:
-        return ": it is a log of NCCL"
     return "" if source.format is None else f": its format is {source.format}"
 
 

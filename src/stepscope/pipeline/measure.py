@@ -30,7 +30,7 @@ from stepscope.pipeline.surveys import Surveys, survey_of
 from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
 from stepscope.readers import cache
 from stepscope.readers.inputs import assign_ranks
-from stepscope.readers.nccl.log import read_nccl_logs
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
 from stepscope.rules.case import Case, case_of

@@ -23,7 +23,7 @@ from stepscope.pipeline.surveys import Surveys
 from stepscope.pipeline.workers import workers_for
 from stepscope.readers.auxiliary import read_beside
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.nccl.log import read_nccl_logs
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.readers.system.hardware_file import read_hardware
 from stepscope.rules.job import Job

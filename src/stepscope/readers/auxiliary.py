@@ -9,7 +9,7 @@ from typing import Any
 from stepscope.core.beside import Beside
 from stepscope.core.recording import Recording
 from stepscope.errors import StepscopeError
-from stepscope.readers.formats import BY_NAME, KINDS, TRACE
+from stepscope.readers.formats import AUXILIARY, BY_NAME
 from stepscope.readers.source import Source
 
 
@@ -21,7 +21,7 @@ def read_beside(sources: Sequence[Source]) -> Beside | None:
     for source in sources:
         assert source.format is not None, source.label
         by_format.setdefault(source.format, []).append(source)
-    reports: dict[str, list[Any]] = {kind: [] for kind in KINDS if kind != TRACE}
+    reports: dict[str, list[Any]] = {kind: [] for kind in AUXILIARY}
     notes: list[str] = []
     for name, mine in by_format.items():
         found, problems = _read(name, mine)

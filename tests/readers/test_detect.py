@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import FormatError
-from stepscope.readers import log_kinds
+from stepscope.readers import detect
 from stepscope.readers.auxiliary import read_beside
+from stepscope.readers.detect import refuse_unknown
 from stepscope.readers.inputs import Found, find_sources
-from stepscope.readers.nccl.log import read_nccl_logs
-from stepscope.readers.open_trace import refuse_unknown
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.readers.stream import BLOCK_BYTES
 from tests.readers.test_formats import MEGATRON, NCCL
@@ -99,11 +99,11 @@ def test_in_a_folder_a_file_is_looked_at_that_is_named_like_a_log(tmp_path: Path
 
 
 def test_a_text_beyond_the_limit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_kinds, "MAX_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(detect, "MAX_BYTES", BLOCK_BYTES)
     path = tmp_path / "job.log"
     path.write_text(STEPS + PRINTS * 6 + NEW_OOM)
     notes: list[str] = []
     source = Source(path=path, label="job.log")
-    assert log_kinds.kinds_in(source, {"training-log"}, notes) == frozenset()
+    assert detect.kinds_in(source, {"training-log"}, notes) == frozenset()
     assert "1,048,576 bytes" in notes[0]
     assert "tail" in notes[0]
