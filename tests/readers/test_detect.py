@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.errors import FormatError
 from stepscope.readers import detect
-from stepscope.readers.auxiliary import read_beside
+from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import refuse_unknown
 from stepscope.readers.inputs import Found, find_sources
 from stepscope.readers.nccl.log import read as read_nccl_logs
@@ -50,7 +50,7 @@ def test_one_file_gives_every_readers_facts_once(tmp_path: Path) -> None:
     log.write_bytes(gzip.compress(text.encode()))
     with find_sources([tmp_path, log]) as found:
         assert names_of(found) == ["torch-logs", "training-log", "job-log", "nccl"]
-        beside, nccl = read_beside(found.others), read_nccl_logs(found.logs)
+        beside, nccl = read_auxiliary(found.others), read_nccl_logs(found.logs)
     assert beside is not None
     assert beside.notes == ()
     assert beside.compiler is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import StepscopeError
-from stepscope.readers.auxiliary import read_beside
+from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import format_of, formats_of, head_of
 from stepscope.readers.formats import FORMATS, JUDGED, KINDS
 from stepscope.readers.inputs import find_sources
@@ -85,7 +85,7 @@ def test_a_jobs_output_is_read_for_all_that_is_in_it(tmp_path: Path) -> None:
     with find_sources([log]) as found:
         assert [source.path for source in found.logs] == [log]
         assert [source.format for source in found.others] == ["training-log", "job-log"]
-        beside = read_beside(found.others)
+        beside = read_auxiliary(found.others)
     assert beside is not None
     assert beside.training is not None
     assert beside.training.step_ns == 451_000_000
@@ -102,7 +102,7 @@ def test_a_damaged_file_costs_itself_alone(tmp_path: Path) -> None:
         Source(path=tmp_path / "a.json", label="a", format="memory-stats"),
         Source(path=tmp_path / "b.pickle.gz", label="b", format="memory-snapshot"),
     ]
-    beside = read_beside(sources)
+    beside = read_auxiliary(sources)
     assert beside is not None
     assert [recording.format for recording in beside.recordings] == ["memory-stats"]
     assert len(beside.notes) == 1

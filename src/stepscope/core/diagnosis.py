@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice
+from stepscope.core.auxiliary import Advice
 from stepscope.core.facts import Facts
 
 BOUNDS = ("data", "host", "transfer", "comms", "imbalance", "compute", "memory", "unknown")

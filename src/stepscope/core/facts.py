@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepscope.core.beside import Beside
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.nccl import NcclLog
 from stepscope.core.numbers import number_ranges
@@ -331,7 +331,7 @@ class Facts:
     """What NCCL's own logs tell; None when none was given."""
     comms: CommsFacts | None = None
     """What the ranks' collectives tell; None when none was recorded."""
-    beside: Beside | None = None
+    beside: Auxiliary | None = None
     """What other tools recorded of the run; None when nothing was given."""
 
     @property

@@ -15,7 +15,7 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.roofline import slower_than_peak
 from stepscope.analyses.survey import Survey
 from stepscope.analyses.waits import with_waits
-from stepscope.core.beside import Beside
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.comms import Lateness, Ledger, Matched
 from stepscope.core.comms_facts import CommsFacts
@@ -90,7 +90,7 @@ def measure_job(
     sources: Sequence[Source],
     *,
     logs: Sequence[Source] = (),
-    beside: Beside | None = None,
+    beside: Auxiliary | None = None,
     run: RunFacts | None = None,
     workers: Workers | None = None,
     step_ns: int | None = None,

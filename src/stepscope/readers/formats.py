@@ -3,8 +3,8 @@
 A format's reader is one module in this room, imported when it is needed. It has `is_mine(head, name)`, which looks at the first
 bytes of the text (decompressed) and, where these say nothing, at the name (detect.py asks); and for a trace
 `read(source, progress)`, which gives a Trace, for everything else `read(sources)`, which gives the shape that
-`core.beside.Beside` has for its kind, or an NcclLog. Where its lines may stand anywhere in a job's output, `is_in(text)` looks
-for them; where one file may hold several ranks, `parts(source)` names them; where other files are read along with it,
+`core.auxiliary.Auxiliary` has for its kind, or an NcclLog. Where its lines may stand anywhere in a job's output, `is_in(text)`
+looks for them; where one file may hold several ranks, `parts(source)` names them; where other files are read along with it,
 `companions(path)` does.
 """
 
@@ -32,7 +32,7 @@ COMMS = "comms"
 LOGS = (COMPILER, TRAINING)
 """Kinds that share a file: whatever a job writes to its output."""
 AUXILIARY = (KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING)
-"""What stands beside traces, by the fields of `core.beside.Beside`."""
+"""What stands beside traces, by the fields of `core.auxiliary.Auxiliary`."""
 KINDS = (TRACE, *AUXILIARY, COMMS)
 KINETO, NCCL = "kineto", "nccl-log"
 
@@ -52,6 +52,11 @@ class Format:
     """One file may hold several ranks."""
     is_output: bool = False
     """Its lines may stand anywhere in a job's output, between those of others."""
+
+    @property
+    def tool(self) -> str:
+        """The folder of its reader."""
+        return self.module.partition(".")[0]
 
     def reader(self) -> ModuleType:
         return import_module(f"stepscope.readers.{self.module}")

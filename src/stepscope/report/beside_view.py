@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from stepscope.core.beside import Advice
+from stepscope.core.auxiliary import Advice
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.recording import Recording, Table
+from stepscope.report.recordings.text import RecordingText, Table, recording_texts
 from stepscope.report.sheet import Column, Sheet
 from stepscope.report.units import percent
 
@@ -18,8 +18,7 @@ MAX_ROWS = 12
 def draw_beside(sheet: Sheet, diagnosis: Diagnosis) -> None:
     """Nothing where nothing was given."""
     _draw_advice(sheet, diagnosis.advice, has_trace=bool(diagnosis.facts.ranks))
-    beside = diagnosis.facts.beside
-    for recording in () if beside is None else beside.recordings:
+    for recording in recording_texts(diagnosis.facts.beside):
         _draw_recording(sheet, recording)
 
 
@@ -32,7 +31,7 @@ def advice_contract(advice: Advice) -> dict[str, Any]:
     return asdict(advice)
 
 
-def recording_contract(recording: Recording) -> dict[str, Any]:
+def recording_contract(recording: RecordingText) -> dict[str, Any]:
     return {
         "format": recording.format,
         "paths": list(recording.paths),
@@ -61,7 +60,7 @@ def _draw_advice(sheet: Sheet, advice: tuple[Advice, ...], *, has_trace: bool) -
         sheet.prose(f"and {len(advice) - MAX_ADVICE} more (--format json has them all)", indent=5, style="dim")
 
 
-def _draw_recording(sheet: Sheet, recording: Recording) -> None:
+def _draw_recording(sheet: Sheet, recording: RecordingText) -> None:
     names = recording.paths[0] if len(recording.paths) == 1 else f"{recording.paths[0]} and {len(recording.paths) - 1} more"
     sheet.heading(recording.format, names)
     width = max((len(name) for name, _ in recording.lines), default=0)

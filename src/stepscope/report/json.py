@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stepscope.core.beside import Beside
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.contract import SCHEMA
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.json_text import finite, json_text, not_finite
 from stepscope.report.beside_view import advice_contract, recording_contract
 from stepscope.report.nccl_view import nccl_contract
+from stepscope.report.recordings.text import recording_texts
 
 MOST_NAMED = 6
 """Numbers that are not finite, named in the note."""
@@ -56,10 +57,10 @@ def _contract(diagnosis: Diagnosis) -> dict[str, Any]:
     )
 
 
-def _beside(diagnosis: Diagnosis, beside: Beside) -> dict[str, Any]:
+def _beside(diagnosis: Diagnosis, beside: Auxiliary) -> dict[str, Any]:
     return {
         "advice": [advice_contract(one) for one in diagnosis.advice],
-        "recordings": [recording_contract(one) for one in beside.recordings],
+        "recordings": [recording_contract(one) for one in recording_texts(beside)],
     }
 
 

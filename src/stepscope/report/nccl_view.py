@@ -11,8 +11,8 @@ from typing import Any
 from stepscope.core.nccl import NcclCommunicator, NcclLog
 from stepscope.core.nccl_notes import notes_on
 from stepscope.core.numbers import number_ranges
-from stepscope.core.recording import Recording
 from stepscope.report.names import shorten
+from stepscope.report.recordings.text import RecordingText
 from stepscope.report.sheet import Sheet
 from stepscope.report.units import NBSP, number, plural
 
@@ -47,10 +47,10 @@ def nccl_text(log: NcclLog) -> str:
     return "\n".join(line.plain for line in sheet.lines)
 
 
-def nccl_recording(log: NcclLog) -> Recording:
+def nccl_recording(log: NcclLog) -> RecordingText:
     """The same as the recordings of other tools are shown."""
     lines = tuple((label or "more", text) for label, text in nccl_lines(log))
-    return Recording(format=log.library, paths=log.files, lines=lines, notes=notes_on(log))
+    return RecordingText(format=log.library, paths=log.files, lines=lines, notes=notes_on(log))
 
 
 def nccl_lines(log: NcclLog) -> Iterator[tuple[str, str]]:

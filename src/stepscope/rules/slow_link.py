@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.link_fit import bus_factor
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.nccl import NcclLog
 from stepscope.core.nccl_notes import slow_links
 from stepscope.core.system_report import Topology
@@ -112,7 +112,7 @@ def _rates(job: JobCase, place: int) -> tuple[Float64, Bool]:
     return rates, job.tasks(place, large) if len(ledger) else np.zeros(len(job.team.parts[place].graph), np.bool_)
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
+def advise(beside: Auxiliary) -> Sequence[Advice]:
     """By the machine's topology, where a trace says that collectives weigh: devices that reach each other through the host."""
     kernels = [name for name in beside.kernel_shares if COLLECTIVE.search(name)]
     share = sum(beside.kernel_shares[name] for name in kernels)

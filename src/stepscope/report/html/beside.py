@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepscope.core.beside import Advice
+from stepscope.core.auxiliary import Advice
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.nccl import NcclLog
-from stepscope.core.recording import Recording, Table
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
 from stepscope.report.beside_view import weight_words
 from stepscope.report.names import clean, shorten
 from stepscope.report.nccl_view import nccl_recording
+from stepscope.report.recordings.text import RecordingText, Table, recording_texts
 from stepscope.rules.explanation import explain
 
 Contract = Mapping[str, Any]
@@ -40,7 +40,7 @@ NUMBER = re.compile(r"[<~]?[-+]?\d")
 NOT_TOLD = ("", "-")
 
 
-def beside_page(advice: Sequence[Advice], recordings: Sequence[Recording], *, is_alone: bool) -> dict[str, Any] | None:
+def beside_page(advice: Sequence[Advice], recordings: Sequence[RecordingText], *, is_alone: bool) -> dict[str, Any] | None:
     """The section; None where there is nothing to show. `is_alone`: there is no trace, and the tables stand open."""
     if not advice and not recordings:
         return None
@@ -57,8 +57,7 @@ def beside_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Of a diagnosis just made."""
     beside, nccl = diagnosis.facts.beside, diagnosis.facts.nccl
     log = () if nccl is None else (nccl_recording(nccl),)
-    others = () if beside is None else beside.recordings
-    return beside_page(diagnosis.advice, (*log, *others), is_alone=not diagnosis.facts.ranks)
+    return beside_page(diagnosis.advice, (*log, *recording_texts(beside)), is_alone=not diagnosis.facts.ranks)
 
 
 def beside_of_contract(told: Contract) -> dict[str, Any] | None:
@@ -92,7 +91,7 @@ def _card(place: int, advice: Advice) -> dict[str, Any]:
     }
 
 
-def _recording(told: Recording) -> dict[str, Any]:
+def _recording(told: RecordingText) -> dict[str, Any]:
     known = BY_NAME.get(told.format)
     return {
         "format": told.format,
@@ -143,8 +142,8 @@ def _told_advice(told: Contract) -> Advice:
     )
 
 
-def _told_recording(told: Contract) -> Recording:
-    return Recording(
+def _told_recording(told: Contract) -> RecordingText:
+    return RecordingText(
         format=_text(told["format"]),
         paths=_texts(told["paths"]),
         lines=tuple((_text(line["name"]), _text(line["value"])) for line in _list(told["lines"])),
@@ -153,7 +152,7 @@ def _told_recording(told: Contract) -> Recording:
     )
 
 
-def _told_nccl(told: Contract) -> Recording:
+def _told_nccl(told: Contract) -> RecordingText:
     """The contract counts the connections of each pair of ranks, and has the notes in words."""
     import msgspec
 

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from stepscope.core.kernel_report import KernelMetrics
-from stepscope.core.recording import Recording, Table
+from stepscope.core.kernel_report import KernelMetrics, KernelRecording, Remark
+from stepscope.report.recordings.text import Table
 
 MAX_ROWS = 50
 NAME_CHARS = 160
 TEXT_CHARS = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remark:
-    """What a rule of Nsight Compute says of a launch."""
-
-    kernel: str
-    rule: str
-    text: str
-    gain: float | None
-    """Percent, by its own estimate."""
-    gain_kind: str
-
-
-def recording_of(
-    format_name: str, paths: Sequence[str], kernels: Sequence[KernelMetrics], remarks: Sequence[Remark], notes: Sequence[str]
-) -> Recording:
-    tables = [_kernel_table(kernels), _launch_table(kernels)]
-    if remarks:
-        tables.append(_remark_table(remarks))
-    return Recording(
-        format=format_name, paths=tuple(paths), lines=tuple(_lines(kernels)), tables=tuple(tables), notes=tuple(notes)
-    )
-
-
-def _lines(kernels: Sequence[KernelMetrics]) -> list[tuple[str, str]]:
+def lines(recording: KernelRecording) -> list[tuple[str, str]]:
+    kernels = recording.kernels
     timed = [kernel.total_ns for kernel in kernels if kernel.total_ns is not None]
     launches = f"{len(kernels)} of {len({kernel.name for kernel in kernels})} kernels"
     devices = sorted({kernel.device for kernel in kernels if kernel.device})
@@ -44,6 +21,13 @@ def _lines(kernels: Sequence[KernelMetrics]) -> list[tuple[str, str]]:
         ("launches", launches + (f", {_ms(sum(timed))} together" if timed else ", no times recorded")),
         *([("device", ", ".join(devices))] if devices else []),
     ]
+
+
+def tables(recording: KernelRecording) -> Iterator[Table]:
+    yield _kernel_table(recording.kernels)
+    yield _launch_table(recording.kernels)
+    if recording.remarks:
+        yield _remark_table(recording.remarks)
 
 
 def _kernel_table(kernels: Sequence[KernelMetrics]) -> Table:

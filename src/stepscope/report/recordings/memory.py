@@ -1,56 +1,16 @@
-"""A record of memory in words: what the report shows of it. And the text of a small file, for those that are read whole."""
+"""A record of memory in words: what the report shows of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import closing
 
-from stepscope.core.memory_report import MemoryRecord, Step
-from stepscope.core.recording import Recording, Table
-from stepscope.errors import FormatError
-from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
+from stepscope.core.memory_report import MemoryRecord, MemoryRecording, Step
+from stepscope.core.numbers import size_words
+from stepscope.report.recordings.text import Table
 
 
-def whole_text(source: Source, most: int, instead: str) -> tuple[bytes, str | None]:
-    """All of it, decompressed, and what was wrong with it. What is larger than `most` is refused, with what to do `instead`."""
-    stream = Stream(source.path, source.offset, source.length)
-    parts, size = [], 0
-    with closing(stream.blocks()) as blocks:
-        for block in blocks:
-            size += len(block)
-            if size > most:
-                raise FormatError(f"{source.label}: it has more than {most >> 20} MiB, more than is read; {instead}")
-            parts.append(block)
-    if stream.problem is not None and not parts:
-        raise FormatError(f"{source.label}: {stream.problem}")
-    return b"".join(parts), stream.problem
-
-
-def recording(record: MemoryRecord, notes: Iterable[str] = ()) -> Recording:
-    """Lines and tables of one record."""
-    return Recording(
-        format=record.format,
-        paths=(record.label,),
-        lines=tuple(_lines(record)),
-        tables=tuple(_tables(record)),
-        notes=tuple(notes),
-    )
-
-
-NO_SIZE = "it does not say how large the device is; with nvidia-smi's log beside it, how full the device was is judged too"
-
-
-def size_words(size: float) -> str:
-    """4.50 GB, 31.2 MB, 512 B."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(size) >= 0.9995 * scale:
-            value = size / scale
-            return f"{value:.{0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2}f} {unit}"
-    return f"{size:.0f} B"
-
-
-def _lines(record: MemoryRecord) -> Iterable[tuple[str, str]]:
+def lines(recording: MemoryRecording) -> Iterable[tuple[str, str]]:
+    record = recording.record
     if record.device is not None:
         yield "device", str(record.device)
     of = "" if record.capacity_bytes is None else f" of {size_words(record.capacity_bytes)}"
@@ -90,7 +50,8 @@ def _steps_words(steps: tuple[Step, ...]) -> str:
     return f"{len(steps)}, with at least {shown} held in each"
 
 
-def _tables(record: MemoryRecord) -> Iterable[Table]:
+def tables(recording: MemoryRecording) -> Iterable[Table]:
+    record = recording.record
     peak = max(record.peak_bytes, 1)
     if record.held:
         rows = tuple((name, size_words(size), f"{size / peak:.1%}") for name, size in record.by_size if size)

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
-from stepscope.core.compiler_report import BreakPlace, CompiledFunction, CompilerReport
-from stepscope.core.recording import Recording, Table
+from stepscope.core.compiler_report import CompiledFunction, CompilerRecording, CompilerReport
+from stepscope.report.recordings.text import Table
 
 MAX_ROWS = 100
 MAX_CELL = 160
 MAX_PLACE = 40
 
 
-def with_recording(report: CompilerReport, name: str, paths: Sequence[str], notes: Sequence[str]) -> CompilerReport:
-    """The report, with its own figures for a person."""
+def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
+    report = CompilerReport(recordings=(recording,))
     functions, breaks = report.functions(), report.break_places()
-    recording = Recording(
-        format=name,
-        paths=tuple(paths),
-        lines=tuple(_lines(report, functions, breaks)),
-        tables=tuple(_tables(report, functions, breaks)),
-        notes=tuple(notes),
-    )
-    return replace(report, recordings=(*report.recordings, recording))
-
-
-def _lines(
-    report: CompilerReport, functions: Sequence[CompiledFunction], breaks: Sequence[BreakPlace]
-) -> Iterator[tuple[str, str]]:
     if report.num_processes > 1:
         yield "processes", f"{report.num_processes}; counts are those of the one with most"
     if report.seconds is not None:
         counts = [function.compiles for function in functions if function.compiles is not None]
         yield "compiling", f"{report.seconds:.1f} s, {_number(sum(counts), 'compilation')} of {_number(len(counts), 'function')}"
     again = [function for function in functions if function.recompiles]
-    if report.compiles:
+    if recording.compiles:
         times = sum(function.recompiles for function in again)
         yield "compiled again", f"{_number(len(again), 'function')}, {_number(times, 'time')}" if again else "nothing"
     for function in functions:
@@ -46,7 +32,7 @@ def _lines(
             )
     if breaks:
         yield "graph breaks", f"{sum(each.count for each in breaks)} at {_number(len(breaks), 'place')}"
-    for counted in report.counted:
+    for counted in recording.counted:
         told = [
             f"{number} {word}"
             for number, word in ((counted.frames, "frames"), (counted.frames_ok, "compiled"), (counted.graphs, "graphs"))
@@ -56,12 +42,14 @@ def _lines(
             yield "counted", ", ".join(told)
         if counted.limit_hits:
             yield "given up", f"the limit on recompilations was hit {_number(counted.limit_hits, 'time')}"
-    for use in report.caches:
+    for use in recording.caches:
         bypassed = f", bypassed {use.bypassed}" if use.bypassed else ""
         yield f"{use.cache} cache", f"{use.hits} hits, {use.misses} misses{bypassed}"
 
 
-def _tables(report: CompilerReport, functions: Sequence[CompiledFunction], breaks: Sequence[BreakPlace]) -> Iterator[Table]:
+def tables(recording: CompilerRecording) -> Iterator[Table]:
+    report = CompilerReport(recordings=(recording,))
+    functions, breaks = report.functions(), report.break_places()
     rows = tuple(_function_row(each) for each in functions if each.recompiles or each.limit or each.seconds is not None)
     if rows:
         yield Table(
@@ -79,13 +67,21 @@ def _tables(report: CompilerReport, functions: Sequence[CompiledFunction], break
             ),
             right=(1,),
         )
-    if report.hints:
+    if recording.hints:
         yield Table(
             title="performance hints",
             columns=("hint", "times"),
-            rows=tuple((_cut(text), str(count)) for text, count in report.hints[:MAX_ROWS]),
+            rows=tuple((_cut(text), str(count)) for text, count in recording.hints[:MAX_ROWS]),
             right=(1,),
         )
+    # Every count as it was told, for what no line has.
+    counts = tuple(
+        (f"{section}: {name.split(chr(10))[0]}"[:MAX_CELL], str(count))
+        for section, name, count in recording.counters
+        if section not in ("graph_break", "resumes")
+    )
+    if counts:
+        yield Table(title="counters", columns=("counter", "count"), rows=counts[:MAX_ROWS], right=(1,))
 
 
 def _function_row(function: CompiledFunction) -> tuple[str, str, str, str]:

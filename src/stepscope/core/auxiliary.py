@@ -34,7 +34,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class Auxiliary:
     """Everything that was given beside traces."""
 
     kernels: KernelReport | None = None
@@ -42,12 +42,12 @@ class Beside:
     compiler: CompilerReport | None = None
     system: SystemReport | None = None
     training: TrainingLog | None = None
-    recordings: tuple[Recording, ...] = ()
     notes: tuple[str, ...] = ()
     """Files that could not be read, and why."""
     kernel_shares: Mapping[str, float] = field(default_factory=dict)
     """Of the step, by kernel name, where a trace told it."""
 
     @property
-    def is_empty(self) -> bool:
-        return not self.recordings and not self.notes
+    def recordings(self) -> tuple[Recording, ...]:
+        reports = (self.kernels, self.memory, self.compiler, self.system, self.training)
+        return tuple(recording for report in reports if report is not None for recording in report.recordings)

@@ -1,57 +1,101 @@
-"""MIOpen's databases in words: what the report shows of them."""
+"""Recordings of AMD's tools in words: totals of rocprof, counters of rocprof-compute, MIOpen's databases."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from stepscope.core.find_db import DIRECTIONS, FindDb, Searched, Solver
-from stepscope.core.recording import Recording, Table
+from stepscope.core.kernel_report import KernelMetrics, KernelRecording, KernelTotal
+from stepscope.report.recordings.text import Table
 
-FORMAT = "miopen-find-db"
 MAX_ROWS = 64
+MAX_SHOWN = 12
 FAR = 1.5
 """A solver that takes so much longer than the fastest is far from it."""
 
 
-@dataclass(slots=True)
-class Left:
-    """What was not read of one file."""
+def lines(recording: KernelRecording) -> Iterator[tuple[str, str]]:
+    if recording.format == "rocprof-stats":
+        totals = _all_totals(recording)
+        yield "names", str(len(totals))
+        yield "total", f"{sum(total.total_ns for total in totals) / 1e6:.1f} ms"
+    elif recording.format == "rocprof-compute":
+        if recording.kernels:
+            yield "launches", str(len(recording.kernels))
+        if recording.device:
+            yield "device", recording.device
+    elif recording.tuned is not None:
+        tuned = recording.tuned
+        yield "convolutions", f"{tuned.num_convolutions:,}, with {tuned.num_tuned:,} tuned solvers"
+        yield "times", "no times are in it: the find-db (.ufdb.txt beside it) has them"
+    elif recording.num_compiled is not None:
+        ready = "ready to be loaded: a job with them starts sooner, and runs no faster"
+        yield "compiled kernels", f"{recording.num_compiled:,}, {ready}"
+    else:
+        yield from _find_db_lines(recording.find_dbs)
 
-    odd_lines: int = 0
-    odd_solvers: int = 0
-    untimed: int = 0
-    empty: int = 0
-    repeated: int = 0
-    beyond: int = 0
-    notes: list[str] = field(default_factory=list)
 
-    def words(self, path: str) -> Iterator[str]:
-        yield from self.notes
-        told = (
-            (self.odd_lines, "line(s) that are no convolution were left out"),
-            (self.odd_solvers, "solver(s) cut off or not understood were left out"),
-            (self.untimed, "solver(s) whose time is not above zero, or no number, were left out"),
-            (self.empty, "convolution(s) with no solver left were left out"),
-            (self.repeated, "convolution(s) told again were left out: the first stands, as with MIOpen"),
-            (self.beyond, "line(s) beyond what is kept were left out"),
+def tables(recording: KernelRecording) -> Iterator[Table]:
+    if recording.format == "rocprof-stats" and (totals := _all_totals(recording)):
+        yield _totals_table(totals)
+    elif recording.panel:
+        columns = ("metric", "avg", "unit", "peak", "% of peak")
+        yield Table(title="Panel", columns=columns, rows=recording.panel, right=(1, 3, 4))
+    elif recording.kernels:
+        longest = sorted(recording.kernels, key=lambda kernel: -(kernel.total_ns or 0))[:MAX_SHOWN]
+        yield Table(
+            title="Longest launches",
+            columns=("kernel", "us", "MFMA", "VALU", "HBM", "L2 hits", "LDS passes"),
+            rows=tuple(map(_kernel_row, longest)),
+            right=(1, 2, 3, 4, 5, 6),
         )
-        yield from (f"{path}: {count:,} {what}" for count, what in told if count)
+    elif recording.tuned is not None and recording.tuned.solvers:
+        solvers = tuple((name, f"{count:,}") for name, count in recording.tuned.solvers[:MAX_ROWS])
+        yield Table(title="tuned, by solver", columns=("solver", "convolutions"), rows=solvers, right=(1,))
+    elif recording.find_dbs:
+        yield _searched_table(_searched(recording.find_dbs))
 
 
-def recording_of(files: Sequence[FindDb], left: Sequence[Left]) -> Recording:
-    searched = [each for file in files for each in file.searched]
-    return Recording(
-        format=FORMAT,
-        paths=tuple(file.path for file in files),
-        lines=tuple(_lines(files, searched)),
-        tables=(_table(searched),),
-        notes=tuple(note for file, one in zip(files, left, strict=True) for note in one.words(file.path)),
+def _all_totals(recording: KernelRecording) -> list[KernelTotal]:
+    return [*recording.totals, *(total for other in recording.others for total in other.rows)]
+
+
+def _totals_table(totals: Sequence[KernelTotal]) -> Table:
+    whole_ns = sum(total.total_ns for total in totals) or 1.0
+    longest = sorted(totals, key=lambda total: -total.total_ns)[:MAX_SHOWN]
+    rows = tuple(
+        (
+            total.name,
+            str(total.count),
+            f"{total.total_ns / 1e6:.2f}",
+            f"{total.total_ns / total.count / 1e3:.1f}",
+            f"{total.total_ns / whole_ns:.1%}",
+        )
+        for total in longest
+    )
+    columns = ("name", "calls", "ms", "us each", "of all")
+    return Table(title="Totals", columns=columns, rows=rows, right=(1, 2, 3, 4))
+
+
+def _kernel_row(kernel: KernelMetrics) -> tuple[str, ...]:
+    ideal = kernel.shared_wavefronts_ideal
+    passes = kernel.shared_wavefronts / ideal if kernel.shared_wavefronts is not None and ideal else None
+    shares = (kernel.tensor_pipe, kernel.fma_pipe, kernel.dram_throughput, kernel.l2_hits)
+    return (
+        kernel.name,
+        "-" if kernel.duration_ns is None else f"{kernel.duration_ns / 1e3:.1f}",
+        *("-" if share is None else f"{share:.0%}" for share in shares),
+        "-" if passes is None else f"{passes:.1f}x",
     )
 
 
-def _lines(files: Sequence[FindDb], searched: Sequence[Searched]) -> Iterator[tuple[str, str]]:
+def _searched(files: Sequence[FindDb]) -> list[Searched]:
+    return [each for file in files for each in file.searched]
+
+
+def _find_db_lines(files: Sequence[FindDb]) -> Iterator[tuple[str, str]]:
+    searched = _searched(files)
     by_direction = Counter(each.problem.direction for each in searched)
     parts = ", ".join(f"{by_direction[one]:,} {words}" for one, words in DIRECTIONS.items() if by_direction[one])
     yield "convolutions", f"{len(searched):,}: {parts}"
@@ -105,7 +149,7 @@ def _layouts(searched: Sequence[Searched]) -> Iterator[tuple[str, str]]:
         yield "channels_last", f"{len(pairs):,} convolutions were timed with and without it: {words}"
 
 
-def _table(searched: Sequence[Searched]) -> Table:
+def _searched_table(searched: Sequence[Searched]) -> Table:
     rows = []
     for each in sorted(searched, key=lambda one: -one.best.time_ms)[:MAX_ROWS]:
         free = each.best_without_workspace

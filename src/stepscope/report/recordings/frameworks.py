@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from stepscope.core.numbers import number_ranges
-from stepscope.core.recording import Recording, Table
-from stepscope.core.training_log import CLOCK, RATE, SUM, TOLD, Figure, FrameworkLog
+from stepscope.core.training_log import CLOCK, RATE, SUM, TOLD, Figure, FrameworkLog, TrainingRecording
+from stepscope.report.recordings.text import Table
 
-FORMAT = "training-log"
 MAX_NAME = 80
 MAX_FILES = 64
 MAX_ROWS = 64
@@ -23,27 +22,13 @@ HOW = {
 }
 
 
-def recordings_of(logs: Sequence[FrameworkLog], notes: Sequence[str]) -> tuple[Recording, ...]:
-    """One for each framework; the notes on files stand in the first."""
-    made: list[Recording] = []
-    for framework in dict.fromkeys(log.framework for log in logs):
-        mine = [log for log in logs if log.framework == framework]
-        # Of several ranks' logs the one whose steps are slowest is shown whole: the others wait for it.
-        shown = max(mine, key=lambda log: (log.step_ns is not None, log.step_ns or 0, log.num_lines))
-        own = dict.fromkeys(note for log in mine for note in log.notes)
-        made.append(
-            Recording(
-                format=FORMAT,
-                paths=tuple(log.path for log in mine),
-                lines=tuple(_lines(shown)),
-                tables=tuple(_tables(shown, mine)),
-                notes=(*(notes if not made else ()), *own),
-            )
-        )
-    return tuple(made)
+def _shown(recording: TrainingRecording) -> FrameworkLog:
+    """Of several ranks' logs the one whose steps are slowest is shown whole: the others wait for it."""
+    return max(recording.logs, key=lambda log: (log.step_ns is not None, log.step_ns or 0, log.num_lines))
 
 
-def _lines(log: FrameworkLog) -> Iterator[tuple[str, str]]:
+def lines(recording: TrainingRecording) -> Iterator[tuple[str, str]]:
+    log = _shown(recording)
     yield "framework", log.framework
     if log.step_ns is not None and log.step_source is not None:
         yield "step", f"{_ms(log.step_ns)} ms, {HOW[log.step_source].format(num=log.num_steps)}"
@@ -89,9 +74,10 @@ def _slowest(log: FrameworkLog) -> str | None:
     return f"{_ms(ns)} ms at step {step}, {ns / usual:.1f} times the median" if ns > SLOW * usual else None
 
 
-def _tables(log: FrameworkLog, mine: Sequence[FrameworkLog]) -> Iterator[Table]:
-    if len(mine) > 1:
-        yield _files(mine)
+def tables(recording: TrainingRecording) -> Iterator[Table]:
+    log = _shown(recording)
+    if len(recording.logs) > 1:
+        yield _files(recording.logs)
     if log.phases:
         yield _phases(log)
     if log.actions:

@@ -6,30 +6,28 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.numbers import number_ranges
-from stepscope.core.recording import Recording
+from stepscope.core.training_log import TrainingRecording
 from stepscope.readers.job_log.lines import MEANS
+from stepscope.report.recordings.text import Table
 
-FORMAT = "job-log"
 MAX_ROWS = 64
 MAX_TEXT = 160
 
 
-def recording_of(outputs: Sequence[JobOutput], notes: Sequence[str]) -> Iterator[Recording]:
-    """One for all files; none where PyTorch said nothing in any."""
-    if not outputs:
-        return
-    yield Recording(format=FORMAT, paths=tuple(one.path for one in outputs), lines=tuple(_lines(outputs)), notes=tuple(notes))
-
-
-def _lines(outputs: Sequence[JobOutput]) -> Iterator[tuple[str, str]]:
-    lines, read = sum(one.num_lines for one in outputs), sum(one.num_read for one in outputs)
+def lines(recording: TrainingRecording) -> Iterator[tuple[str, str]]:
+    outputs = recording.outputs
+    num, read = sum(one.num_lines for one in outputs), sum(one.num_read for one in outputs)
     has_miopen = any(one.kind.startswith("MIOpen") for output in outputs for one in output.said)
     whose = "PyTorch's and MIOpen's" if has_miopen else "PyTorch's"
-    yield "lines", f"{read:,} of {whose} own on speed were read; the other {lines - read:,} were not, here"
+    yield "lines", f"{read:,} of {whose} own on speed were read; the other {num - read:,} were not, here"
     told = [line for output in outputs for line in _of_file(output, several=len(outputs) > 1)]
     yield from told[:MAX_ROWS]
     if len(told) > MAX_ROWS:
         yield "", f"and {len(told) - MAX_ROWS:,} more"
+
+
+def tables(_recording: TrainingRecording) -> tuple[Table, ...]:
+    return ()
 
 
 def _of_file(output: JobOutput, *, several: bool) -> Iterator[tuple[str, str]]:
