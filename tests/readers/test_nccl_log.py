@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepscope.core.nccl import NcclConnection, NcclGraph, NcclLog, NcclRing, NcclTree, kind_of
-from stepscope.core.nccl_notes import notes_on
 from stepscope.errors import StepscopeError
 from stepscope.readers.detect import head_of
 from stepscope.readers.nccl import parser as nccl_draft
@@ -18,6 +17,7 @@ from stepscope.readers.nccl.log import MAX_LINE_BYTES, is_mine
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.report.nccl_view import nccl_text
+from stepscope.rules.shared.nccl_notes import notes_on
 from tests.nccl_logs import info, init, read_text, two_nodes
 from tests.shared_data import SHARED, needs_shared
 

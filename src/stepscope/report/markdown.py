@@ -13,7 +13,6 @@ from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import PARTS, Partition, RankFacts
 from stepscope.core.gate import Gate
 from stepscope.core.nccl import NcclLog
-from stepscope.core.nccl_notes import notes_on
 from stepscope.core.numbers import number_ranges
 from stepscope.report.beside_view import weight_words
 from stepscope.report.gate import STATUS_WORDS, reason
@@ -22,6 +21,7 @@ from stepscope.report.nccl_view import MAX_NOTES as MAX_NCCL_NOTES
 from stepscope.report.nccl_view import nccl_lines
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.units import NBSP, digits_after_point, in_column, ms, percent, plural
+from stepscope.rules.shared.nccl_notes import notes_on
 
 MAX_CHARS = 60_000
 """GitHub refuses a comment of more than 65 536."""

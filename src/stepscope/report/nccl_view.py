@@ -9,12 +9,12 @@ from dataclasses import asdict
 from typing import Any
 
 from stepscope.core.nccl import NcclCommunicator, NcclLog
-from stepscope.core.nccl_notes import notes_on
 from stepscope.core.numbers import number_ranges
 from stepscope.report.names import shorten
 from stepscope.report.recordings.text import RecordingText
 from stepscope.report.sheet import Sheet
 from stepscope.report.units import NBSP, number, plural
+from stepscope.rules.shared.nccl_notes import notes_on
 
 MAX_COMMUNICATORS = 3
 MAX_LISTED = 4

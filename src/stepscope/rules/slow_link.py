@@ -29,10 +29,10 @@ import numpy as np
 from stepscope.analyses.link_fit import bus_factor
 from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.nccl import NcclLog
-from stepscope.core.nccl_notes import slow_links
 from stepscope.core.system_report import Topology
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
+from stepscope.rules.shared.nccl_notes import slow_links
 
 CODE = "slow-link"
 BOUND = "comms"
