@@ -15,7 +15,8 @@ from stepscope.errors import StepscopeError
 from stepscope.readers.nccl import parser as nccl_draft
 from stepscope.readers.nccl.log import MAX_LINE_BYTES, is_log_text, is_nccl_log, read_nccl_logs
 from stepscope.readers.source import Source
-from stepscope.report.nccl_view import nccl_text
+from stepscope.report.document.terminal import to_text
+from stepscope.report.nccl_view import nccl_section
 from tests.nccl_logs import info, init, read_text, two_nodes
 from tests.shared_data import SHARED, needs_shared
 
@@ -135,7 +136,7 @@ def test_plugins_with_spaces_and_collnet(tmp_path: Path) -> None:
     log = read_text(tmp_path, text)
     assert log.transports == {"NET/AWS Libfabric": 1, "COLLNET": 1}
     assert log.slowest_transport == "NET/AWS Libfabric"
-    assert "NET/AWS Libfabric/GDRDMA 1" in nccl_text(log)
+    assert "NET/AWS Libfabric/GDRDMA 1" in to_text((nccl_section(log),))
 
 
 def test_rccl_names_the_communicator_on_its_lines(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_rccl_names_the_communicator_on_its_lines(tmp_path: Path) -> None:
     log = read_text(tmp_path, text)
     assert (log.library, log.version) == ("rccl", "2.20.5-HEAD")
     assert [(c.communicator, c.via) for c in log.connections] == [("0xa", "P2P/IPC"), ("0xb", "P2P/IPC")]
-    assert nccl_text(log).startswith("RCCL")
+    assert to_text((nccl_section(log),)).startswith("RCCL")
 
 
 @pytest.mark.parametrize(
@@ -276,4 +277,4 @@ def test_any_text_is_read_or_refused_in_words(tmp_path: Path, parts: list[str], 
     except StepscopeError:
         return
     assert sum(log.transports.values()) == len(log.connections)
-    assert all(line.isprintable() for line in nccl_text(log).splitlines())
+    assert all(line.isprintable() for line in to_text((nccl_section(log),)).splitlines())

@@ -26,7 +26,7 @@ from stepscope.report.comparison.words import (
     sure_words,
     told_apart,
 )
-from stepscope.report.markdown import MAX_CHARS
+from stepscope.report.document.markdown import MAX_CHARS
 from tests.experiments.test_pairing import Call, pieces
 
 EVIL = "</script><img src=x onerror=alert(1)>\x1b[31m|`_*\u202e@someone {{7*7}}"

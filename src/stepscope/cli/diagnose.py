@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
-from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.printing import print_document, print_markdown, put, say
 from stepscope.cli.progress import progress_bar
 from stepscope.json_text import json_text
 
@@ -137,14 +137,12 @@ def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) 
     if style == "json":
         put(_json(diagnosis, gate) + "\n")
         return
+    from stepscope.report.diagnosis_view import diagnosis_document
+
     if style == "markdown":
-        from stepscope.report.markdown import to_markdown
-
-        put(to_markdown(diagnosis, gate), errors="xmlcharrefreplace")
-        return
-    from stepscope.report.terminal import render, show
-
-    print_report(lambda console: show(diagnosis, console), lambda: render(diagnosis, color=False))
+        print_markdown(diagnosis_document(diagnosis, gate))
+    else:
+        print_document(diagnosis_document(diagnosis))
 
 
 def _json(diagnosis: Diagnosis, gate: Gate | None) -> str:

@@ -16,7 +16,9 @@ from stepscope.capture.stderr import harmless, note, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Parser", "harmless", "note", "print_report", "progress", "put", "say"]
+    from stepscope.report.document.blocks import Document
+
+__all__ = ["Parser", "harmless", "note", "print_document", "print_markdown", "print_report", "progress", "put", "say"]
 CLEAR_LINE = "\r\033[K"
 
 
@@ -52,3 +54,23 @@ def print_report(show: Callable[[Console], None], text: Callable[[], str]) -> No
         show(console)
         return
     put(text())
+
+
+def print_document(document: Document) -> None:
+    """Drawn on a terminal, plain text anywhere else."""
+    from rich.console import Console
+
+    from stepscope.report.document.terminal import show, to_text
+
+    console = Console()
+    if console.is_terminal:
+        show(document, console)
+    else:
+        put(to_text(document))
+
+
+def print_markdown(document: Document) -> None:
+    """What an encoding lacks is written as an entity, which Markdown reads."""
+    from stepscope.report.document.markdown import to_markdown
+
+    put(to_markdown(document), errors="xmlcharrefreplace")

@@ -11,6 +11,7 @@ from stepscope.core.contract import ContractRank, DiagnosisContract, decode_cont
 from stepscope.core.diagnosis import BOUNDS, Abstention
 from stepscope.core.facts import PARTS
 from stepscope.core.gate import ANY_FINDING, Gate, Quantities, Result
+from stepscope.report.document.blocks import Block, Cell, Column, Prose, Section, Table, more
 from stepscope.report.json import median_place
 from stepscope.report.names import clean
 
@@ -29,6 +30,7 @@ BY_STEP_TIME = ("step_ms", "mfu")
 """They follow the run's step time, so they tell nothing beside one that was taken another way."""
 NO_STEP = "was not measured: no rank has a whole step recorded"
 NOT_JUDGED = "was not judged: without a replay of the step most findings cannot be told"
+MAX_CHECKS = 24
 STATUS_WORDS = {"passed": "passed", "failed": "failed", "undecided": "not decided"}
 
 
@@ -129,6 +131,27 @@ def gate_contract(gate: Gate) -> dict[str, Any]:
             for result in gate.results
         ],
     }
+
+
+def gate_section(gate: Gate) -> Section:
+    """Every check; what stopped the gate first: a long budget must not push it out of the table."""
+    ranked = sorted(gate.results, key=lambda result: result not in gate.stopped_by)
+    rows = tuple(
+        (
+            result.check,
+            Cell(_status(result), "strong" if result in gate.stopped_by else ""),
+            reason(result),
+        )
+        for result in ranked[:MAX_CHECKS]
+    )
+    columns = (Column(title="check", fit="shorten"), Column(), Column(title="why", fit="wrap"))
+    rest = "" if len(gate.stopped_by) > MAX_CHECKS else ", none of which failed"
+    blocks: list[Block] = [Table(columns=columns, rows=rows)]
+    blocks += more(len(ranked) - MAX_CHECKS, "check", rest)
+    if gate.baseline is not None:
+        blocks.append(Prose(f"Baseline: {gate.baseline}"))
+    title = f"Gate {'passed' if gate.is_passed else 'failed'}"
+    return Section(title=title, blocks=tuple(blocks))
 
 
 def gate_lines(gate: Gate) -> list[str]:

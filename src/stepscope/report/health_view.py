@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from stepscope.core.health import BAD, OK, Health
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.sheet import Sheet
-from stepscope.report.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 
 MARKS = {OK: "ok", BAD: "BAD"}
 ANSWERS = {OK: "Healthy.", BAD: "Not healthy."}

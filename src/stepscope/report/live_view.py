@@ -10,8 +10,8 @@ from rich.text import Text
 
 from stepscope.core.live import RUNS, SILENT, STALLED, LiveView, RankGroup, RankLive
 from stepscope.core.numbers import number_ranges
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.sheet import Cell, Column, Sheet
-from stepscope.report.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import NBSP, gigabytes, ms, number, percent, plural
 
 MAX_ALERTS = 5

@@ -12,8 +12,8 @@ from stepscope.core.nccl import NcclCommunicator, NcclLog
 from stepscope.core.nccl_notes import notes_on
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recording import Recording
+from stepscope.report.document.blocks import Facts, Section, shortened
 from stepscope.report.names import shorten
-from stepscope.report.sheet import Sheet
 from stepscope.report.units import NBSP, number, plural
 
 MAX_COMMUNICATORS = 3
@@ -23,28 +23,14 @@ MAX_WARNINGS = 5
 MAX_NOTES = 8
 MAX_WORD = 60
 MAX_LINKS = 10_000
-TEXT_WIDTH = 80
 NIC = re.compile(r"(?<=[^/])/-?\d{1,6}(?:\(\d{1,9}\))?(?=/|$)")
 """The number of a network device, and of the rank whose device it is: many of them do the same."""
 
 
-def draw_nccl(sheet: Sheet, log: NcclLog) -> None:
+def nccl_section(log: NcclLog) -> Section:
     """A short block; what to think of it comes last."""
-    sheet.heading(log.library.upper(), "from its log")
-    for label, text in nccl_lines(log):
-        sheet.entry(label, text)
-    notes = notes_on(log)
-    for note in notes[:MAX_NOTES]:
-        sheet.prose(note, indent=4, lead="  -")
-    if len(notes) > MAX_NOTES:
-        sheet.prose(f"and {plural(len(notes) - MAX_NOTES, 'note')} more", indent=4, style="dim")
-
-
-def nccl_text(log: NcclLog) -> str:
-    """The block alone, as plain text."""
-    sheet = Sheet(TEXT_WIDTH, fancy=False, ascii_only=False)
-    draw_nccl(sheet, log)
-    return "\n".join(line.plain for line in sheet.lines)
+    told = (Facts(tuple(nccl_lines(log))), *shortened(notes_on(log), MAX_NOTES, "note"))
+    return Section(title=log.library.upper(), aside="from its log", blocks=told)
 
 
 def nccl_recording(log: NcclLog) -> Recording:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from stepscope.core.numbers import number_ranges
 from stepscope.core.stacks import Comparison, Frame, Standing
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.sheet import Column, Sheet
-from stepscope.report.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 
 MAX_PLACES = 12
 

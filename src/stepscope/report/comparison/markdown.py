@@ -8,8 +8,8 @@ from stepscope.core.comparison import Comparison
 from stepscope.core.gate import Gate
 from stepscope.report.comparison.page import ComparisonPage, Line, Table, chosen, page_of
 from stepscope.report.comparison.words import letter
+from stepscope.report.document.markdown import MAX_CHARS, escape
 from stepscope.report.gate import STATUS_WORDS, reason
-from stepscope.report.markdown import MAX_CHARS, escape
 from stepscope.report.units import NBSP
 
 OPEN = ("runs", "part", "changed", "held")

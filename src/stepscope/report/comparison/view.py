@@ -12,8 +12,9 @@ from rich.text import Text
 from stepscope.core.comparison import Comparison
 from stepscope.report.comparison.page import QUIET, ComparisonPage, Line, Table, chosen, page_of
 from stepscope.report.comparison.words import letter
+from stepscope.report.document.blocks import MOST_NOTES as MAX_NOTES
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.sheet import GAP, INDENT, Column, Sheet
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import percent, plural
 
 NAMES = 44

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stepscope.core.fixed import BY_HAND, KEPT, Fixed
+from stepscope.report.document.markdown import escape
 from stepscope.report.fix.view import gave_words, head_words, knob_words, predicted_words
-from stepscope.report.markdown import escape
 from stepscope.report.units import NBSP
 
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from stepscope.core.experiment import UNSETTLED
 from stepscope.core.fixed import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, REVERTED, Attempt, Fixed
 from stepscope.core.trials import Change
+from stepscope.report.document.blocks import MOST_NOTES as MAX_NOTES
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.sheet import Column, Sheet
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import plural, short_time
 from stepscope.report.verify.view import LARGE, change_words, interval_words
 

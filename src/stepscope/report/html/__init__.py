@@ -10,9 +10,12 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.json_text import json_text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 SCRIPTS = ("vendor/echarts.js", "timeline_data.js", "timeline_panels.js", "timeline.js", "charts.js", "page.js")
 STYLES = ("page.css", "timeline.css", "beside.css")
@@ -37,16 +40,8 @@ def render(
     **more: Any,
 ) -> str:
     """One of our pages as a file, under a policy that lets these scripts and styles alone run."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=PackageLoader("stepscope.report.html", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     scripts, styles = ([_file(name) for name in names] for names in (script_names, style_names))
     rules = (
         "default-src 'none'",
@@ -56,11 +51,29 @@ def render(
         "base-uri 'none'",
         "form-action 'none'",
     )
-    return environment.get_template(template).render(
-        page=page,
-        policy="; ".join(rules),
-        scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files
-        styles=[Markup(text) for text in styles],  # noqa: S704 - our own files
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            page=page,
+            policy="; ".join(rules),
+            scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files
+            styles=[Markup(text) for text in styles],  # noqa: S704 - our own files
+            **more,
+        )
+    )
+
+
+def environment(**more: Any) -> Environment:
+    """Our templates, which escape whatever they are given."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("stepscope.report.html", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
         **more,
     )
 

@@ -12,6 +12,7 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.page import Page
+from stepscope.report.diagnosis_view import BOUND_WORDS, SOURCE_WORDS
 from stepscope.report.html.beside import beside_of, beside_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
@@ -19,7 +20,6 @@ from stepscope.report.json import contract, median_place
 from stepscope.report.kernel_view import COLLECTIVE
 from stepscope.report.names import clean
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
-from stepscope.report.terminal import BOUND_WORDS, SOURCE_WORDS
 from stepscope.report.timeline_json import timeline_values
 from stepscope.report.units import digits_after_point, number, plural
 

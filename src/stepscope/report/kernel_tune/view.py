@@ -7,9 +7,10 @@ import io
 from rich.console import Console
 
 from stepscope.core.kernel_tuning import FAILED, WRONG, CaseResult, KernelTuning
+from stepscope.report.document.blocks import MOST_NOTES as MAX_NOTES
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.kernel_tune.words import fault_words, head_words, how_words, order, row_words, settings_words, verdict_words
 from stepscope.report.sheet import Column, Sheet
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import plural
 
 MAX_FAULTS = 16

@@ -12,9 +12,10 @@ from rich.text import Text
 
 from stepscope.json_text import json_text
 from stepscope.planner.from_run import COMMS, Extrapolation, WidthStep
+from stepscope.report.document.blocks import MOST_NOTES as MAX_NOTES
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.plan.words import seconds
 from stepscope.report.sheet import Column, Sheet
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import number, percent, plural
 
 SCHEMA = "stepscope.plan-run/1"

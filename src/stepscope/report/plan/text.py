@@ -10,6 +10,7 @@ from rich.text import Text
 
 from stepscope.planner.job import Job
 from stepscope.planner.recipes import Budget
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
 from stepscope.report.plan.beside import PlanBeside, draw_beside
 from stepscope.report.plan.words import (
@@ -26,7 +27,6 @@ from stepscope.report.plan.words import (
     verdict_words,
 )
 from stepscope.report.sheet import Column, Sheet
-from stepscope.report.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import number, percent, plural
 
 BAR_WIDTH = 34

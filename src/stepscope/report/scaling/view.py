@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from stepscope.core.scaling import RANK_SPREAD, SCALING_PARTS, UNPROFILED, Gain, Scaling, WidthRun
+from stepscope.report.document.blocks import MOST_NOTES as MAX_NOTES
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.sheet import Column, Sheet
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import digits_after_point, fixed, in_column, ms, percent, plural
 
 WORDS = PART_WORDS | {RANK_SPREAD: "median rank less the mean", UNPROFILED: "given step less recorded"}

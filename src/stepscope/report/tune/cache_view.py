@@ -10,8 +10,8 @@ from rich.console import Console
 
 from stepscope.core.trials import Value
 from stepscope.json_text import json_text
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.sheet import Sheet
-from stepscope.report.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.tune.words import setting_words
 from stepscope.report.units import plural, short_time
 

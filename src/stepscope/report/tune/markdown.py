@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from stepscope.core.tuning import PROVEN, Tuning
-from stepscope.report.markdown import escape
+from stepscope.report.document.markdown import escape
 from stepscope.report.tune.words import (
     aside_words,
     budget_words,

@@ -8,8 +8,9 @@ import shlex
 from rich.console import Console
 
 from stepscope.core.tuning import PROVEN, REFUSED, Tuning
+from stepscope.report.document.blocks import MOST_NOTES as MAX_NOTES
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.sheet import Column, Sheet
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.tune.words import (
     aside_words,
     budget_words,

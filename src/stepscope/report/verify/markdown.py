@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.core.experiment import BASELINE, CANDIDATE, Verified
 from stepscope.core.trials import Change
-from stepscope.report.markdown import escape
+from stepscope.report.document.markdown import escape
 from stepscope.report.units import NBSP, percent, short_time
 from stepscope.report.verify.view import change_words, loss_words, prediction_words, summary_words
 

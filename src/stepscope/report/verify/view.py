@@ -27,8 +27,9 @@ from stepscope.core.experiment import (
 )
 from stepscope.core.trials import Change
 from stepscope.experiments.verify.numerics_check import DIFFERS
+from stepscope.report.document.blocks import MOST_NOTES as MAX_NOTES
+from stepscope.report.document.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.sheet import Column, Sheet
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import NBSP, percent, plural, short_time
 
 VERDICT_WORDS = {
