@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
-from stepscope.cli.printing import print_document, print_markdown, put, say
+from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.progress import progress_bar
 from stepscope.json_text import json_text
 
@@ -139,10 +139,8 @@ def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) 
         return
     from stepscope.report.diagnosis_view import diagnosis_document
 
-    if style == "markdown":
-        print_markdown(diagnosis_document(diagnosis, gate))
-    else:
-        print_document(diagnosis_document(diagnosis))
+    shown = gate if style == "markdown" else None
+    print_document(diagnosis_document(diagnosis, shown), style)
 
 
 def _json(diagnosis: Diagnosis, gate: Gate | None) -> str:

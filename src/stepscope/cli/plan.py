@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli import printing
 
 if TYPE_CHECKING:
-    from stepscope.report.plan.account import Plan
-    from stepscope.report.plan.beside import PlanBeside
+    from stepscope.report.document.blocks import Document
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 FRAMEWORKS = ("megatron", "megatron-core", "megatron-deepspeed", "nanotron", "torchtitan", "fsdp", "composer", "internevo", "ddp")
@@ -128,17 +127,20 @@ def run(arguments: argparse.Namespace) -> int:
 
         put(plan_html(plan) if beside is None else beside_html(plan, beside), arguments.out)
     else:
-        _print(plan, beside, arguments.out)
+        from stepscope.report.plan.text import plan_document
+
+        give(plan_document(plan, beside), arguments.out)
     return 0 if plan.best is not None else NOTHING_FITS
 
 
-def _print(plan: Plan, beside: PlanBeside | None, out: Path | None) -> None:
-    from stepscope.report.plan.text import render_plan, show_plan
-
-    if out is not None:
-        put(render_plan(plan, beside), out)
+def give(document: Document, out: Path | None) -> None:
+    """To the file, or to standard output."""
+    if out is None:
+        printing.print_document(document)
         return
-    printing.print_report(lambda console: show_plan(plan, console, beside), lambda: render_plan(plan, beside))
+    from stepscope.report.document.terminal import to_text
+
+    put(to_text(document), out)
 
 
 def put(text: str, out: Path | None) -> None:

@@ -6,7 +6,6 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report
 from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ MISFIT = 0.25
 def run_from(arguments: argparse.Namespace) -> int:
     from stepscope.cli.plan_job import cluster_of
     from stepscope.planner.from_run import extrapolate
-    from stepscope.report.plan.run import RunPlan, run_plan_json, run_plan_text, show_run_plan
+    from stepscope.report.plan.run import RunPlan, run_plan_document, run_plan_json
 
     if arguments.nodes is None:
         raise UsageError("--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with the run's own rates")
@@ -38,7 +37,7 @@ def run_from(arguments: argparse.Namespace) -> int:
         step_source=job.facts.step_source,
         notes=(*made.notes, *notes, *job.notes),
     )
-    from stepscope.cli.plan import put
+    from stepscope.cli.plan import give, put
 
     if arguments.format == "json":
         put(run_plan_json(plan) + "\n", arguments.out)
@@ -46,10 +45,8 @@ def run_from(arguments: argparse.Namespace) -> int:
         from stepscope.report.plan.run_html import run_plan_html
 
         put(run_plan_html(plan), arguments.out)
-    elif arguments.out is not None:
-        put(run_plan_text(plan), arguments.out)
     else:
-        print_report(lambda console: show_run_plan(plan, console), lambda: run_plan_text(plan))
+        give(run_plan_document(plan), arguments.out)
     sys.stdout.flush()
     return 0
 

@@ -67,7 +67,7 @@ def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
     tones: dict[str, Tone] = {"compute": "good", "unknown": ""}
     yield Headline(
         text=verdict.summary.strip() or unnamed,
-        about=_what_was_read(facts),
+        about=(_what_was_read(facts),),
         tone=tones.get(verdict.bound, "warn"),
     )
     yield Prose(_time_words(diagnosis.step))

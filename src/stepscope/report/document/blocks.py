@@ -26,7 +26,7 @@ class Headline:
     text: str
     command: str = "stepscope"
     """Who says it, where a reader may not know."""
-    about: str = ""
+    about: tuple[str, ...] = ()
     """What was looked at."""
     tone: Tone = ""
 

@@ -8,7 +8,7 @@ it is drawn is parted by a space of no width.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stepscope.report.document.blocks import (
@@ -61,12 +61,16 @@ ROOMS = (_Room(chars=600, details=8), _Room(chars=200, details=2), _Room(chars=8
 def to_markdown(document: Document) -> str:
     """The comment; shortened where GitHub would not take it whole."""
     for room in ROOMS:
-        parts = _Writer(room).parts(document)
-        if _length(parts) <= MAX_CHARS:
-            return _joined(parts)
-    while _length([*parts, NO_ROOM]) > MAX_CHARS:
-        parts.pop()
-    return _joined([*parts, NO_ROOM])
+        writer = _Writer(room)
+        parts = [(block, writer.part(block)) for block in document]
+        text = _joined(part for _, part in parts)
+        if len(text) <= MAX_CHARS:
+            return text
+    while len(text) > MAX_CHARS and parts:
+        last = max((at for at, (block, _) in enumerate(parts) if not isinstance(block, Headline)), default=-1)
+        parts.pop(last)
+        text = _joined([*(part for _, part in parts), NO_ROOM])
+    return text
 
 
 def escape(text: str, most: int = ROOMS[0].chars) -> str:
@@ -81,12 +85,8 @@ def _entity(found: re.Match[str]) -> str:
     return f"&#{ord(found[0])};"
 
 
-def _joined(parts: Sequence[str]) -> str:
-    return "\n\n".join(parts) + "\n"
-
-
-def _length(parts: Sequence[str]) -> int:
-    return sum(len(part) + 2 for part in parts)
+def _joined(parts: Iterable[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +95,12 @@ class _Writer:
 
     room: _Room
 
-    def parts(self, blocks: Sequence[Block]) -> list[str]:
-        """A part for each block; one that can be left out leaves no tag open."""
-        return [part for part in map(self._part, blocks) if part]
-
-    def _part(self, block: Block) -> str:
+    def part(self, block: Block) -> str:
+        """One that is left out leaves no tag open."""
         match block:
             case Headline():
-                about = _toned(self._safe(block.about), "quiet")
-                return _lines(f"## {block.command}: {self._safe(block.text)}", about)
+                about = (_toned(self._safe(line), "quiet") for line in block.about)
+                return _lines(f"## {block.command}: {self._safe(block.text)}", *about)
             case Prose():
                 return _toned(self._safe(block.text), block.tone)
             case Warn():
@@ -121,7 +118,7 @@ class _Writer:
                 return _lines(caption, self._table(block)) if block.rows else caption
             case Card():
                 title = f"#### {block.number}. <code>{self._safe(block.code)}</code> {self._safe(block.title)}"
-                return _lines(title.rstrip(), *self.parts(block.blocks))
+                return _lines(title.rstrip(), *map(self.part, block.blocks))
             case Details():
                 return self._details(block)
             case Section():
@@ -139,7 +136,7 @@ class _Writer:
 
     def _section(self, section: Section) -> str:
         title, aside = self._safe(section.title), self._safe(section.aside)
-        parts = self.parts(section.blocks)
+        parts = list(map(self.part, section.blocks))
         if not section.is_folded:
             return _lines(f"### {title}", _toned(aside, "quiet"), *parts)
         return _folded(f"{title} ({aside})" if aside else title, parts)

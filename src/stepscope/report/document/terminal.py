@@ -144,8 +144,8 @@ class _Lines:
                 pass
 
     def _headline(self, block: Headline) -> None:
-        if block.about:
-            self._paragraph(self._text(block.about, "dim"), 0)
+        for line in block.about:
+            self._paragraph(self._text(line, "dim"), 0)
         self._blank()
         self._paragraph(self._text(block.text, f"bold {STYLES[block.tone]}".rstrip()), 0)
 
@@ -177,13 +177,15 @@ class _Lines:
             box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=table.has_titles,
             header_style="", collapse_padding=True,
         )  # fmt: skip
-        for column in table.columns:
+        for at, column in enumerate(table.columns):
             title = _Fitted(self, Cell(column.title, "quiet"), column)
-            grid.add_column(title, justify="right" if column.right else "left", no_wrap=column.fit == "whole")
+            # Rich takes from these alone, so that no number is cut.
+            gives_way = column.fit != "whole" or any(_gives_way(row[at]) for row in table.rows)
+            grid.add_column(title, justify="right" if column.right else "left", no_wrap=not gives_way)
         for row in table.rows:
             grid.add_row(*(_Fitted(self, value, table.columns[at]) for at, value in enumerate(row)))
         options = self._console.options
-        # Numbers are never cut to make room: what does not fit ends at the right edge.
+        # Where even that is not enough, what does not fit ends at the right edge.
         least = Measurement.get(self._console, options.update(width=10_000), grid).minimum
         width = max(self._width - indent, least)
         for segments in self._console.render_lines(grid, options.update(width=width, height=None), pad=False):
@@ -240,12 +242,12 @@ class _Fitted:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         if isinstance(self.value, Bar):
-            return Measurement(MIN_COLUMN, BAR_WIDTH)
+            return Measurement(MIN_COLUMN, min(BAR_WIDTH, self.column.most))
         told = cell(self.value)
         text = min(cell_len(clean(told.text)), self.column.most)
         least = text if self.column.fit == "whole" else min(text, MIN_COLUMN)
-        note = min(cell_len(clean(told.note)), self.column.most)
-        return Measurement(least, max(text, note)).clamp(0, options.max_width)
+        both = min(cell_len(clean(_both(told))), self.column.most)
+        return Measurement(least, max(text, both)).clamp(0, options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         width = options.max_width
@@ -254,13 +256,23 @@ class _Fitted:
             return
         told = cell(self.value)
         style = STYLES[told.tone or self.column.tone]
-        if self.column.fit == "wrap":
-            yield from self._wrapped(told.text, style, console, width)
-        else:
-            yield self.lines.fitted(told.text, width, style)
+        if self.column.fit == "wrap" or (told.note and cell_len(clean(_both(told))) <= width):
+            yield from self._wrapped(_both(told), style, console, width)
+            return
+        yield self.lines.fitted(told.text, width, style)
         if told.note:
             yield from self._wrapped(told.note, "dim", console, width)
 
     def _wrapped(self, text: str, style: str, console: Console, width: int) -> Iterator[Text]:
         made = self.lines.fitted(text, 10 * MAX_WIDTH, style)
         yield from made.wrap(console, width, overflow="fold") or [made]
+
+
+def _gives_way(value: str | Cell | Bar) -> bool:
+    """Whether it can be drawn in less room with nothing lost."""
+    return isinstance(value, Bar) or bool(cell(value).note)
+
+
+def _both(told: Cell) -> str:
+    """A cell on one line; its note stands below where there is no room for that."""
+    return f"{told.text}: {told.note}" if told.note else told.text

@@ -1,17 +1,17 @@
-"""A plan's memory beside what a recording measured: in the terminal, as JSON, on the page."""
+"""A plan's memory beside what a recording measured: as a section, as JSON, on the page."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from stepscope.report.document.blocks import Block, Column, Items, Section, Table, numbers
 from stepscope.report.names import clean
 from stepscope.report.plan.words import gib
 
 if TYPE_CHECKING:
     from stepscope.analyses.memory_plan import PlanRow
     from stepscope.report.plan.account import Plan
-    from stepscope.report.sheet import Sheet
 
 TITLE = "Beside the recording"
 PART_WORDS = {"activations": "activations, logits", "others": "others", "peak": "all tensors, peak", "reserved": "reserved"}
@@ -32,17 +32,13 @@ class PlanBeside:
     """Where plan and recording count the same bytes under different names, and what could not be read."""
 
 
-def draw_beside(sheet: Sheet, beside: PlanBeside) -> None:
-    from stepscope.report.sheet import Column
-
-    sheet.heading(TITLE, _aside(beside))
-    columns = (
-        Column(),
-        *(Column(title=title, right=True) for title in ("planned", "recorded", "at the peak", "planned/recorded")),
-    )
-    sheet.table(columns, [[_word(row), *_sizes(row), _ratio(row)] for row in beside.rows])
-    for note in beside.notes:
-        sheet.prose(note, indent=4, lead="  -")
+def beside_section(beside: PlanBeside) -> Section:
+    columns = (Column(), *numbers("planned", "recorded", "at the peak", "planned/recorded"))
+    rows = tuple((_word(row), *_sizes(row), _ratio(row)) for row in beside.rows)
+    blocks: list[Block] = [Table(columns=columns, rows=rows)]
+    if beside.notes:
+        blocks.append(Items(beside.notes))
+    return Section(title=TITLE, aside=_aside(beside), blocks=tuple(blocks))
 
 
 def beside_contract(beside: PlanBeside) -> dict[str, Any]:
