@@ -122,10 +122,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         put(plan_json(plan, beside) + "\n", arguments.out)
     elif arguments.format == "html":
-        from stepscope.report.plan.beside import beside_html
         from stepscope.report.plan.html import plan_html
 
-        put(plan_html(plan) if beside is None else beside_html(plan, beside), arguments.out)
+        put(plan_html(plan, beside), arguments.out)
     else:
         from stepscope.report.plan.text import plan_document
 

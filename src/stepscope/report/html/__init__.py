@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from stepscope.json_text import json_text
+from stepscope.report.names import clean
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -26,7 +27,7 @@ def render_page(page: dict[str, Any]) -> str:
     from markupsafe import Markup
 
     data = Markup(data_block(page["data"]))  # noqa: S704 - it cannot end its element
-    more = {"data": data, "notice": _file("vendor/echarts.NOTICE")}
+    more = {"data": data, "notice": Markup.escape(_file("vendor/echarts.NOTICE"))}
     return render("report.html", page, SCRIPTS, STYLES, policy=("img-src data: blob:",), **more)
 
 
@@ -56,7 +57,7 @@ def render(
         .get_template(template)
         .render(
             page=page,
-            policy="; ".join(rules),
+            policy=Markup.escape("; ".join(rules)),
             scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files
             styles=[Markup(text) for text in styles],  # noqa: S704 - our own files
             **more,
@@ -64,18 +65,26 @@ def render(
     )
 
 
-def environment(**more: Any) -> Environment:
-    """Our templates, which escape whatever they are given."""
+def environment(*, is_inline: bool = False) -> Environment:
+    """Our templates, which escape whatever they are given. `is_inline`: for a piece of another's page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("stepscope.report.html", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        **more,
+        finalize=_harmless,
     )
+    made.filters["kind"] = lambda block: type(block).__name__
+    made.globals["is_inline"] = is_inline
+    return made
+
+
+def _harmless(value: object) -> object:
+    """Every text on its way into a page; what is markup already is our own."""
+    return clean(value) if type(value) is str else value
 
 
 def data_block(data: Any) -> str:

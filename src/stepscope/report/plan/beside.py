@@ -6,12 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.report.document.blocks import Block, Column, Items, Section, Table, numbers
-from stepscope.report.names import clean
 from stepscope.report.plan.words import gib
 
 if TYPE_CHECKING:
     from stepscope.analyses.memory_plan import PlanRow
-    from stepscope.report.plan.account import Plan
 
 TITLE = "Beside the recording"
 PART_WORDS = {"activations": "activations, logits", "others": "others", "peak": "all tensors, peak", "reserved": "reserved"}
@@ -49,22 +47,6 @@ def beside_contract(beside: PlanBeside) -> dict[str, Any]:
         "rows": [asdict(row) for row in beside.rows],
         "notes": list(beside.notes),
     }
-
-
-def beside_html(plan: Plan, beside: PlanBeside) -> str:
-    """The plan's page, with one account more."""
-    from stepscope.report.plan.explain import Part
-    from stepscope.report.plan.html import drawn, page_of
-
-    page = page_of(plan)
-    parts = []
-    for row in beside.rows:
-        planned, most, at_peak = _sizes(row)
-        words = f"planned; recorded {most} at most, {at_peak} at the peak"
-        parts.append(Part(word=_word(row), value=planned, share=_ratio(row), formula=words))
-    parts += [Part(word="", value="", share="", formula=clean(note)) for note in beside.notes]
-    page["explained"] = [*page["explained"], (TITLE, clean(_aside(beside)), parts)]
-    return drawn(page)
 
 
 def _aside(beside: PlanBeside) -> str:

@@ -49,12 +49,17 @@ class RunPlan:
 
 
 def run_plan_document(plan: RunPlan) -> Document:
+    answer = Headline(command="stepscope plan", text=verdict_words(plan), about=(recorded_words(plan),))
+    return (answer, *run_plan_sections(plan))
+
+
+def run_plan_sections(plan: RunPlan) -> tuple[Section, Section]:
+    """The widths, and what they rest on."""
     methods = plan.made.methods
     carried = [f"Collectives carried to other groups by {' and by '.join(methods)}."] if methods else []
     judged = Items((*carried, *plan.notes[:MOST_NOTES]))
     aside = "comms: what of a step is exposed communication; efficiency: against the recorded run"
     return (
-        Headline(command="stepscope plan", text=verdict_words(plan), about=(recorded_words(plan),)),
         Section(title="Widths", aside=aside, blocks=(_widths_table(plan),)),
         Section(title="How this was judged", blocks=(judged,)),
     )

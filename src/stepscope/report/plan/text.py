@@ -58,7 +58,7 @@ def _blocks(plan: Plan, beside: PlanBeside | None) -> Iterator[Block]:
     if plan.advice:
         yield Items(plan.advice)
     if plan.explained is not None:
-        yield from _explained_sections(plan.job, plan.explained)
+        yield from explained_sections(plan.job, plan.explained)
     elif plan.best is not None:
         yield _memory_section(plan.job, plan.best)
         yield _time_section(plan.best)
@@ -67,18 +67,16 @@ def _blocks(plan: Plan, beside: PlanBeside | None) -> Iterator[Block]:
     if plan.explained is None:
         yield from _layouts_sections(plan)
     if plan.budget is not None:
-        yield _budget_section(plan.job, plan.budget)
+        yield budget_section(plan.job, plan.budget)
     if plan.what_ifs:
-        yield _what_ifs_section(plan.what_ifs, plan.best)
+        yield what_ifs_section(plan.what_ifs, plan.best)
     if plan.scaling:
-        yield _scaling_section(plan.scaling)
-    answers = {"Largest model that fits": plan.largest, "Smallest cluster that holds it": plan.smallest}
-    yield from (_answer_section(title, answer) for title, answer in answers.items() if answer is not None)
-    trust = Items((*trust_words(plan), *plan.assumptions))
-    yield Section(title="How this was judged", blocks=(trust,))
+        yield scaling_section(plan.scaling)
+    yield from answer_sections(plan)
+    yield trust_section(plan)
 
 
-def _explained_sections(job: Job, account: Account) -> Iterator[Section]:
+def explained_sections(job: Job, account: Account) -> Iterator[Section]:
     from stepscope.report.plan.explain import explained
 
     columns = (Column(), *numbers("", ""), Column(fit="wrap", most=FORMULA))
@@ -136,7 +134,7 @@ def _layouts_table(accounts: tuple[Account, ...], best: Account | None, *, has_w
     return Table(columns=(*numbers("step", "", "MFU", "memory"), Column(title="layout")), rows=tuple(rows))
 
 
-def _budget_section(job: Job, budget: Budget) -> Section:
+def budget_section(job: Job, budget: Budget) -> Section:
     days = f"{days_words(budget.days)}, {plural(round(budget.num_steps), 'step')}, without restarts"
     facts = [("time", days), ("device-hours", number(budget.device_hours))]
     if budget.cost is not None:
@@ -148,7 +146,7 @@ def _budget_section(job: Job, budget: Budget) -> Section:
     return Section(title=f"For {tokens_words(budget.tokens)}", blocks=(Facts(tuple(facts)),))
 
 
-def _what_ifs_section(variants: tuple[Variant, ...], base: Account | None) -> Section:
+def what_ifs_section(variants: tuple[Variant, ...], base: Account | None) -> Section:
     rows = []
     for variant in variants:
         best = variant.best
@@ -163,7 +161,7 @@ def _what_ifs_section(variants: tuple[Variant, ...], base: Account | None) -> Se
     return Section(title="What if", aside="the best layout of each", blocks=(Table(columns=columns, rows=tuple(rows)),))
 
 
-def _scaling_section(variants: tuple[Variant, ...]) -> Section:
+def scaling_section(variants: tuple[Variant, ...]) -> Section:
     base = next(((each.num_devices, each.best) for each in variants if each.best is not None), None)
     rows: list[tuple[str | Bar, ...]] = []
     for variant in variants:
@@ -181,10 +179,18 @@ def _scaling_section(variants: tuple[Variant, ...]) -> Section:
     return Section(title="Scaling", aside=aside, blocks=(Table(columns=columns, rows=tuple(rows)),))
 
 
-def _answer_section(title: str, answer: Variant) -> Section:
-    facts, best = [("answer", answer.name)], answer.best
-    if best is not None:
-        step = f"{seconds(best.step_s)}, {number(best.tokens_per_s)} tokens/s, {percent(best.mfu)} MFU"
-        facts += [("layout", str(best.layout)), ("step", step), ("memory", gib(best.memory_bytes))]
-    note = (Prose(answer.note, "quiet"),) if answer.note else ()
-    return Section(title=title, blocks=(Facts(tuple(facts)), *note))
+def answer_sections(plan: Plan) -> Iterator[Section]:
+    answers = {"Largest model that fits": plan.largest, "Smallest cluster that holds it": plan.smallest}
+    for title, answer in answers.items():
+        if answer is None:
+            continue
+        facts, best = [("answer", answer.name)], answer.best
+        if best is not None:
+            step = f"{seconds(best.step_s)}, {number(best.tokens_per_s)} tokens/s, {percent(best.mfu)} MFU"
+            facts += [("layout", str(best.layout)), ("step", step), ("memory", gib(best.memory_bytes))]
+        note = (Prose(answer.note, "quiet"),) if answer.note else ()
+        yield Section(title=title, blocks=(Facts(tuple(facts)), *note))
+
+
+def trust_section(plan: Plan) -> Section:
+    return Section(title="How this was judged", blocks=(Items((*trust_words(plan), *plan.assumptions)),))
