@@ -111,6 +111,14 @@ def test_a_table_gives_way_in_its_names_and_never_in_its_numbers() -> None:
     assert "#" in text
 
 
+def test_blocks_that_hold_nothing_draw_nothing() -> None:
+    empty = (Prose(""), Items(()), Facts(()), Code(()), Table(columns=(Column(),), rows=()), Details(title="t", lines=()))
+    document = (Headline(text="All is well."), *empty, Section(title="T", blocks=empty))
+    assert to_text(document).split() == ["All", "is", "well.", "T"]
+    assert drawn(to_markdown(document)).words.split() == ["stepscope:", "All", "is", "well.", "T"]
+    assert "".join(Tags(to_html(document)).text).split() == ["All", "is", "well.", "T"]
+
+
 def test_units_stay_with_their_numbers() -> None:
     words = "x" * 74 + " 46.3\u00a0ms and so on"
     assert to_text((Prose(words),)).splitlines() == ["x" * 74, "46.3 ms and so on"]

@@ -69,7 +69,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines that are shown as they are, without their ends where there is no room."""
+    """Lines that are shown as they are, less their middle where there is no room."""
 
     lines: tuple[str, ...]
 

@@ -130,7 +130,7 @@ class _Lines:
                 self._facts(block, indent)
             case Code():
                 for line in block.lines:
-                    self._line(self._text(" " * indent), self._text(line, "dim"))
+                    self._line(Text(" " * indent), self.fitted(line, self._width - indent, "dim"))
             case Table():
                 self._table(block, indent)
             case Card():
@@ -163,7 +163,7 @@ class _Lines:
     def _facts(self, facts: Facts, indent: int) -> None:
         indent = indent or INDENT
         labels = [self._text(shorten(self._clean(label), MOST_LABEL), "dim") for label, _ in facts.rows]
-        width = max(LABEL_WIDTH, *(label.cell_len + GAP for label in labels))
+        width = max([LABEL_WIDTH, *(label.cell_len + GAP for label in labels)])
         for label, (_, text) in zip(labels, facts.rows, strict=True):
             lead = Text.assemble(" " * indent, label)
             self._paragraph(self._text(text), indent + width, lead)

@@ -34,7 +34,7 @@ def scaling_document(scaling: Scaling) -> Document:
 
 
 def _blocks(scaling: Scaling) -> Iterator[Block]:
-    yield Headline(command="stepscope scaling", text=_verdict(scaling), about=(_kind_words(scaling),))
+    yield Headline(command="stepscope diagnose --scaling", text=_verdict(scaling), about=(_kind_words(scaling),))
     yield _runs_section(scaling)
     yield from _parts_sections(_shown(scaling))
     yield from _laws_sections(scaling)
