@@ -260,7 +260,9 @@ class _Fitted:
             yield from self._wrapped(_both(told), style, console, width)
             return
         yield self.lines.fitted(told.text, width, style)
-        if told.note:
+        if told.note and self.column.fit == "shorten":
+            yield self.lines.fitted(told.note, width, "dim")
+        elif told.note:
             yield from self._wrapped(told.note, "dim", console, width)
 
     def _wrapped(self, text: str, style: str, console: Console, width: int) -> Iterator[Text]:
