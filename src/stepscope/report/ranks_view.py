@@ -66,7 +66,7 @@ def ranks_section(ranks: Sequence[RankFacts], comms: CommsFacts | None, below: S
 
 
 def _measure(rank: RankFacts, comms: RankComms | None) -> RankLine:
-    total, busy, parts = rank.steps.pitch_ns, rank.steps.typical(rank.busy_ns), rank.typical_parts_ns
+    total, busy, parts = rank.steps.step_interval_ns, rank.steps.typical(rank.busy_ns), rank.typical_parts_ns
     if not total:
         return RankLine(ranks=(rank.rank,), step_ns=None, busy=None, comms=None, idle=None)
     return RankLine(

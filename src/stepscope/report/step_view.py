@@ -98,7 +98,7 @@ def _device_facts(rank: RankFacts) -> Iterator[tuple[str, str]]:
 
 
 def _busy_words(rank: RankFacts) -> str:
-    busy, step = rank.steps.typical(rank.busy_ns), rank.steps.pitch_ns
+    busy, step = rank.steps.typical(rank.busy_ns), rank.steps.step_interval_ns
     if busy is not None and step:
         return f"{ms(busy)} of {ms(step)}, {percent(busy / step)}"
     totals = rank.device

@@ -9,7 +9,7 @@ from stepscope.report.document.blocks import Block, Column, Items, Section, Tabl
 from stepscope.report.plan.words import gib
 
 if TYPE_CHECKING:
-    from stepscope.analyses.memory_plan import PlanRow
+    from stepscope.analyses.run.memory_plan import PlanRow
 
 TITLE = "Beside the recording"
 PART_WORDS = {"activations": "activations, logits", "others": "others", "peak": "all tensors, peak", "reserved": "reserved"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from stepscope.planner.job import Job
-from stepscope.planner.recipes import Budget
+from stepscope.planner.what_if import Budget
 from stepscope.report.document.blocks import (
     Bar,
     Block,
