@@ -14,7 +14,7 @@ from stepscope.planner.recipes import budget
 from stepscope.planner.search import choices_of
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Plan, Variant, account_of
 from stepscope.report.plan.explain import explained
-from stepscope.report.plan.json import plan_contract
+from stepscope.report.plan.json import plan_document
 from stepscope.report.plan.text import render_plan
 from stepscope.report.plan.words import gib, money, seconds, short_count
 
@@ -56,9 +56,10 @@ def test_power_and_price_that_are_not_known_are_not_zero() -> None:
     text = render_plan(plan_of(dark, budget=told))
     assert "not known: this device's power is not" in text
     assert "cost" not in text
-    contract = plan_contract(plan_of(dark, budget=told))
-    assert contract["budget"]["cost"] is None
-    assert contract["budget"]["energy_kwh"] is None
+    printed = plan_document(plan_of(dark, budget=told)).budget
+    assert printed is not None
+    assert printed.cost is None
+    assert printed.energy_kwh is None
 
 
 def test_a_strangers_model_name_reaches_no_terminal() -> None:

@@ -15,7 +15,7 @@ from stepscope.analyses.scaling import scale
 from stepscope.analyses.width_run import width_run
 from stepscope.core.facts import Facts
 from stepscope.core.scaling import Scaling, WidthRun
-from stepscope.report.scaling.json import scaling_contract
+from stepscope.report.scaling.json import scaling_json
 from stepscope.report.scaling.view import render_scaling, show_scaling
 from tests.scenarios import EVIL_NAMES, MS, NO_ROOF, rank_facts
 
@@ -59,7 +59,7 @@ def test_no_line_is_wider_than_asked(name: str, width: int) -> None:
 @pytest.mark.parametrize("name", SERIES)
 def test_every_series_adds_up_and_is_json(name: str) -> None:
     SERIES[name].self_check()
-    assert json.loads(json.dumps(scaling_contract(SERIES[name])))["schema"] == "stepscope.scaling/1"
+    assert json.loads(scaling_json(SERIES[name]))["schema"] == "stepscope.scaling/1"
 
 
 def words(scaling: Scaling) -> str:

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
 from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.contract import SCHEMA
+from stepscope.core.contract.diagnosis import SCHEMA
 from stepscope.core.diagnosis import BOUNDS, Finding
 from stepscope.core.facts import PARTS
 from stepscope.core.run import Known, RunFacts

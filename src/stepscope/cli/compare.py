@@ -233,9 +233,8 @@ def _give(comparisons: Sequence[Comparison], arguments: argparse.Namespace, gate
 def _text(comparisons: Sequence[Comparison], style: str, gate: Gate | None) -> str:
     if style == "json":
         from stepscope.report.comparison.json import comparisons_json
-        from stepscope.report.gate import gate_contract
 
-        return comparisons_json(comparisons, None if gate is None else gate_contract(gate)) + "\n"
+        return comparisons_json(comparisons, gate) + "\n"
     if style == "markdown":
         from stepscope.report.comparison.markdown import comparisons_markdown
 
