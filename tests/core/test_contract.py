@@ -1,4 +1,4 @@
-"""Documents are read as they were written, whoever wrote them: this version, an older or a newer one."""
+"""Documents are read as they were written, by this version, an older or a newer one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ from stepscope.core.contract.scaling import ScalingDocument
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
 from stepscope.core.contract.tuning import TuningDocument
 from stepscope.core.contract.verification import VerificationDocument
-from stepscope.core.experiment import Gap, LossCheck, NumericsCheck, Prediction, SideSummary, Verified
+from stepscope.core.experiment import (
+    Gap,
+    LossCheck,
+    NumericsCheck,
+    Prediction,
+    SideSummary,
+    Verified,
+)
 from stepscope.core.fixed import Attempt, Fixed
 from stepscope.core.trials import Change
 from stepscope.core.tuning import KnobShown, Tried, Tuning, Winner
@@ -67,7 +74,7 @@ VERIFIED = Verified(
     prediction=Prediction(value=1.5, source="you", verdict="open"),
     changes={"candidate": Change(knobs={"num_workers": 2, "pin_memory": True})},
 )
-TRIED = Tried(number=0, settings={"num_workers": 0, "lr": 0.1, "name": "a"}, state="measured", ns=1e6)
+TRIED = Tried(number=0, settings={"num_workers": 0, "lr": 0.1}, state="measured", ns=1e6)
 TUNING = Tuning(
     command=("python", "t.py"),
     per="step",
@@ -153,7 +160,8 @@ def _with_more(value: Any) -> Any:
 def test_another_schema_is_named(shape: type[Document], text: str, other: object) -> None:
     told = json.loads(text) | {"schema": other}
     has = repr(other) if isinstance(other, str) else "no schema"
-    with pytest.raises(FormatError, match=f"a.json is not a .* it has .*{has}.*reads '{schema_of(shape)}'"):
+    said = f"a.json is not a .* it has .*{has}.*reads '{schema_of(shape)}'"
+    with pytest.raises(FormatError, match=said):
         decode(json.dumps(told), shape, "a.json")
 
 
