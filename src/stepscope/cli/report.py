@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.contract.diagnosis import DiagnosisDocument
 
-MAX_DIAGNOSIS_BYTES = 256 << 20
 KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
 """How JSON of ours is told. A profile of a job may name our modules, and is none."""
 
@@ -77,18 +76,18 @@ def write(text: str, path: Path) -> None:
 
 def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisDocument | None:
     """The one file named, where it is a diagnosis as JSON and no trace."""
+    from stepscope.core.contract.diagnosis import MAX_BYTES, DiagnosisDocument, refuse_impossible
+    from stepscope.core.contract.document import decode
+
     path = Path(paths[0])
     if len(paths) != 1 or path.suffix != ".json" or not is_regular(path):
         return None
     try:
-        data = read_regular(path, MAX_DIAGNOSIS_BYTES)
+        data = read_regular(path, MAX_BYTES)
     except OSError:
         return None
     if not KEPT.search(data[:4096]):
         return None
-    from stepscope.core.contract.diagnosis import DiagnosisDocument, refuse_impossible
-    from stepscope.core.contract.document import decode
-
     diagnosis = decode(data, DiagnosisDocument, str(path), is_strict=True)
     refuse_impossible(diagnosis, str(path))
     return diagnosis

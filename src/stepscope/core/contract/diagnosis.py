@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from stepscope.core.beside import Advice
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import AtLeastZero, Count, Gain
-from stepscope.core.contract.document import Document, decode, schema_of
+from stepscope.core.contract.document import Document, decode
 from stepscope.core.contract.gate import Gate
 from stepscope.core.contract.nccl import Nccl
 from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime, Verdict
@@ -129,9 +129,6 @@ class DiagnosisDocument(Document, frozen=True, kw_only=True, tag="stepscope.diag
     """What other tools recorded, in words. There only when such were given."""
     gate: Gate | UnsetType = UNSET
     """There only with --fail-if or --budget."""
-
-
-SCHEMA = schema_of(DiagnosisDocument)
 
 
 def read_diagnosis(path: Path, option: str) -> DiagnosisDocument:
