@@ -55,7 +55,7 @@ class ReplayCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SourceLocation:
     """Where in the training code a part of a finding's cost comes from."""
 
     line: str | None
@@ -94,7 +94,7 @@ class Finding:
     """The step after the fix."""
     changes_numerics: bool = False
     """Whether results may change in their last digits or more."""
-    places: tuple[Place, ...] = ()
+    places: tuple[SourceLocation, ...] = ()
     """Where most of it comes from, most costly first; empty when no stacks were recorded."""
 
     def self_check(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stepscope.analyses.curves import ON_CUDA, peak_memory
+from stepscope.analyses.run.curves import ON_CUDA, peak_memory
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import Trace
 from stepscope.experiments.compare.knobs import knobs_of_run
@@ -55,11 +55,11 @@ def _pieces(recording: Recording, ranks: Sequence[RankFacts]) -> tuple[Pieces | 
         pairs = [(sources[0], ranks[0])]
     parts, peaks = [], {}
     for source, rank in _spread(pairs):
-        survey = recording.survey(source)
-        part = pieces_of(survey, rank)
+        context = recording.context(source)
+        part = pieces_of(context, rank)
         if part is not None:
             parts.append(part)
-        peak = _peak_bytes(survey.trace, rank)
+        peak = _peak_bytes(context.trace, rank)
         if peak is not None:
             peaks[rank.rank] = peak
     return join(parts), peaks

@@ -16,7 +16,7 @@ Example: `empty_cache()` after each step makes every step take its blocks from t
 
 from __future__ import annotations
 
-from stepscope.analyses.host_activity import ALLOCATOR_CALL
+from stepscope.analyses.host.activity import ALLOCATOR_CALL
 from stepscope.analyses.intervals import contains
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Kind
@@ -52,5 +52,5 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def _kept(case: Case, graph: Graph) -> Graph:
     """No time in the allocator's calls, and no waiting inside them."""
-    inside = contains(case.survey.host.allocator, graph.call_start_ns) & (graph.call_wait != NONE)
+    inside = contains(case.context.host.allocator, graph.call_start_ns) & (graph.call_wait != NONE)
     return without_waits(without_host_parts(graph, "allocator"), inside)

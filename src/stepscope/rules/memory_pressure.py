@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.analyses.memory_holds import SMALLER, frame_lines, held_words, main_holder
+from stepscope.analyses.run.memory_breakdown import SMALLER, frame_lines, held_words, main_holder
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
@@ -48,7 +48,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     memory = device_memory(case)
     if memory is None:
         return Abstention(code=CODE, reason=REASON, needs=NEEDS)
-    total = None if case.survey.device is None else case.survey.device.memory_bytes
+    total = None if case.context.device is None else case.context.device.memory_bytes
     if not total:
         return Abstention(code=CODE, reason="the device's memory is not in the trace", needs="a trace that names its device")
     peak = int(memory.allocated.max())

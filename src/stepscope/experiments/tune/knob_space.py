@@ -67,11 +67,11 @@ class Knob:
             return self.choices
         if self.low is None or self.high is None or (not self.is_whole and self.step is None):
             return None
-        pitch = self.step or 1
-        num = int((self.high - self.low) / pitch + 1e-9) + 1
+        step_interval = self.step or 1
+        num = int((self.high - self.low) / step_interval + 1e-9) + 1
         if num > MAX_VALUES:
             return None
-        return tuple(int(self.low + i * pitch) if self.is_whole else self.low + i * pitch for i in range(num))
+        return tuple(int(self.low + i * step_interval) if self.is_whole else self.low + i * step_interval for i in range(num))
 
     @property
     def is_ordered(self) -> bool:
@@ -259,7 +259,7 @@ def parse_knobs(texts: Sequence[str], ways: Mapping[str, Way]) -> tuple[Knob, ..
 
 
 def _knob(name: str, text: str, way: Way | None) -> Knob:
-    from stepscope.capture.settings import SETTINGS, own_cores
+    from stepscope.capture.trial.settings import SETTINGS, own_cores
 
     setting = SETTINGS.get(name)
     if setting is None and way is None:
@@ -339,7 +339,7 @@ def _kind_and_value(value: Value) -> tuple[bool, Value]:
 
 def _value(name: str, word: str, setting: Any) -> Value:
     if setting is not None:
-        from stepscope.capture.settings import value_of
+        from stepscope.capture.trial.settings import value_of
 
         try:
             return value_of(name, word)

@@ -1,0 +1,78 @@
+"""Surveys: traces that were read, linked and cut into steps. Each file is parsed once, whoever needs it next."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from stepscope.analyses.rank_context import RankContext, context, device_of
+from stepscope.core.calibrated import Calibrated
+from stepscope.core.trace import Trace
+from stepscope.hardware.lookup import find_spec
+from stepscope.readers import cache
+from stepscope.readers.open_trace import is_cached, read_trace
+from stepscope.readers.source import Source
+
+MOST_KEPT_EVENTS = 2_000_000
+"""Of all traces that are kept in memory: about a gigabyte. The others are kept as columns on the disk."""
+
+
+def context_of(trace: Trace, hardware: Calibrated | None) -> RankContext:
+    """By what was measured on the machine, where the trace is of its device; else by the datasheet."""
+    device = device_of(trace)
+    spec = None if device is None else find_spec(device)
+    is_same = hardware is not None and device is not None and hardware.is_of(device.name)
+    return context(trace, spec, hardware if is_same else None)
+
+
+def _key(source: Source) -> Source:
+    """What the run's folder tells of a rank is no part of what is in its file."""
+    return replace(source, known=None)
+
+
+class RankContexts:
+    """The surveys of a recording. `close` removes what was kept on the disk."""
+
+    def __init__(self, *, use_cache: bool = True, hardware: Calibrated | None = None) -> None:
+        self.use_cache = use_cache
+        self.hardware = hardware
+        self._kept: dict[Source, RankContext] = {}
+        self._folder: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where parsed traces are kept that the user's cache does not take, until `close`."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="stepscope-"))
+            self._removal = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder
+
+    def has(self, source: Source) -> bool:
+        """Whether it is in memory."""
+        return _key(source) in self._kept
+
+    def of(self, source: Source, progress: Callable[[int], None] | None = None) -> RankContext:
+        """The source's survey, from memory, from its columns, or parsed."""
+        key = _key(source)
+        if key in self._kept:
+            return self._kept[key]
+        trace = None if self._folder is None else cache.load(source, self.folder)
+        is_parsed = trace is None
+        if trace is None:
+            trace = read_trace(source, use_cache=self.use_cache, progress=progress)
+        made = context_of(trace, self.hardware)
+        num_kept = sum(len(kept.trace) for kept in self._kept.values())
+        if num_kept + len(trace) <= MOST_KEPT_EVENTS:
+            self._kept[key] = made
+        elif is_parsed and not is_cached(trace, use_cache=self.use_cache):
+            cache.store(source, trace, folder=self.folder)
+        return made
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._removal()
+            self._folder = None
