@@ -1,7 +1,8 @@
 """The hooks that every step runs: a loader's next(), backward() and an optimizer's step().
 
 Each tells the session's tape when it ran, and does no more where no step is due to be looked at. After the model has run, the
-caches are the model's: what counts is how much code is touched, not how long it would take in a loop of its own.
+caches are the model's: what counts is how much memory is touched (so constants and functions are held in closures, not looked up
+in modules), not how long it would take in a loop of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stepscope.capture.session import PASSED, STEPPED, WAITED, Session
 
 def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around `__next__` of a loader's iterator."""
-    clock, tell, free_steps = time.perf_counter_ns, session.tape.append, session.free_steps
+    clock, tell, free_steps, kind = time.perf_counter_ns, session.tape.append, session.free_steps, WAITED
     look = guard.watch(session.took_batch)
 
     def make(was: Any) -> Any:
@@ -32,7 +33,7 @@ def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
                 is_over = 1
                 raise
             finally:
-                tell((WAITED, begun, clock(), is_over))
+                tell((kind, begun, clock(), is_over))
                 if not free_steps:
                     look(self)
 
@@ -43,7 +44,7 @@ def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
 
 def hooked_backward(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around backward passes."""
-    clock, tell, free_steps = time.perf_counter_ns, session.tape.append, session.free_steps
+    clock, tell, free_steps, kind = time.perf_counter_ns, session.tape.append, session.free_steps, PASSED
     is_compiling, look = compiling_asker(), guard.watch(session.after_backward)
 
     def make(was: Any) -> Any:
@@ -56,7 +57,7 @@ def hooked_backward(session: Session, guard: Guard) -> Callable[[Any], Any]:
                 return was(*args, **kwargs)
             finally:
                 ended = clock()
-                tell((PASSED, begun, ended, 0))
+                tell((kind, begun, ended, 0))
                 if not free_steps:
                     look(ended)
 
@@ -67,7 +68,7 @@ def hooked_backward(session: Session, guard: Guard) -> Callable[[Any], Any]:
 
 def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around an optimizer's step. One that needs no look is told to the tape and no more."""
-    clock, tell, take, name = time.perf_counter_ns, session.tape.append, session.free_steps.pop, id
+    clock, tell, take, name, kind = time.perf_counter_ns, session.tape.append, session.free_steps.pop, id, STEPPED
     is_compiling, look = compiling_asker(), _looked_at(session, guard)
 
     def make(was: Any) -> Any:
@@ -87,7 +88,7 @@ def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
             try:
                 return was(*args, **kwargs)
             finally:
-                tell((STEPPED, begun, clock(), name(args[0])))
+                tell((kind, begun, clock(), name(args[0])))
 
         return now
 
