@@ -239,7 +239,7 @@ def main() -> int:
 
 
 def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespace) -> Any:
-    from stepscope.cli.tune_kernel import add_kernel_arguments, keep, tune
+    from stepscope.cli.tune.kernel import add_kernel_arguments, keep, tune
     from stepscope.report.kernel_tune.view import render_kernel_tuning
 
     parser = argparse.ArgumentParser()

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analyses.lateness import lateness
-from stepscope.analyses.matching import match
+from stepscope.analyses.collectives.lateness import lateness
+from stepscope.analyses.collectives.matching import match
 from stepscope.core.comms import Collective, Ledger
 from stepscope.core.trace import NONE
 

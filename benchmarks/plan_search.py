@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.planner.catalog import find_model
-from stepscope.planner.cluster_words import parse_cluster
+from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.job import Job
 from stepscope.planner.search import Found, search
 from stepscope.planner.space import Space, open_space

@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stepscope.cli.plan_job import measured
+from stepscope.cli.plan.job import measured
 from stepscope.planner.catalog import custom_model
-from stepscope.planner.cluster_words import parse_cluster
+from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import estimate_one
 from stepscope.planner.framework import DDP
 from stepscope.planner.job import Job

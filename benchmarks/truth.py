@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.degrade import DEGRADATIONS, TraceJson
-from stepscope.analyses.survey import device_of, survey
+from stepscope.analyses.rank_context import device_of, survey
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import Facts

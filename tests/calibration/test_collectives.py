@@ -15,8 +15,8 @@ import pytest
 
 from stepscope.calibration.collectives import KINDS, measure_collectives
 from stepscope.calibration.device import find_device
-from stepscope.calibration.extent import CPU_QUICK
 from stepscope.calibration.groups import Job, groups_of, in_job, number
+from stepscope.calibration.sweep import CPU_QUICK
 from stepscope.core.calibrated import Timing, bus_factor, ring_steps
 from stepscope.errors import UsageError
 from stepscope.readers.system.hardware_file import read_hardware
@@ -26,7 +26,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from stepscope.calibration.device import find_device
-from stepscope.calibration.extent import CPU_QUICK
+from stepscope.calibration.sweep import CPU_QUICK
 from stepscope.calibration.groups import join
 from stepscope.calibration.saving import save
 from stepscope.calibration.survey import measure_job

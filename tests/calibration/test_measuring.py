@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from stepscope.calibration.device import Device, find_device
-from stepscope.calibration.extent import CPU_FULL, CPU_QUICK, CUDA_FULL, CUDA_QUICK, Extent
-from stepscope.calibration.meter import DeviceMeter, HostMeter, how_many, timing
 from stepscope.calibration.saving import save
 from stepscope.calibration.summary import rate_text, size_text, summary, time_text
 from stepscope.calibration.survey import measure_device, unsteady_note
+from stepscope.calibration.sweep import CPU_FULL, CPU_QUICK, CUDA_FULL, CUDA_QUICK, Extent
+from stepscope.calibration.timer import DeviceMeter, HostMeter, how_many, timing
 from stepscope.core.calibrated import Calibrated, Timing
 from stepscope.readers.system.hardware_file import read_hardware
 

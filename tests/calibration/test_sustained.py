@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from stepscope.calibration.gemms import chosen
-from stepscope.calibration.meter import DeviceMeter, HostMeter
+from stepscope.calibration.timer import DeviceMeter, HostMeter
 from stepscope.core.calibrated import Calibrated, GemmFit, GemmPoint, Machine, Timing
 
 HOT_AFTER_S = 0.3

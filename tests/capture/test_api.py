@@ -11,8 +11,8 @@ import pytest
 
 import stepscope
 from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.step_boundary import Anchor
 from stepscope.capture.options import Options, options_of
-from stepscope.capture.pitch import Anchor
 from stepscope.readers.run_folder.folder import read_run
 
 torch = pytest.importorskip("torch")
@@ -46,7 +46,7 @@ def test_scope_records_what_it_is_told_and_leaves_torch_as_it_was(tmp_path: Path
 
 
 def test_scopes_that_are_over_are_not_kept(tmp_path: Path, train: Any) -> None:
-    from stepscope.capture.hooks import current
+    from stepscope.capture.hooks.install import current
 
     for number in range(3):
         with stepscope.profile(out=tmp_path / str(number)) as scope:

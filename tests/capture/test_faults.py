@@ -87,7 +87,7 @@ class Clock:
     def mark(self, step): return []
     def read(self): return []
 def at_step(step):
-    import stepscope.capture.hooks as hooks
+    import stepscope.capture.hooks.install as hooks
     if step == 5:
         hooks.current().device_clock = Clock()
     if step in (9, 20):
@@ -129,8 +129,8 @@ def test_a_recording_left_in_another_thread_does_not_end_the_process(has_device:
     """With CUDA's part active, a destructor of the libraries ends it; here abort() stands for that destructor."""
     text = f"""
 import ctypes, sys
-from stepscope.capture import forked
-from stepscope.capture.window import Window
+from stepscope.capture.recording import forked
+from stepscope.capture.recording.window import Window
 libc = ctypes.CDLL(None)
 libc["__cxa_atexit"](ctypes.cast(libc["abort"], ctypes.c_void_p), None, None)
 forked.note_profiler()

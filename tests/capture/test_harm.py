@@ -148,7 +148,7 @@ def test_a_profiler_is_taken_off_when_the_capture_ends_inside_a_window(tmp_path:
     text = """
 def at_step(step):
     if step == 10:
-        import stepscope.capture.hooks as hooks
+        import stepscope.capture.hooks.install as hooks
         assert hooks.current().window is not None
         hooks.current().guard.off("planted")
 train(20, at_step)
@@ -205,7 +205,7 @@ def test_the_exit_code_is_the_jobs(accumulated: Ended) -> None:
 
 
 def test_secrets_on_the_command_line_are_not_written_down() -> None:
-    from stepscope.capture.environment import masked_words
+    from stepscope.capture.describe.environment import masked_words
 
     command = ["python", "train.py", "--lr=0.1", "--api-key=abc", "--token", "hunter2", "--out", "a/b", "hf_abcdefgh12345678"]
     told = masked_words(command)

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from stepscope.capture.clock import DeviceClock
 from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
 from stepscope.capture.options import Options
+from stepscope.capture.recording.device_clock import DeviceClock
 from stepscope.capture.session import ALL_MARKED, MARKED, MOST_PASSES, SELDOM, Session, outermost
-from stepscope.capture.step_hooks import hooked_backward, hooked_next, hooked_step
 
 MS = 1_000_000
 NEVER = 10**9
@@ -25,7 +25,7 @@ class Job:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 10 * MS
-        monkeypatch.setattr("stepscope.capture.step_hooks.time.perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr("stepscope.capture.hooks.step.time.perf_counter_ns", lambda: self.now)
         self.guard = Guard()
         self.session = Session(folder, Options(start_step=NEVER, sample_s=1e6), self.guard)
         self.next = hooked_next(self.session, self.guard)(self._takes(1))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli import spying
+from stepscope.cli import py_spy as spying
 from stepscope.cli.attach import find_ranks, look, rank_of
 from stepscope.cli.main import main
-from stepscope.cli.spying import NotPermittedError, dump, find_spy
+from stepscope.cli.py_spy import NotPermittedError, dump, find_spy
 from stepscope.core.stacks import Comparison, Frame, Standing
 from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.readers.host.stacks import training_stack

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.calibration.extent import Extent
+from stepscope.calibration.sweep import Extent
 from stepscope.cli.main import main
 from stepscope.readers.system.hardware_file import read_hardware
 
@@ -36,7 +36,7 @@ TESTS = """\
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepscope.calibration.extent.extent_of", lambda kind, quick: TINY)
+    monkeypatch.setattr("stepscope.calibration.sweep.extent_of", lambda kind, quick: TINY)
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.owned_job import MARK, OwnedJob
+from stepscope.cli.process import MARK, OwnedJob
 from stepscope.readers.system.proc import processes
 from tests.capture.jobs import BARE, LOOP, environment, script, stepscope
 from tests.waiting import until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.capture.settings import SETTINGS
+from stepscope.capture.trial.settings import SETTINGS
 from stepscope.experiments.preflight import NEEDS_GPU, ON_CPU, unable, unable_words
 
 PYTHON = ("/usr/bin/python3.11", "train.py")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stepscope.errors import UsageError
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster import Cluster
-from stepscope.planner.cluster_words import parse_cluster
+from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import estimate, estimate_one
 from stepscope.planner.framework import FRAMEWORKS, INTERNEVO, MEGATRON, MEGATRON_CORE
 from stepscope.planner.job import Job

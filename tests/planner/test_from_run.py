@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.errors import UsageError
-from stepscope.planner.cluster_words import parse_cluster
+from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.from_run import BY_FIT, BY_LINKS, BY_VOLUME, COMMS, MeasuredCollective, MeasuredRun, extrapolate
 
 REDUCE = MeasuredCollective(op="all_reduce", num_ranks=2, size_bytes=100_000_000, count=2.0, seconds=0.010, is_data=True)

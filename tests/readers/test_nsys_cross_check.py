@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from stepscope.analyses.links import link
-from stepscope.analyses.range_projection import project, projection_rows
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.survey import survey
+from stepscope.analyses.rank_context import survey
+from stepscope.analyses.steps.range_projection import project, projection_rows
 from stepscope.cli.main import main
 from stepscope.core.trace import NONE, Detail, Kind, Launch, OpInputs, Trace
 from stepscope.readers.nsys import sqlite as nsys_sqlite

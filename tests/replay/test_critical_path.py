@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analyses.survey import Survey, survey
-from stepscope.analyses.tracks import Spans
+from stepscope.analyses.rank_context import Survey, survey
+from stepscope.analyses.timeline.tracks import Spans
 from stepscope.core.trace import NONE, Trace
 from stepscope.readers.open_trace import read_trace
 from stepscope.replay.critical_path import CriticalPath, critical_path, recorded_spans

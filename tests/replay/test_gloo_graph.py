@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.analyses.ledger import ledger_of
-from stepscope.analyses.matching import match
-from stepscope.analyses.survey import survey
+from stepscope.analyses.collectives.matching import match
+from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.rank_context import survey
 from stepscope.core.trace import NONE, Trace
 from stepscope.replay.gloo_graph import build_host, host_kinds
-from stepscope.replay.team import alone, team_of, team_shares
-from stepscope.replay.together import Team, play_together
+from stepscope.replay.job import alone, team_of, team_shares
+from stepscope.replay.simulate_job import Team, play_together
 from tests.tracing import Event, kernel, mark, op, trace_of
 
 MS = 1_000_000

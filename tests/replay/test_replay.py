@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analyses.survey import Survey, survey
+from stepscope.analyses.rank_context import Survey, survey
 from stepscope.core.trace import NONE
 from stepscope.readers.kineto.trace import read_kineto
 from stepscope.readers.source import Source

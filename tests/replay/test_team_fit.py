@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from stepscope.replay.graph import Graph
+from stepscope.replay.job import LEAST_COST, MOST_COST, fit_team
 from stepscope.replay.profiler_cost import COST_SHARE, USUAL_COST_NS, USUAL_RANGE_NS, usual_cost_ns, without_cost
-from stepscope.replay.team import LEAST_COST, MOST_COST, fit_team
-from stepscope.replay.together import Team, play_together
+from stepscope.replay.simulate_job import Team, play_together
 from stepscope.rules.job_case import JobCase
 from tests.rules.job_cases import Fleet, ddp
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-from stepscope.analyses.live import grouped
+from stepscope.analyses.run.live import grouped
 from stepscope.core.live import SILENT, Alert, LiveView, RankLive
 from stepscope.report.live_view import render_live
 from stepscope.report.prometheus import exposition

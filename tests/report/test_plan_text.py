@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from stepscope.planner.catalog import find_model
-from stepscope.planner.cluster_words import parse_cluster
+from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.job import Job
 from stepscope.planner.layout import Layout
-from stepscope.planner.recipes import budget
 from stepscope.planner.search import choices_of
+from stepscope.planner.what_if import budget
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Plan, Variant, account_of
 from stepscope.report.plan.explain import explained
 from stepscope.report.plan.json import plan_contract

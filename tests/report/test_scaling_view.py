@@ -11,8 +11,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from stepscope.analyses.scaling import scale
-from stepscope.analyses.width_run import width_run
+from stepscope.analyses.run.scaling import scale
+from stepscope.analyses.run.width import width_run
 from stepscope.core.facts import Facts
 from stepscope.core.scaling import Scaling, WidthRun
 from stepscope.report.scaling.json import scaling_contract

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.survey import survey
-from stepscope.analyses.timeline import timeline_of
+from stepscope.analyses.rank_context import survey
+from stepscope.analyses.timeline.step import timeline_of
 from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Gaps, Lane, Slices, Timeline, What
 from stepscope.core.trace import NONE

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stepscope.analyses.ledger import ledger_of
-from stepscope.analyses.matching import match
-from stepscope.analyses.survey import survey
+from stepscope.analyses.collectives.matching import match
+from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.rank_context import survey
 from stepscope.core.trace import CollectiveArgs, Launch, Trace
 from stepscope.rules.case import case_of
 from stepscope.rules.job_case import JobCase, JobProposal, job_case_of

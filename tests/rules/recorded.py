@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stepscope.analyses.survey import survey
+from stepscope.analyses.rank_context import survey
 from stepscope.core.diagnosis import Finding
 from stepscope.core.trace import DeviceProperties, MemoryEvents, TraceMeta
 from stepscope.hardware.lookup import find_spec_by_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.analyses.survey import survey
+from stepscope.analyses.rank_context import survey
 from stepscope.core.trace import Trace
 from stepscope.rules.case import Case, case_of
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.analyses.survey import survey
+from stepscope.analyses.rank_context import survey
 from stepscope.core.trace import DeviceProperties, OpInputs, TraceMeta
 from stepscope.hardware.lookup import find_spec
 from stepscope.rules.case import Case, case_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.capture.settings import SETTINGS, value_of
+from stepscope.capture.trial.settings import SETTINGS, value_of
 from stepscope.core.run import Known, LoaderKnobs
 from stepscope.experiments.tune.knob_space import Space, parse_knobs
 from stepscope.experiments.tune.words import winner_words

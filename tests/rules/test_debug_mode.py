@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analyses.survey import survey
+from stepscope.analyses.rank_context import survey
 from stepscope.rules import debug_mode
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.proposal import Proposal

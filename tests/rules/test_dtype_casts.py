@@ -1,4 +1,4 @@
-from stepscope.analyses.survey import survey
+from stepscope.analyses.rank_context import survey
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import OpInputs, TraceMeta
 from stepscope.hardware.lookup import find_spec

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analyses.roofs import Roofs
-from stepscope.analyses.survey import device_of, survey
+from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.rank_context import device_of, survey
 from stepscope.calibration.saving import save
 from stepscope.cli.main import main
 from stepscope.core.calibrated import AttentionPoint, Calibrated, CopyPoint, GemmPoint, Launch, Machine, Timing

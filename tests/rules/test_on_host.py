@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analyses.survey import survey
+from stepscope.analyses.rank_context import survey
 from stepscope.core.run import Known, LoaderKnobs, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.rules.case import case_of

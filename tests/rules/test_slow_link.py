@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.analyses.ledger import ledger_of
-from stepscope.analyses.roofs import Roofs
+from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.kernels.measured_rates import Roofs
 from stepscope.core.calibrated import SCHEMA, Calibrated, CollectivePoint, Machine, Timing
 from stepscope.hardware.lookup import load_specs
 from stepscope.rules.job_case import JobCase

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analyses.survey import survey
+from stepscope.analyses.rank_context import survey
 from stepscope.core.trace import DeviceProperties, Launch, TraceMeta
 from stepscope.rules import small_batch
 from stepscope.rules.case import Case, case_of

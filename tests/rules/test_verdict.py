@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.analyses.survey import survey
+from stepscope.analyses.rank_context import survey
 from stepscope.core.diagnosis import BOUNDS, Diagnosis
 from stepscope.core.trace import DeviceProperties
 from stepscope.rules.case import case_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.nesting import enclosing
+from stepscope.analyses.host.nesting import enclosing
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 CLOCK_SKEW_NS = 1_000_000

@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.analyses.calls import copy_rows, host_facts
-from stepscope.analyses.collectives import library_collectives
-from stepscope.analyses.device import device_sets, device_totals
+from stepscope.analyses.collectives.events import library_collectives
+from stepscope.analyses.host.calls import copy_rows, host_facts
 from stepscope.analyses.intervals import Intervals, intersect, lengths_in
-from stepscope.analyses.kernels import category_rows, kernel_rows
-from stepscope.analyses.launches import launch_facts, num_lost
+from stepscope.analyses.kernels.device import device_sets, device_totals
+from stepscope.analyses.kernels.launches import launch_facts, num_lost
+from stepscope.analyses.kernels.roofline import roofline
+from stepscope.analyses.kernels.tables import category_rows, kernel_rows
 from stepscope.analyses.links import Links
-from stepscope.analyses.partition import partition
-from stepscope.analyses.projection import (
+from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.steps.partition import partition
+from stepscope.analyses.steps.projection import (
     Charges,
     host_op_rows,
     inclusive_rows,
@@ -23,9 +25,7 @@ from stepscope.analyses.projection import (
     op_rows,
     phases,
 )
-from stepscope.analyses.range_projection import project, projection_rows
-from stepscope.analyses.roofline import roofline
-from stepscope.analyses.survey import Survey
+from stepscope.analyses.steps.range_projection import project, projection_rows
 from stepscope.core.facts import RangeRow, RankFacts, Steps
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 

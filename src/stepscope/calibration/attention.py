@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.calibration.device import Device
-from stepscope.calibration.extent import Extent, Heads
+from stepscope.calibration.sweep import Extent, Heads
 from stepscope.core.calibrated import AttentionPoint
 
 DIRECTIONS = ("forward", "backward")

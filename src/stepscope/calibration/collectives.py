@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.calibration.extent import Extent
 from stepscope.calibration.groups import Group, Job, groups_of
-from stepscope.calibration.meter import LEAST_REPEATS, timing
+from stepscope.calibration.sweep import Extent
+from stepscope.calibration.timer import LEAST_REPEATS, timing
 from stepscope.core.calibrated import CollectivePoint
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")

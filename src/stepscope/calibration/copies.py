@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stepscope.calibration.device import Device, host_free_bytes
-from stepscope.calibration.extent import Extent
+from stepscope.calibration.sweep import Extent
 from stepscope.core.calibrated import COPIES, CopyPoint
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepscope.calibration.meter import DeviceMeter, HostMeter, Meter
+from stepscope.calibration.timer import DeviceMeter, HostMeter, Meter
 from stepscope.core.calibrated import Machine
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import DeviceProperties

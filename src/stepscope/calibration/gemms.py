@@ -13,7 +13,7 @@ from itertools import cycle
 from typing import Any
 
 from stepscope.calibration.device import Device
-from stepscope.calibration.extent import Extent, Shape
+from stepscope.calibration.sweep import Extent, Shape
 from stepscope.core.calibrated import GemmPoint, bytes_per_element, output_bytes
 
 PRECISIONS = {"cuda": ("fp32", "tf32", "fp16", "bf16", "fp8"), "cpu": ("fp32", "bf16")}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from stepscope.calibration.device import Device
-from stepscope.calibration.meter import HostMeter, timing
+from stepscope.calibration.timer import HostMeter, timing
 from stepscope.core.calibrated import HostSpeed, Launch
 
 NUM_LAUNCHES = 500

@@ -11,12 +11,12 @@ from stepscope.calibration.attention import measure_attention
 from stepscope.calibration.collectives import measure_collectives
 from stepscope.calibration.copies import measure_copies
 from stepscope.calibration.device import Device, describe, spec_of
-from stepscope.calibration.extent import Extent
 from stepscope.calibration.gemm_fit import fit_gemms
 from stepscope.calibration.gemms import measure_gemms, sustain_gemms
 from stepscope.calibration.groups import Job
 from stepscope.calibration.host import measure_host, measure_launch
 from stepscope.calibration.region_fit import fit_collectives
+from stepscope.calibration.sweep import Extent
 from stepscope.core.calibrated import SCHEMA, Calibrated, Machine, Timing
 
 Told = Callable[[str], None]

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks import begin, current, forget_session
+from stepscope.capture.hooks.install import begin, current, forget_session
 from stepscope.capture.options import options_of
 from stepscope.runfolder import RUN_FILE, SCHEMA, write_json
 

@@ -12,15 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.clock import MOST_PENDING, DeviceClock, device_clock
-from stepscope.capture.cupti import let_cupti_leave
-from stepscope.capture.forked import is_profiler_inherited
+from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.step_boundary import Anchor
 from stepscope.capture.options import Options
-from stepscope.capture.pitch import Anchor
-from stepscope.capture.rank_notes import rank_numbers
-from stepscope.capture.schedule import Schedule
-from stepscope.capture.window import Others, Window, backward_asker, is_profiling
+from stepscope.capture.recording.cupti import let_cupti_leave
+from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
+from stepscope.capture.recording.forked import is_profiler_inherited
+from stepscope.capture.recording.schedule import Schedule
+from stepscope.capture.recording.window import Others, Window, backward_asker, is_profiling
 from stepscope.capture.writer import Writer
 from stepscope.runfolder import PROBLEM_FILE, STATES, claim_rank
 

@@ -9,8 +9,8 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.rank_notes import live_notes, process_notes
-from stepscope.capture.samples import Sampler
+from stepscope.capture.counters.samples import Sampler
+from stepscope.capture.describe.rank import live_notes, process_notes
 from stepscope.json_text import json_text
 from stepscope.runfolder import (
     CONTROL_FILE,

@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.analyses.stacks_compare import compare
-    from stepscope.cli.spying import dump, find_spy
+    from stepscope.analyses.host.stacks_compare import compare
+    from stepscope.cli.py_spy import dump, find_spy
 
     spy = find_spy()
     chosen = find_ranks(arguments.pids)
@@ -78,7 +78,7 @@ def rank_of(process: Process) -> int | None:
 
 def look(chosen: Sequence[Process], dumped: Callable[[int], tuple[Frame, ...]], num: int, every_s: float) -> list[Stood]:
     """Each process's stacks, `num` times, all ranks before the next time."""
-    from stepscope.cli.spying import NotPermittedError
+    from stepscope.cli.py_spy import NotPermittedError
     from stepscope.core.stacks import Stood
     from stepscope.errors import InputError
     from stepscope.readers.system.proc import read_process

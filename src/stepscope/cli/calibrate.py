@@ -16,7 +16,7 @@ from stepscope.cli.printing import note, put
 
 if TYPE_CHECKING:
     from stepscope.calibration.device import Device
-    from stepscope.calibration.extent import Extent
+    from stepscope.calibration.sweep import Extent
     from stepscope.core.calibrated import Calibrated
 
 DEFAULT = Path("stepscope-hardware.json")
@@ -75,9 +75,9 @@ def _measured(arguments: argparse.Namespace) -> Calibrated | None:
     """None in ranks that have nothing to write."""
     from stepscope import __version__
     from stepscope.calibration.device import find_device
-    from stepscope.calibration.extent import extent_of
     from stepscope.calibration.groups import in_job, number
     from stepscope.calibration.survey import joined, measure_device
+    from stepscope.calibration.sweep import extent_of
 
     is_job = in_job()
     device = find_device(arguments.device, number("LOCAL_RANK") if is_job else 0)
@@ -112,7 +112,7 @@ def _with_ranks(arguments: argparse.Namespace) -> Calibrated:
     import tempfile
     import time
 
-    from stepscope.cli.owned_job import OwnedJob, owned
+    from stepscope.cli.process import OwnedJob, owned
     from stepscope.errors import InputError
     from stepscope.readers.system.hardware_file import read_hardware
 
@@ -172,7 +172,7 @@ def _finish(found: Calibrated, arguments: argparse.Namespace) -> int:
         return 0
     put(f"{summary(found)}\nWritten to {arguments.out}\n")
     if arguments.plot is not None:
-        from stepscope.calibration.picture import draw
+        from stepscope.calibration.plot import draw
 
         draw(found, arguments.plot)
         put(f"Drawn in {arguments.plot}\n")

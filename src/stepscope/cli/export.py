@@ -20,9 +20,9 @@ from stepscope.cli.diagnose import num_processes, options_of, step_time
 from stepscope.cli.printing import put
 
 if TYPE_CHECKING:
-    from stepscope.analyses.survey import Survey
-    from stepscope.analyses.tracks import Series, Spans
-    from stepscope.analyses.tracks_clock import Aligned, Head
+    from stepscope.analyses.rank_context import Survey
+    from stepscope.analyses.timeline.job_clock import Aligned, Head
+    from stepscope.analyses.timeline.tracks import Series, Spans
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.core.facts import RankFacts
     from stepscope.pipeline.recording import Recording
@@ -89,8 +89,8 @@ class _Job:
 
 def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
     """What places each rank."""
-    from stepscope.analyses.ledger import ledger_of
-    from stepscope.analyses.tracks_clock import Head, align
+    from stepscope.analyses.collectives.records import ledger_of
+    from stepscope.analyses.timeline.job_clock import Head, align
     from stepscope.errors import InputError, StepscopeError
     from stepscope.readers.inputs import assign_ranks
 
@@ -154,7 +154,7 @@ PATH = "critical path"
 
 
 def _tracks(job: _Job, at: int, found: Survey) -> RankTracks:
-    from stepscope.analyses import tracks
+    from stepscope.analyses.timeline import tracks
     from stepscope.report.perfetto.timeline import RankTracks
 
     head, aligned = job.heads[at], job.aligned
@@ -190,7 +190,7 @@ def _critical_path(found: Survey, facts: RankFacts | None) -> Spans | None:
 
 def _sampled(job: _Job, head: Head) -> list[Series]:
     """The run folder's counters, on the rank's own clock."""
-    from stepscope.analyses.tracks_samples import sampled_series
+    from stepscope.analyses.timeline.samples import sampled_series
 
     run = job.recording.found.run
     record = None if run is None else next((rank for rank in run.ranks if rank.rank == head.rank), None)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware
 from stepscope.cli.printing import print_report, put, say
-from stepscope.cli.verify import RUNS, UNPROVEN_CODE, add_measuring, exit_code
+from stepscope.cli.verify.command import RUNS, UNPROVEN_CODE, add_measuring, exit_code
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.experiments.trials.signals import ended_as_by_hand
 
@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.capture.environment import masked_words
-    from stepscope.capture.settings import SETTINGS
+    from stepscope.capture.describe.environment import masked_words
+    from stepscope.capture.trial.settings import SETTINGS
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.experiments.fixing import FixPolicy, fixed, propose
     from stepscope.experiments.preflight import unable
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
     """What starts the job: as given, else as the run's folder tells it. Secrets are not written there, and must be given anew."""
-    from stepscope.capture.environment import MASK
+    from stepscope.capture.describe.environment import MASK
     from stepscope.readers.run_folder.folder import read_run
 
     if given is not None:
@@ -128,7 +128,7 @@ class _Loop:
         self._notes: list[str] = []
 
     def fixed(self) -> Fixed:
-        from stepscope.capture.environment import masked_words
+        from stepscope.capture.describe.environment import masked_words
         from stepscope.core.fixed import Fixed
         from stepscope.experiments.fixing import fix
         from stepscope.experiments.verify.numerics_check import DIFFERS
@@ -179,7 +179,7 @@ class _Loop:
 
     def _need_s(self, num_proofs: int) -> float:
         """Of proofs that are settled as soon as can be; 0 before the first has shown what a run takes."""
-        from stepscope.cli.verify import CHECK_RUNS
+        from stepscope.cli.verify.command import CHECK_RUNS
         from stepscope.experiments.verify.schedule import FEWEST_ROUNDS, RUNS_A_ROUND
 
         before = 2 if self._arguments.no_check else CHECK_RUNS
@@ -221,7 +221,7 @@ class _Loop:
         return self._found.findings
 
     def _prove(self, before: Change, after: Change, prediction: Prediction | None) -> Verified:
-        from stepscope.cli.verify import Asked, prove
+        from stepscope.cli.verify.command import Asked, prove
         from stepscope.experiments.budget import Budget
         from stepscope.experiments.verify.experiment import refused
 

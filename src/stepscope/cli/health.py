@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from stepscope.cli.printing import print_report
 
 if TYPE_CHECKING:
-    from stepscope.analyses.health import Outcome
-    from stepscope.cli.owned_job import OwnedJob
+    from stepscope.analyses.run.health import Outcome
+    from stepscope.cli.process import OwnedJob
     from stepscope.core.diagnosis import Finding
     from stepscope.core.health import Health
     from stepscope.readers.run_folder.tail import Follower, RunTail
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.analyses.health import health
+    from stepscope.analyses.run.health import health
     from stepscope.errors import UsageError
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
@@ -58,10 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     """Runs the job as far as is needed, ends it, and says how it went."""
     from stepscope import __version__
-    from stepscope.analyses.health import Outcome, expected_ranks
-    from stepscope.analyses.presence import presence
-    from stepscope.capture.launch import environment, prepare
-    from stepscope.cli.owned_job import OwnedJob, owned
+    from stepscope.analyses.run.health import Outcome, expected_ranks
+    from stepscope.analyses.run.liveness import presence
+    from stepscope.capture.launcher.launch import environment, prepare
+    from stepscope.cli.process import OwnedJob, owned
     from stepscope.core.live import SILENT
     from stepscope.errors import UsageError
     from stepscope.readers.run_folder.tail import Follower
@@ -105,7 +105,7 @@ def _wait(job: OwnedJob, follower: Follower, timeout_s: float) -> tuple[RunTail,
 
 def _is_enough(tail: RunTail) -> bool:
     """Every rank has made its steps and written its recording, or has had time enough to."""
-    from stepscope.analyses.health import expected_ranks, last_step
+    from stepscope.analyses.run.health import expected_ranks, last_step
 
     if not tail.ranks or expected_ranks(tail.ranks) - {rank.rank for rank in tail.ranks}:
         return False

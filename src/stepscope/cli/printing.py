@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from stepscope.capture.stderr import harmless, note, say
+from stepscope.capture.launcher.stderr import harmless, note, say
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.stderr import drop
-from stepscope.cli import watching
+from stepscope.capture.launcher.stderr import drop
 from stepscope.cli.diagnose import add_hardware
 from stepscope.cli.printing import say
+from stepscope.cli.watch import beside_job as watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ def record(
     """Runs the job with the capture in it; without, where the folder cannot be written. Returns its exit code."""
     from stepscope import __version__
     from stepscope.capture.control import Requests
-    from stepscope.capture.launch import launch, prepare
+    from stepscope.capture.launcher.launch import launch, prepare
     from stepscope.errors import UsageError
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def scale_paths(paths: Sequence[str], steps_ms: Sequence[float], kind: str | None, options: Options) -> Scaling:
     """Each path is a run. Of each only what scaling needs is kept before the next is read."""
-    from stepscope.analyses.scaling import scale
+    from stepscope.analyses.run.scaling import scale
 
     if len(paths) < 2:
         raise UsageError("--scaling compares runs of different widths: name two or more, each a trace, a folder or a tar")
@@ -34,7 +34,7 @@ def scale_paths(paths: Sequence[str], steps_ms: Sequence[float], kind: str | Non
 
 def _measured(path: str, options: Options) -> WidthRun:
     """A function of its own, so that the job is gone when the next one is read."""
-    from stepscope.analyses.width_run import width_run
+    from stepscope.analyses.run.width import width_run
     from stepscope.pipeline.recording import measure
     from stepscope.readers.remote import shown
 

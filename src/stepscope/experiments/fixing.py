@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stepscope.capture.settings import RAISED, SETTINGS, fixes, value_of
+from stepscope.capture.trial.settings import RAISED, SETTINGS, fixes, value_of
 from stepscope.core.diagnosis import Finding
 from stepscope.core.experiment import Prediction, Verified
 from stepscope.core.fixed import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, REVERTED, Attempt, Fixed

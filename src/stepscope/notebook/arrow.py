@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.analyses.table_columns import BOOL, FLOAT, INT, TEXT, ColumnSpec, Rows, TableSpec
+from stepscope.analyses.tables.columns import BOOL, FLOAT, INT, TEXT, ColumnSpec, Rows, TableSpec
 from stepscope.notebook.extras import need
 
 ArrowTable = Any

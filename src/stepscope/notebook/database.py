@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from stepscope.analyses.tables import TABLES
+from stepscope.analyses.tables.catalog import TABLES
 from stepscope.errors import UsageError
 from stepscope.notebook.arrow import ArrowTable, arrow, tidied
 from stepscope.notebook.extras import need

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from stepscope.analyses.tables import TABLES
+from stepscope.analyses.tables.catalog import TABLES
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.errors import UsageError
 from stepscope.notebook.arrow import ArrowTable

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.analyses.ledger import ledger_of
-from stepscope.analyses.matching import match
+from stepscope.analyses.collectives.matching import match
+from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.survey import Survey
-from stepscope.analyses.table_columns import Rows
-from stepscope.analyses.table_device import copy_rows, kernel_rows
-from stepscope.analyses.table_events import event_rows, launch_rows
-from stepscope.analyses.table_job import collective_rows, finding_rows, meeting_rows, rank_rows, step_rows, window_rows
-from stepscope.analyses.tables import TABLES
-from stepscope.analyses.waits import with_waits
+from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.tables.catalog import TABLES
+from stepscope.analyses.tables.columns import Rows
+from stepscope.analyses.tables.device import copy_rows, kernel_rows
+from stepscope.analyses.tables.events import event_rows, launch_rows
+from stepscope.analyses.tables.job import collective_rows, finding_rows, meeting_rows, rank_rows, step_rows, window_rows
 from stepscope.core.comms import Ledger, Matched
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import TraceMeta

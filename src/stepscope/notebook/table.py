@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.analyses.table_columns import TableSpec
+from stepscope.analyses.tables.columns import TableSpec
 from stepscope.notebook.arrow import ArrowTable, arrow
 from stepscope.notebook.extras import need
 from stepscope.notebook.html import table_html

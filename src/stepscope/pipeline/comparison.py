@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stepscope.analyses.curves import ON_CUDA, peak_memory
+from stepscope.analyses.run.curves import ON_CUDA, peak_memory
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import Trace
 from stepscope.experiments.compare.knobs import knobs_of_run

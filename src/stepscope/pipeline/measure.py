@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from stepscope.analyses.job_comms import job_comms
-from stepscope.analyses.lateness import lateness
-from stepscope.analyses.ledger import ledger_of
-from stepscope.analyses.matching import match
+from stepscope.analyses.collectives.job import job_comms
+from stepscope.analyses.collectives.lateness import lateness
+from stepscope.analyses.collectives.matching import match
+from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.waits import with_waits
+from stepscope.analyses.kernels.roofline import slower_than_peak
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.roofline import slower_than_peak
-from stepscope.analyses.survey import Survey
-from stepscope.analyses.waits import with_waits
+from stepscope.analyses.rank_context import Survey
 from stepscope.core.beside import Beside
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.comms import Lateness, Ledger, Matched

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stepscope.analyses.curves import memory_curve, peak_memory, run_curves
+from stepscope.analyses.collectives.matching import match
+from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.waits import waiting
 from stepscope.analyses.intervals import Intervals
-from stepscope.analyses.ledger import ledger_of
-from stepscope.analyses.matching import match
-from stepscope.analyses.timeline import timeline_of
-from stepscope.analyses.waits import waiting
+from stepscope.analyses.run.curves import memory_curve, peak_memory, run_curves
+from stepscope.analyses.timeline.step import timeline_of
 from stepscope.core.curves import Curve
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.analyses.run_known import run_facts
-from stepscope.analyses.survey import Survey
+from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.run.metadata import run_facts
 from stepscope.core.beside import Beside
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis

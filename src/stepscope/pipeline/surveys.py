@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from stepscope.analyses.survey import Survey, device_of, survey
+from stepscope.analyses.rank_context import Survey, device_of, survey
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.trace import Trace
 from stepscope.hardware.lookup import find_spec

@@ -15,7 +15,7 @@ from stepscope.errors import InputError, StepscopeError
 from stepscope.json_text import json_text
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster import Cluster
-from stepscope.planner.cluster_words import parse_cluster
+from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import Estimates, estimate
 from stepscope.planner.flops import model_flops_per_token
 from stepscope.planner.framework import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.tracks import Spans
+from stepscope.analyses.timeline.tracks import Spans
 from stepscope.core.trace import NONE, Float64, Int64, Trace
 from stepscope.replay.graph import HOST_PARTS, Graph
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.collectives import host_collectives
+from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.intervals import Intervals, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
-from stepscope.analyses.survey import Survey
+from stepscope.analyses.rank_context import Survey
 from stepscope.core.trace import NONE, Float64, Int64, Kind, Trace
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.resources import TaskKinds

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.host_activity import HostActivity
+from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
-from stepscope.analyses.steps import StepCut
+from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Float64, Int64, Kind, Trace
 from stepscope.replay.constraints import QUEUED_NS, read_constraints
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.analyses.collectives import host_collectives
-from stepscope.analyses.host_activity import HostActivity
+from stepscope.analyses.collectives.events import host_collectives
+from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, join, lengths_in, subtract, union
-from stepscope.analyses.steps import StepCut
+from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import NONE, Float64, Int64, Kind, Trace
 from stepscope.replay.graph import HOST_PARTS, MAX_TASKS, Graph
 from stepscope.replay.profiler_cost import Fitted

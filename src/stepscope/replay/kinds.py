@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analyses.collectives import host_collectives
-from stepscope.analyses.host_activity import ON_DEVICE_COPY
+from stepscope.analyses.collectives.events import host_collectives
+from stepscope.analyses.host.activity import ON_DEVICE_COPY
+from stepscope.analyses.kernels.roofline import held_by_arithmetic
 from stepscope.analyses.naming import matching
-from stepscope.analyses.roofline import held_by_arithmetic
-from stepscope.analyses.survey import Survey
+from stepscope.analyses.rank_context import Survey
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.replay.resources import TaskKinds

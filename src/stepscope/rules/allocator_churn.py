@@ -16,7 +16,7 @@ Example: `empty_cache()` after each step makes every step take its blocks from t
 
 from __future__ import annotations
 
-from stepscope.analyses.host_activity import ALLOCATOR_CALL
+from stepscope.analyses.host.activity import ALLOCATOR_CALL
 from stepscope.analyses.intervals import contains
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Kind

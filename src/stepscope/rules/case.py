@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from stepscope.analyses.loader import is_starved
-from stepscope.analyses.places import Stacks, stacks_of
+from stepscope.analyses.host.loader import is_starved
+from stepscope.analyses.host.source_locations import Stacks, stacks_of
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.survey import Survey
+from stepscope.analyses.rank_context import Survey
 from stepscope.core.facts import RankFacts, Replayed
 from stepscope.core.find_db import SearchedConvolutions
 from stepscope.core.run import Known

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stepscope.analyses.host_activity import IO_RANGE
+from stepscope.analyses.host.activity import IO_RANGE
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Kind
 from stepscope.replay.changes import without_host_parts

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.core.trace import Bool
-from stepscope.replay.team import with_graphs
-from stepscope.replay.together import Team
+from stepscope.replay.job import with_graphs
+from stepscope.replay.simulate_job import Team
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.messages import launched_inside
 

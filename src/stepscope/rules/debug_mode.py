@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, empty, join, union
 from stepscope.analyses.naming import matching
-from stepscope.analyses.nesting import ancestor_with
-from stepscope.analyses.projection import BACKWARD_RANGE
+from stepscope.analyses.steps.projection import BACKWARD_RANGE
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Kind
 from stepscope.replay.graph import Graph

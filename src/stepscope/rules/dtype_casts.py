@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.naming import matching
-from stepscope.analyses.nesting import ancestor_with
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64
 from stepscope.replay.changes import Change, without_tasks

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.host_activity import SHORT_GAP_NS
+from stepscope.analyses.host.activity import SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, intersect, subtract, union
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention

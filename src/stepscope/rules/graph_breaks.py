@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, empty, join, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
-from stepscope.analyses.nesting import ancestor_with
-from stepscope.analyses.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
+from stepscope.analyses.steps.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.compiler_report import NO_REASON, Break, BreakPlace
 from stepscope.core.diagnosis import Abstention

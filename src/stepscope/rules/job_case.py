@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.analyses.lateness import lateness
-from stepscope.analyses.ledger import ledger_of
-from stepscope.analyses.matching import match
-from stepscope.analyses.waits import with_waits
+from stepscope.analyses.collectives.lateness import lateness
+from stepscope.analyses.collectives.matching import match
+from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.waits import with_waits
 from stepscope.core.comms import Collective, Lateness, Ledger, Matched
 from stepscope.core.diagnosis import Place
 from stepscope.core.nccl import NcclLog
@@ -18,8 +18,8 @@ from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import without_tasks
 from stepscope.replay.gloo_graph import build_host, host_kinds
 from stepscope.replay.graph import Graph
-from stepscope.replay.team import calibrated, fit_team, team_of, with_graphs
-from stepscope.replay.together import Part, Team, play_together
+from stepscope.replay.job import calibrated, fit_team, team_of, with_graphs
+from stepscope.replay.simulate_job import Part, Team, play_together
 from stepscope.rules.case import Case
 
 JobChange = Callable[[Team], Team]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from stepscope.core.diagnosis import Abstention, Finding, Place
 from stepscope.replay.changes import Change
-from stepscope.replay.team import with_graphs
-from stepscope.replay.together import Team
+from stepscope.replay.job import with_graphs
+from stepscope.replay.simulate_job import Team
 from stepscope.rules import late_rank
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank

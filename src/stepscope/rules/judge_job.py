@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stepscope.analyses.ledger import ledger_of
+from stepscope.analyses.collectives.records import ledger_of
 from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.facts import Facts, Replayed
-from stepscope.replay.team import team_shares
+from stepscope.replay.job import team_shares
 from stepscope.rules.case import Case
 from stepscope.rules.job import Job
 from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank

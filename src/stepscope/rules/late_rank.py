@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.replay.together import Team
+from stepscope.replay.simulate_job import Team
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.rank_speed import PART_WORDS, at_pace, excess, paces
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.host.loader import WORKERS, next_calls
 from stepscope.analyses.intervals import Intervals, contains, intersect, lengths_in, union
-from stepscope.analyses.loader import WORKERS, next_calls
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool, Int64, Kind
 from stepscope.replay.changes import Change, with_part_ns, without_host_ranges

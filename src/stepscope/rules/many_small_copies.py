@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import union
 from stepscope.analyses.naming import matching
-from stepscope.analyses.nesting import ancestor_with
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import Change, without_host_ranges

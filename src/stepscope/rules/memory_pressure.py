@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.analyses.memory_holds import SMALLER, frame_lines, held_words, main_holder
+from stepscope.analyses.run.memory_breakdown import SMALLER, frame_lines, held_words, main_holder
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport

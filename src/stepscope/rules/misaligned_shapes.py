@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.roofs import Roofs
+from stepscope.analyses.kernels.measured_rates import Roofs
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
 from stepscope.analyses.naming import matching
-from stepscope.analyses.nesting import ancestor_with
-from stepscope.analyses.projection import BACKWARD_RANGE, rerun_forward_ops
+from stepscope.analyses.steps.projection import BACKWARD_RANGE, rerun_forward_ops
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64
 from stepscope.replay.changes import Change, without_host_ranges, without_tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepscope.analyses.steps import WHOLE_TRACE
+from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RankFacts, Replayed
 
 PROFILER_STRETCH = 2.0

@@ -23,7 +23,7 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Graph
-from stepscope.replay.together import Team, play_together
+from stepscope.replay.simulate_job import Team, play_together
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.messages import messages
 from stepscope.rules.shared.micro_batches import num_rounds

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.places import places_of
+from stepscope.analyses.host.source_locations import places_of
 from stepscope.core.diagnosis import Place
 from stepscope.core.trace import Float64, Int64
 from stepscope.replay.changes import Change

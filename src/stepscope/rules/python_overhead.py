@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.host.source_locations import frames_at
 from stepscope.analyses.intervals import subtract
-from stepscope.analyses.places import frames_at
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.system_report import HostStacks

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stepscope.analyses.host_activity import COMPILE_RANGE
+from stepscope.analyses.host.activity import COMPILE_RANGE
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.compiler_guard import (
     DEVICE,

@@ -28,8 +28,8 @@ from stepscope.analyses.intervals import union
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import without_host_ranges
-from stepscope.replay.team import with_graphs
-from stepscope.replay.together import Team
+from stepscope.replay.job import with_graphs
+from stepscope.replay.simulate_job import Team
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.shared.messages import launched_inside, messages
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.host.loader import SERIAL, next_calls
 from stepscope.analyses.intervals import lengths_in, union
-from stepscope.analyses.loader import SERIAL, next_calls
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import Known
 from stepscope.core.trace import Kind

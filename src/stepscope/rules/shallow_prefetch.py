@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.loader import READY_NS, WORKERS, next_calls
+from stepscope.analyses.host.loader import READY_NS, WORKERS, next_calls
 from stepscope.core.diagnosis import Abstention
 from stepscope.replay.changes import with_part_ns
 from stepscope.replay.graph import Graph

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.link_fit import bus_factor
+from stepscope.analyses.collectives.link_fit import bus_factor
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.nccl import NcclLog
 from stepscope.core.nccl_notes import slow_links

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.loader import WORKERS, is_starved, next_calls, waiting_fetches
+from stepscope.analyses.host.loader import WORKERS, is_starved, next_calls, waiting_fetches
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import Known
 from stepscope.rules.case import Case

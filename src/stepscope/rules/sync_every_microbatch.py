@@ -26,8 +26,8 @@ from stepscope.analyses.intervals import Intervals, contains, union
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 from stepscope.replay.changes import without_host_ranges
-from stepscope.replay.team import with_graphs
-from stepscope.replay.together import Team
+from stepscope.replay.job import with_graphs
+from stepscope.replay.simulate_job import Team
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.shared.micro_batches import num_rounds, round_of
 

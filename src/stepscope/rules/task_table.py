@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepscope.analyses.survey import Survey
+from stepscope.analyses.rank_context import Survey
 from stepscope.core.trace import NONE, Bool, Float64, Int64, OpInputs, Trace
 from stepscope.replay.graph import Graph
 from stepscope.workload.model import ParsedInputs, Work, parse_inputs, work_of

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import contains, join, union
-from stepscope.analyses.nesting import ancestor_with
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import Known

@@ -26,7 +26,7 @@ import numpy as np
 
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.system_report import FAULT, HEAT, POWER, DeviceSeries
-from stepscope.replay.together import Team
+from stepscope.replay.simulate_job import Team
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark

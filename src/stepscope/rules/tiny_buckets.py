@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.core.trace import NONE
-from stepscope.replay.together import Team
+from stepscope.replay.simulate_job import Team
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.shared.messages import Cost, Messages, cost_of, launched_inside, messages, times_ns
 

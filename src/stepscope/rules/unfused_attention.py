@@ -23,11 +23,11 @@ from math import prod
 
 import numpy as np
 
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
+from stepscope.analyses.kernels.measured_rates import Roofs
 from stepscope.analyses.naming import matching
-from stepscope.analyses.nesting import ancestor_with
-from stepscope.analyses.projection import BACKWARD_RANGE
-from stepscope.analyses.roofs import Roofs
+from stepscope.analyses.steps.projection import BACKWARD_RANGE
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change, without_host_ranges

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepscope.analyses.intervals import union
-from stepscope.analyses.roofs import Roofs
+from stepscope.analyses.kernels.measured_rates import Roofs
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Kind
 from stepscope.replay.changes import Change, without_host_ranges

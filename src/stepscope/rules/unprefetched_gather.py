@@ -24,7 +24,7 @@ import numpy as np
 from stepscope.analyses.intervals import Intervals, lengths_in
 from stepscope.core.trace import NONE, Int64
 from stepscope.replay.graph import Graph
-from stepscope.replay.team import with_graphs
+from stepscope.replay.job import with_graphs
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.messages import messages
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.roofs import Roofs
+from stepscope.analyses.kernels.measured_rates import Roofs
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.find_db import Searched, SearchedConvolutions, together_of

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.collectives.step_parts import step_parts
+from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.host.source_locations import origins, stacks_of
 from stepscope.analyses.naming import matching
-from stepscope.analyses.nesting import ancestor_with
-from stepscope.analyses.places import origins, stacks_of
-from stepscope.analyses.projection import BACKWARD_RANGE, MODULE_FRAME, OPTIMIZER_RANGE
-from stepscope.analyses.step_parts import step_parts
-from stepscope.analyses.survey import Survey
+from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.steps.projection import BACKWARD_RANGE, MODULE_FRAME, OPTIMIZER_RANGE
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import NONE, Int64, Kind, OpInputs
 from stepscope.untrusted import parse_json

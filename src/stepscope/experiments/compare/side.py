@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stepscope.analyses.width_run import mean_parts, run_step
+from stepscope.analyses.run.width import mean_parts, run_step
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.facts import Facts, RankFacts

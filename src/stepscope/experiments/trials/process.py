@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.capture.watchdog import Watchdog
+from stepscope.capture.launcher.watchdog import Watchdog
 from stepscope.experiments.trials.signals import signals_raise
 from stepscope.runfolder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 

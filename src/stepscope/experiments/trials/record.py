@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stepscope.analyses import unprofiled
+from stepscope.analyses.steps import unprofiled
 from stepscope.capture.session import FIRST_STEPS
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.experiments.trials.losses import step_losses

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.recording.window import WARM_STEPS
 from stepscope.capture.session import AFTER_STEPS, FIRST_STEPS
-from stepscope.capture.window import WARM_STEPS
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.trials.process import run_job
@@ -42,7 +42,7 @@ def run_trial(
     rank's timed steps so far, about twice a second; the trial ends when it returns False.
     """
     from stepscope import __version__
-    from stepscope.capture.launch import prepare
+    from stepscope.capture.launcher.launch import prepare
 
     words = [*command, *change.arguments]
     if not words or shutil.which(words[0]) is None:
@@ -95,7 +95,7 @@ def _options(skipped: int, max_steps: int | None, *, with_numerics: bool, profil
 
 
 def _checked(knobs: Mapping[str, Value]) -> dict[str, Value]:
-    from stepscope.capture.settings import checked
+    from stepscope.capture.trial.settings import checked
 
     try:
         return checked(knobs)
@@ -105,7 +105,7 @@ def _checked(knobs: Mapping[str, Value]) -> dict[str, Value]:
 
 def _environment(folder: Path, change: Change, knobs: Mapping[str, Any]) -> dict[str, str]:
     """Ours, what the knobs need to be set before the start, the change's own, and the folder that every Python looks into."""
-    from stepscope.capture.settings import environment_of
+    from stepscope.capture.trial.settings import environment_of
 
     laid = {**os.environ, **environment_of(knobs), **change.environment}
     site = str((folder / SITE_FOLDER).absolute())

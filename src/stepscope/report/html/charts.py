@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.analyses.link_fit import bus_factor, ring_steps
+from stepscope.analyses.collectives.link_fit import bus_factor, ring_steps
 from stepscope.core.comms_facts import CommsFacts, LinkFit
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.hardware import Roofs

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.links import Links
-from stepscope.analyses.tracks import Series, Spans
-from stepscope.analyses.tracks_nesting import nest
+from stepscope.analyses.timeline.nesting import nest
+from stepscope.analyses.timeline.tracks import Series, Spans
 from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
 from stepscope.report.perfetto.shapes import Arg, Slices, Value, Writer

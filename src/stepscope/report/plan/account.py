@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from stepscope.planner.job import Job
 from stepscope.planner.layout import Layout
-from stepscope.planner.recipes import Budget
 from stepscope.planner.search import Choice
+from stepscope.planner.what_if import Budget
 
 MEMORY_WORDS = {
     "weights": "weights",

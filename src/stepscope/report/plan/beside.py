@@ -9,7 +9,7 @@ from stepscope.report.names import clean
 from stepscope.report.plan.words import gib
 
 if TYPE_CHECKING:
-    from stepscope.analyses.memory_plan import PlanRow
+    from stepscope.analyses.run.memory_plan import PlanRow
     from stepscope.report.plan.account import Plan
     from stepscope.report.sheet import Sheet
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stepscope.planner.job import Job
-from stepscope.planner.recipes import Budget
+from stepscope.planner.what_if import Budget
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
 from stepscope.report.plan.beside import PlanBeside, draw_beside
 from stepscope.report.plan.words import (

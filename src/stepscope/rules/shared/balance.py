@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.analyses.link_fit import cost_of
+from stepscope.analyses.collectives.link_fit import cost_of
 from stepscope.core.trace import NONE, Bool, CollectiveArgs, Float64, Int64
-from stepscope.replay.team import with_graphs
-from stepscope.replay.together import Team
+from stepscope.replay.job import with_graphs
+from stepscope.replay.simulate_job import Team
 from stepscope.rules.job_case import JobCase
 from stepscope.rules.shared.messages import messages
 from stepscope.untrusted import parse_json

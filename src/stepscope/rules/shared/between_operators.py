@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.analyses.host_activity import SHORT_GAP_NS
+from stepscope.analyses.host.activity import SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
-from stepscope.analyses.projection import OPTIMIZER_RANGE
+from stepscope.analyses.steps.projection import OPTIMIZER_RANGE
 from stepscope.core.trace import Bool, Float64, Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case

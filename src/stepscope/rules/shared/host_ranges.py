@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
-from stepscope.analyses.nesting import ancestor_with
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Graph

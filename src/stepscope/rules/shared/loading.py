@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
-from stepscope.analyses.loader import next_calls
-from stepscope.analyses.nesting import ancestor_with
+from stepscope.analyses.host.loader import next_calls
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.changes import with_part_ns
 from stepscope.replay.graph import Graph

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.link_fit import Cost, cost_of
-from stepscope.analyses.nesting import ancestor_with
+from stepscope.analyses.collectives.link_fit import Cost, cost_of
+from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.core.comms import Collective
 from stepscope.core.trace import NONE, Bool, Float64, Int64
-from stepscope.replay.together import Team
+from stepscope.replay.simulate_job import Team
 from stepscope.rules.job_case import JobCase
 
 __all__ = ["Cost", "Messages", "call_of_task", "cost_of", "launched_inside", "messages", "times_ns"]

@@ -8,8 +8,8 @@ import numpy as np
 
 from stepscope.core.trace import Bool
 from stepscope.replay.graph import HOST_PARTS, Graph
-from stepscope.replay.team import alone
-from stepscope.replay.together import Team, play_together
+from stepscope.replay.job import alone
+from stepscope.replay.simulate_job import Team, play_together
 from stepscope.rules.job_case import JobCase, with_rank
 
 BISECTIONS = 8

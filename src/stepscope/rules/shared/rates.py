@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from stepscope.analyses.roofs import Roofs
+from stepscope.analyses.kernels.measured_rates import Roofs
 
 MATRIX_SHARE = 0.78
 """Of the dense peak, reached by GEMMs of 2 GFLOP and more in bf16, fp16 and TF32 (0.69 to 0.81)."""

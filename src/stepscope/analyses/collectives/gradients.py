@@ -1,0 +1,86 @@
+"""When gradients and parameters travel within a step: DDP's buckets, FSDP's gathers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepscope.analyses.collectives.group_families import Families, Family
+from stepscope.analyses.collectives.records import in_windows
+from stepscope.core.comms import BACKWARD, FORWARD, Ledger
+from stepscope.core.comms_facts import Buckets, Gathers
+from stepscope.core.trace import NONE, Bool
+
+LEAST_ALIKE = 0.5
+"""Share of steps that must have the same buckets for them to be the run's."""
+PHASES = {FORWARD: "forward", BACKWARD: "backward"}
+
+
+def buckets(ledgers: Sequence[Ledger], families: Families, family: Family) -> Buckets | None:
+    """The all-reduces of backward passes in the order they fire; None when most steps do not have the same ones."""
+    seen: list[tuple[tuple[int | None, ...], list[int], int, int]] = []
+    for ledger in ledgers:
+        mine = _of(ledger, families, family, "all_reduce", BACKWARD)
+        for step, begin, end in ledger.backward:
+            chosen = np.flatnonzero(mine & (ledger.step == step))
+            if len(chosen):
+                sizes = tuple(ledger.kinds[kind].bytes for kind in ledger.kind[chosen].tolist())
+                fired = (ledger.start_ns[chosen] - begin).tolist()
+                seen.append((sizes, fired, end - begin, int(ledger.end_ns[chosen].max()) - end))
+    if not seen:
+        return None
+    sizes, times = Counter(one[0] for one in seen).most_common(1)[0]
+    if times < LEAST_ALIKE * len(seen):
+        return None
+    alike = [one for one in seen if one[0] == sizes]
+    return Buckets(
+        group=families.label(family),
+        bytes=sizes,
+        fired_ns=tuple(int(ns) for ns in np.median([one[1] for one in alike], axis=0)),
+        backward_ns=int(np.median([one[2] for one in alike])),
+        tail_ns=int(np.median([one[3] for one in alike])),
+    )
+
+
+def gathers(ledgers: Sequence[Ledger], families: Families, family: Family) -> tuple[Gathers, ...]:
+    """The all-gathers of sharded parameters, in forward and in backward."""
+    found = []
+    for phase, name in PHASES.items():
+        total, hidden, count, size, ahead = 0.0, 0.0, [], [], []
+        for ledger in ledgers:
+            chosen = np.flatnonzero(_of(ledger, families, family, "all_gather", phase))
+            if not len(chosen) or not ledger.windows:
+                continue
+            lasted = (ledger.end_ns - ledger.start_ns)[chosen]
+            exposed = np.bincount(ledger.exposed_of, ledger.exposed_end_ns - ledger.exposed_start_ns, len(ledger))[chosen]
+            total += float(lasted.sum())
+            hidden += float(np.maximum(lasted - exposed, 0).sum())
+            count.append(len(chosen) / len(ledger.windows))
+            size.append(sum(ledger.kinds[kind].bytes or 0 for kind in ledger.kind[chosen].tolist()) / len(ledger.windows))
+            if len(ledger.ahead):
+                ahead += ledger.ahead[chosen][ledger.ahead[chosen] != NONE].tolist()
+        if count and total:
+            found.append(
+                Gathers(
+                    phase=name,
+                    group=families.label(family),
+                    count_per_step=float(np.mean(count)),
+                    bytes_per_step=float(np.mean(size)) or None,
+                    hidden_share=hidden / total,
+                    ahead=float(np.median(ahead)) if ahead else None,
+                )
+            )
+    return tuple(found)
+
+
+def _of(ledger: Ledger, families: Families, family: Family, op: str, phase: int) -> Bool:
+    """Mask of the measured entries of one operation in one family, launched in one part of the step."""
+    mask = np.zeros(len(ledger), np.bool_)
+    if not len(ledger.phase) or not len(ledger):
+        return mask
+    wanted = np.array([kind.op == op and families.of(kind) == family for kind in ledger.kinds])
+    mask[in_windows(ledger)] = True
+    mask &= wanted[ledger.kind] & (ledger.phase == phase)
+    return mask

@@ -1,0 +1,109 @@
+"""The communication of a job: ledgers and what was matched in, CommsFacts out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from stepscope.analyses.collectives.gradients import buckets, gathers
+from stepscope.analyses.collectives.group_families import Families
+from stepscope.analyses.collectives.lateness import noise_ns
+from stepscope.analyses.collectives.parallel_shape import parallel_shape
+from stepscope.analyses.collectives.table import gather_entries, link_fits, table
+from stepscope.core.comms import Lateness, Ledger, Matched
+from stepscope.core.comms_facts import CommsFacts, Link, RankComms
+from stepscope.core.facts import RankFacts
+from stepscope.core.nccl import NcclLog
+from stepscope.core.trace import NONE
+
+MAX_ROWS = 100
+OFTEN = 0.5
+"""A straggler comes last to more than this share of the collectives."""
+
+
+def job_comms(
+    facts: Sequence[RankFacts],
+    ledgers: Sequence[Ledger],
+    matched: Matched,
+    late: Sequence[Lateness],
+    *,
+    replayed: Collection[int] = (),
+    nccl: NcclLog | None = None,
+) -> CommsFacts:
+    """What the collectives of all ranks tell together."""
+    families = Families(ledgers)
+    rows = table(gather_entries(ledgers, matched, families), matched, families)
+    shape = parallel_shape(ledgers, families)
+    ddp = [family for family, one in shape if one.scheme == "DDP"]
+    sharded = [family for family, one in shape if one.scheme is not None and one.scheme.startswith("FSDP")]
+    link = next((ledger.link for ledger in ledgers if ledger.link is not None), None)
+    world, noise = families.world_size, noise_ns(ledgers, matched)
+    return CommsFacts(
+        world_size=world,
+        rows=tuple(replace(row, crosses_nodes=_crosses(row.num_ranks, world, nccl)) for _, row in rows[:MAX_ROWS]),
+        num_rows_left_out=max(0, len(rows) - MAX_ROWS),
+        fits=link_fits(rows),
+        ranks=_ranks(facts, ledgers, matched, late, replayed, noise),
+        shape=tuple(dimension for _, dimension in shape),
+        buckets=next((found for family in ddp if (found := buckets(ledgers, families, family)) is not None), None),
+        gathers=tuple(one for family in sharded for one in gathers(ledgers, families, family)),
+        link=None if link is None else Link(name=link[0], bytes_per_s=link[1], source=link[2]),
+        clock_noise_ns=noise if matched.num and len(ledgers) > 1 else None,
+    )
+
+
+def _crosses(num_ranks: int | None, world: int | None, nccl: NcclLog | None) -> bool | None:
+    """Whether groups of so many ranks reach over several nodes, where NCCL's log settles it."""
+    spans = None if nccl is None else nccl.is_inter_node
+    if spans is False:
+        return False
+    return True if spans and num_ranks is not None and num_ranks == world else None
+
+
+def _ranks(
+    facts: Sequence[RankFacts],
+    ledgers: Sequence[Ledger],
+    matched: Matched,
+    late: Sequence[Lateness],
+    replayed: Collection[int],
+    noise: int,
+) -> tuple[RankComms, ...]:
+    lateness = {one.rank: one for one in late}
+    tied = {one.rank: len(ledgers) > 1 and bool((matched.of[one.rank] != NONE).any()) for one in ledgers}
+    most_read = 2 * len(ledgers) > max((one.world_size or 0 for one in ledgers), default=0)
+    found = []
+    for one in sorted(facts, key=lambda f: f.rank):
+        parts, mine = one.typical_parts_ns, lateness.get(one.rank) if tied.get(one.rank) else None
+        split = one.partition is not None and one.partition.waits_split
+        found.append(
+            RankComms(
+                rank=one.rank,
+                wait_ns=parts["comms_wait"] if parts is not None and split else None,
+                transfer_ns=parts["comms_transfer"] if parts is not None and split else None,
+                late_ns=None if mine is None else mine.median_ns,
+                share_last=None if mine is None else mine.share_last,
+                offset_ns=None if mine is None or one.rank in matched.unaligned else matched.offset_ns[one.rank],
+                overlap_efficiency=overlap_efficiency(one),
+                replayed=one.rank in replayed,
+                is_straggler=most_read and mine is not None and mine.share_last > OFTEN and mine.median_ns > noise,
+            )
+        )
+    return tuple(found)
+
+
+def overlap_efficiency(facts: RankFacts) -> float | None:
+    """1 - (T - max(C, M)) / (C + M - max(C, M)), with T the time in which compute or collectives ran; 1 when the smaller is zero.
+
+    T leaves idle time out: it is no fault of the overlap. None without collectives or steps.
+    """
+    parts = facts.typical_parts_ns
+    hidden = facts.steps.typical(facts.comms_hidden_ns) if facts.comms_hidden_ns else None
+    if parts is None or hidden is None:
+        return None
+    compute, exposed = parts["compute"], parts["comms_wait"] + parts["comms_transfer"]
+    comms = exposed + hidden
+    if comms == 0:
+        return None
+    larger = max(compute, comms)
+    rest = compute + comms - larger
+    return 1.0 if rest == 0 else 1 - (compute + exposed - larger) / rest

@@ -1,0 +1,95 @@
+"""The ranks' collectives in words that all ranks share: who takes part in each, and which kinds are alike."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepscope.analyses.collectives.clock_offsets import Track
+from stepscope.core.comms import Collective, Ledger
+from stepscope.core.trace import NONE
+
+FIRM = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+"""Nobody leaves these before everybody has come. The root of a broadcast can."""
+_UNEVEN = frozenset({"all_to_all", "gather", "scatter", "barrier", "sendrecv", "other"})
+"""Ranks may give and get different sizes, or none is recorded."""
+_P2P = {"send": 1, "recv": -1}
+
+Group = tuple[str, tuple[int, ...]]
+Lane = tuple[Group, tuple[int, int] | None]
+"""A group, or the way from one of its ranks to another."""
+
+
+class Words:
+    """Lanes and kinds, numbered alike for all ranks."""
+
+    def __init__(self, ledgers: Sequence[Ledger]) -> None:
+        by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+        seen: dict[Group, set[int]] = defaultdict(set)
+        for ledger in ledgers:
+            for kind in ledger.kinds:
+                if kind.group_ranks:
+                    by_name[kind.group].add(tuple(sorted(kind.group_ranks)))
+        self._only = {name: next(iter(ranks)) for name, ranks in by_name.items() if len(ranks) == 1 and name}
+        for ledger in ledgers:
+            for kind in ledger.kinds:
+                seen[self._group(kind)].add(ledger.rank)
+        self._members = {group: group[1] or tuple(sorted(ranks)) for group, ranks in seen.items()}
+        self._lanes: dict[Lane, int] = {}
+        self.members: list[tuple[int, ...]] = []
+        """Per lane, the ranks that belong to it."""
+        self._tokens: dict[tuple[object, ...], int] = {}
+
+    def _group(self, kind: Collective) -> Group:
+        """Name and ranks; ranks that a recorder left out are those the others wrote."""
+        return kind.group, tuple(sorted(kind.group_ranks)) or self._only.get(kind.group, ())
+
+    def track(self, ledger: Ledger, base_ns: int) -> Track:
+        """A ledger in these words, sorted by end, its times `base_ns` later."""
+        rows = np.zeros((max(1, len(ledger.kinds)), 5), np.int64)
+        for i, kind in enumerate(ledger.kinds):
+            rows[i] = self._row(kind, ledger.rank)
+        order = np.lexsort((ledger.start_ns, ledger.end_ns))
+        lane, token, side, firm, counted = (rows[ledger.kind[order], column] for column in range(5))
+        return Track(
+            rank=ledger.rank,
+            entry=order,
+            lane=lane,
+            token=token,
+            side=side,
+            firm=firm,
+            start_ns=ledger.start_ns[order] + base_ns,
+            end_ns=ledger.end_ns[order] + base_ns,
+            sequence=np.where(counted == 1, ledger.sequence[order], NONE),
+            step=ledger.step[order],
+            number=ledger.step_number[order] if len(ledger.step_number) else np.full(len(order), NONE, np.int64),
+            node=ledger.node,
+        )
+
+    def _row(self, kind: Collective, rank: int) -> tuple[int, int, int, int, int]:
+        """Lane, token, side, whether its ends are simultaneous, and whether its sequence number is the same on all ranks."""
+        group = self._group(kind)
+        members = self._members[group]
+        op, side, way = kind.op, 0, None
+        if op in _P2P:
+            way = _way(kind, rank, members)
+            op, side = "p2p", _P2P[op] if way is None else 0
+        lane = self._lanes.setdefault((group, way), len(self._lanes))
+        if lane == len(self.members):
+            self.members.append(members if way is None else way)
+        size = () if kind.op in _UNEVEN else (kind.dtype, kind.bytes)
+        token = self._tokens.setdefault((lane, op, kind.on_device, *size), len(self._tokens))
+        # A rank counts all its sends and receives in a group together, so with three ranks the two ends count differently.
+        return lane, token, side, int(kind.op in FIRM), int(kind.op not in _P2P or len(members) == 2)
+
+
+def _way(kind: Collective, rank: int, members: tuple[int, ...]) -> tuple[int, int] | None:
+    """From whom to whom, by what was recorded, or because the group has only one other rank."""
+    other = kind.peer
+    if other is None and len(members) == 2 and rank in members:
+        other = members[0] if members[1] == rank else members[1]
+    if other is None or other == rank:
+        return None
+    return (rank, other) if kind.op == "send" else (other, rank)

@@ -1,0 +1,111 @@
+"""How late each rank arrives at the collectives that all wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.collectives.keys import FIRM
+from stepscope.core.comms import Lateness, Ledger, Matched
+from stepscope.core.trace import NONE, Bool, Float64, Int64
+
+_FLOOR_NS = 10_000
+"""Arrivals closer than this are a tie on any clock: device timestamps and NCCL's own skew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrivals:
+    """Arrivals of all ranks, sorted by collective and, within one, by time."""
+
+    number: Int64
+    row: Int64
+    """The rank's index."""
+    step: Int64
+    at_ns: Float64
+    """From the collective's last arrival: nanoseconds since the epoch are too many for a float."""
+
+
+def lateness(ledgers: Sequence[Ledger], matched: Matched) -> tuple[Lateness, ...]:
+    """Per rank, its arrival against the median arrival, over the complete collectives of the measured windows."""
+    ledgers = sorted(ledgers, key=lambda one: one.rank)
+    found = _arrivals(ledgers, matched, matched.complete & _measured(ledgers, matched))
+    late, is_last = _compared(found, noise_ns(ledgers, matched))
+    order = np.argsort(found.row, kind="stable")
+    cuts = np.searchsorted(found.row[order], np.arange(len(ledgers) + 1))
+    result = []
+    for i, ledger in enumerate(ledgers):
+        mine = order[cuts[i] : cuts[i + 1]]
+        result.append(
+            Lateness(
+                rank=ledger.rank,
+                median_ns=int(np.median(late[mine])) if len(mine) else 0,
+                share_last=float(is_last[mine].mean()) if len(mine) else 0.0,
+                per_step_ns=_per_step(found.step[mine], late[mine]),
+            )
+        )
+    return tuple(result)
+
+
+def noise_ns(ledgers: Sequence[Ledger], matched: Matched) -> int:
+    """How far ends of one collective lie apart over its ranks once the clocks are aligned: the 95th percentile."""
+    some_firm = any(kind.op in FIRM for ledger in ledgers for kind in ledger.kinds)
+    first = np.full(matched.num, np.iinfo(np.int64).max, np.int64)
+    last = np.full(matched.num, np.iinfo(np.int64).min, np.int64)
+    for ledger in ledgers:
+        ids = matched.of[ledger.rank]
+        firm = np.array([not some_firm or kind.op in FIRM for kind in ledger.kinds] or [False])
+        found = (ids != NONE) & firm[ledger.kind]
+        ends = ledger.end_ns[found] + matched.offset_ns[ledger.rank]
+        np.minimum.at(first, ids[found], ends)
+        np.maximum.at(last, ids[found], ends)
+    apart = (last - first)[matched.complete & (last >= first)]
+    return max(_FLOOR_NS, int(np.percentile(apart, 95))) if len(apart) else _FLOOR_NS
+
+
+def _measured(ledgers: Sequence[Ledger], matched: Matched) -> Bool:
+    """Collectives that lie, for every rank that took part, in one of its measured windows."""
+    inside = np.ones(matched.num, np.bool_)
+    for ledger in ledgers:
+        ids = matched.of[ledger.rank]
+        found = ids != NONE
+        within = np.zeros(len(ids), np.bool_)
+        for begin, end in ledger.windows:
+            within |= (ledger.start_ns >= begin) & (ledger.start_ns < end)
+        inside[ids[found & ~within]] = False
+    return inside
+
+
+def _arrivals(ledgers: Sequence[Ledger], matched: Matched, chosen: Bool) -> _Arrivals:
+    parts = [np.empty((4, 0), np.int64)]
+    for i, ledger in enumerate(ledgers):
+        ids = matched.of[ledger.rank]
+        mine = np.flatnonzero(ids != NONE)
+        mine = mine[chosen[ids[mine]]]
+        at = matched.arrival_ns[ledger.rank][mine] - matched.last_ns[ids[mine]]
+        parts.append(np.stack((ids[mine], np.full(len(mine), i), ledger.step[mine], at)))
+    number, row, step, at_ns = np.concatenate(parts, axis=1)
+    order = np.lexsort((row, at_ns, number))
+    return _Arrivals(number=number[order], row=row[order], step=step[order], at_ns=at_ns[order].astype(np.float64))
+
+
+def _compared(found: _Arrivals, noise: int) -> tuple[Float64, Bool]:
+    """How much later than its collective's median each arrived, and whether it came last by more than the noise."""
+    fresh = np.ones(len(found.number), np.bool_)
+    fresh[1:] = np.diff(found.number) != 0
+    first = np.flatnonzero(fresh)
+    count = np.diff(np.append(first, len(fresh)))
+    middle = (found.at_ns[first + (count - 1) // 2] + found.at_ns[first + count // 2]) / 2
+    is_last = np.zeros(len(fresh), np.bool_)
+    final = first + count - 1
+    is_last[final] = (count > 1) & (found.at_ns[final] - found.at_ns[np.maximum(final - 1, 0)] > noise)
+    return found.at_ns - np.repeat(middle, count), is_last
+
+
+def _per_step(step: Int64, late: Float64) -> tuple[int, ...]:
+    """A rank's greatest lateness in each of its steps."""
+    step, late = step[step != NONE], late[step != NONE]
+    order = np.lexsort((late, step))
+    final = np.append(np.diff(step[order]) != 0, True)[: len(order)]
+    return tuple(late[order][final].astype(np.int64).tolist())

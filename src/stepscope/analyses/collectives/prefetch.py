@@ -1,0 +1,59 @@
+"""How far ahead FSDP gathers parameters: the modules that compute between a gather's launch and its use.
+
+In the order the host launches (G gathers, U uses a module's parameters, c computes):
+
+    G1 U1 c1 G2 U2 c2 G3 U3 c3        none: each gather is launched when it is needed
+    G1 U1 G2 c1 U2 G3 c2 U3 c3        1
+    G1 U1 G2 G3 c1 U2 G4 c2 U3 c3     2
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import numpy as np
+
+from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.naming import matching
+from stepscope.analyses.rank_context import Survey
+from stepscope.core.trace import NONE, Int64, Kind
+
+GATHER = re.compile(r"^FSDP::all_gather(?: \((.*)\))?$")
+USE = re.compile(r"^FSDP::all_gather_copy_out(?: \((.*)\))?$")
+"""FSDP2 marks both, with the name of the module whose parameters they are (torch/distributed/fsdp/_fully_shard)."""
+
+
+def gathers_ahead(found: Survey, around: Int64) -> Int64:
+    """Per launch of a collective, how many modules further it was prefetched; NONE where FSDP did not mark it."""
+    trace = found.trace
+    gather = ancestor_with(found.links.parent, around, matching(trace, GATHER) & trace.is_kind(Kind.MARK))
+    ahead = np.full(len(around), NONE, np.int64)
+    if not (gather != NONE).any():
+        return ahead
+    use = np.flatnonzero(matching(trace, USE) & trace.is_kind(Kind.MARK))
+    used = trace.start_ns[use]
+    of_module: dict[str | None, list[int]] = defaultdict(list)
+    for event in use.tolist():
+        of_module[_module(USE, trace.names[trace.name[event]])].append(int(trace.start_ns[event]))
+    launched = _compute_launches(found)
+    for i in np.flatnonzero(gather != NONE).tolist():
+        begun, done = int(trace.start_ns[gather[i]]), int(trace.end_ns[gather[i]])
+        mine = [at for at in of_module[_module(GATHER, trace.names[trace.name[gather[i]]])] if at >= done]
+        if mine:
+            first, own = np.searchsorted(used, begun, "right"), np.searchsorted(used, min(mine), "left")
+            computes = np.searchsorted(launched, done, "left") < np.searchsorted(launched, used[first], "left")
+            ahead[i] = own - first + int(computes)
+    return ahead
+
+
+def _module(pattern: re.Pattern[str], name: str) -> str | None:
+    said = pattern.match(name)
+    return None if said is None else said[1]
+
+
+def _compute_launches(found: Survey) -> Int64:
+    """When the host launched each kernel that is no collective, sorted."""
+    launch = found.links.launch[found.trace.is_kind(Kind.KERNEL) & ~found.collective]
+    launched: Int64 = np.sort(found.trace.start_ns[launch[launch != NONE]])
+    return launched

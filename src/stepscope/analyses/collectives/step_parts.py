@@ -1,0 +1,42 @@
+"""Which part of a step launches a collective: forward, backward or the optimizer; and how long the backward passes last."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.naming import matching
+from stepscope.analyses.rank_context import Survey
+from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER
+from stepscope.core.trace import NONE, Int64
+
+SHARDED_BACKWARD = re.compile(r"^(FSDP::|FullyShardedDataParallel\.).*backward")
+"""What FSDP does for the backward pass: its last scatter comes in a callback, when autograd's ranges are over."""
+
+
+def step_parts(found: Survey, events: Int64) -> Int64:
+    """The part of the step that launched each; NONE where its launch is not known, or nothing tells backward apart."""
+    charges = found.charges
+    part = np.full(len(found.trace), NONE, np.int64)
+    if charges.backward.any():
+        part[charges.work] = np.where(found.links.launch[charges.work] != NONE, FORWARD, NONE)
+        part[charges.work[charges.backward]] = BACKWARD
+        marked = ancestor_with(found.links.parent, found.links.launch[charges.work], matching(found.trace, SHARDED_BACKWARD))
+        part[charges.work[marked != NONE]] = BACKWARD
+        part[charges.work[charges.optimizer]] = OPTIMIZER
+    return part[events]
+
+
+def backward_spans(found: Survey) -> tuple[tuple[int, int, int], ...]:
+    """Per step, from the first compute kernel of its backward pass to the end of the last."""
+    trace, charges = found.trace, found.charges
+    work = charges.work[charges.backward]
+    work = work[~found.collective[work]]
+    step = found.cut.step_of[work]
+    return tuple(
+        (number, int(trace.start_ns[mine].min()), int(trace.end_ns[mine].max()))
+        for number in np.unique(step[step != NONE]).tolist()
+        if len(mine := work[step == number])
+    )

@@ -1,0 +1,139 @@
+"""What the host was doing when: sets of time by kind of activity, on the threads that drive the device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.collectives.events import host_collectives
+from stepscope.analyses.intervals import Intervals, join, union
+from stepscope.analyses.links import Links
+from stepscope.analyses.naming import matching
+from stepscope.analyses.run.checkpoints import saves
+from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
+
+SYNC_CALL = re.compile(
+    r"^(cuda|hip)(Device|Stream|Event|Ctx)Synchronize|^cu(Ctx|Stream|Event)Synchronize|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol|Peer)?$"
+    r"|^cuMemcpy(HtoD|DtoH|DtoD)(_v2)?$|^(ze|ur)\w*(Synchronize|EventWait|QueueFinish)"
+)
+"""Calls that hold the host until the device is done."""
+ALLOCATOR_CALL = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostUnregister|HostMalloc|HostFree)"
+    r"|^cuMem(Alloc|Free|Create|Map|Unmap|Release|SetAccess|AddressReserve)|^(ze|ur)\w*(MemAlloc|USM\w*Alloc|MemFree|USMFree)"
+)
+COMPILE_RANGE = re.compile(
+    r"dynamo_timed|^dynamo$|entire_frame_compile|compile_fx|^inductor|Inductor.*compile|compile_id=|triton.*compile|compile_attempt"
+    r"|^backend_compile|torch/_dynamo/convert_frame|torch/_inductor/compile_fx|^nvfuser.*compile|XLA.*[Cc]ompile"
+)
+LOADER_RANGE = re.compile(
+    r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|torch/utils/data/dataloader\.py\(\d+\): __next__|dataloader_iter"
+    r"|^#*\s*data_?load"
+    r"|\bnext_batch\b|\bget_batch\b|\bload_batch\b",
+    re.IGNORECASE,
+)
+IO_RANGE = re.compile(
+    r"torch/serialization\.py\(\d+\): (save|load)\b|torch/distributed/checkpoint/|safetensors.*\b(save|load)\w*"
+    r"|\b(save|load)_checkpoint\b|^checkpoint[._ ]?save|\bsave_pretrained\b|\bnp\.(save|load)\b",
+    re.IGNORECASE,
+)
+
+ON_DEVICE_COPY = re.compile(r"DtoD|Device -> Device", re.IGNORECASE)
+BLOCKING_CALL_NS = 20_000
+"""A call that only launches a copy takes microseconds."""
+BLOCKING_SLACK_NS = 50_000
+
+PROFILER_SPAN = re.compile(r"^PyTorch Profiler")
+"""The profiler's mark over the whole recording."""
+
+SHORT_GAP_NS = 1_000_000
+"""Python between two operators up to this long belongs to launching; longer stretches with nothing recorded do not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostActivity:
+    """Sets of host time; they may overlap (a sync inside the loader)."""
+
+    compile: Intervals
+    allocator: Intervals
+    input: Intervals
+    io: Intervals
+    sync: Intervals
+    collective: Intervals
+    """In a collective that the host itself carries out (gloo), on any thread."""
+    profiler: Intervals
+    """In the profiler's own work."""
+    at_work: Intervals
+    """Operators and runtime calls, short gaps closed. Marks say what they are named, not that anything is done."""
+    sync_call: Bool
+    """Per event: a call that waits for the device by its nature."""
+    driving: Bool
+    """Per event: a host range on a thread that launches work or holds the step marks."""
+    blocking_copy: Bool
+    """Per event: a copy that held the host until it was done."""
+
+
+def host_activity(trace: Trace, links: Links) -> HostActivity:
+    """The activities of the threads that launch work or hold the step marks."""
+    driving = _driving_threads(trace, links)
+    blocking = blocking_copies(trace, links)
+    blocking_calls = np.zeros(len(trace), np.bool_)
+    blocking_calls[links.launch[blocking]] = True
+    collectives = host_collectives(trace)
+    runtime, ranges = trace.is_kind(Kind.RUNTIME), trace.is_kind(Kind.OP, Kind.MARK, Kind.PYTHON)
+
+    def when(mask: Bool) -> Intervals:
+        chosen = mask & driving
+        return union(trace.start_ns[chosen], trace.end_ns[chosen])
+
+    named: Callable[[re.Pattern[str]], Bool] = lambda pattern: matching(trace, pattern)  # noqa: E731
+    return HostActivity(
+        compile=when((ranges & named(COMPILE_RANGE)) | trace.is_kind(Kind.COMPILE)),
+        allocator=when(runtime & named(ALLOCATOR_CALL)),
+        input=when(ranges & named(LOADER_RANGE)),
+        io=join(when(ranges & named(IO_RANGE)), saves(trace, links, driving)),
+        sync=when((runtime & named(SYNC_CALL)) | blocking_calls),
+        collective=union(trace.start_ns[collectives], trace.end_ns[collectives]),
+        profiler=when(trace.is_kind(Kind.OVERHEAD) & ~named(PROFILER_SPAN)),
+        at_work=close_gaps(when(trace.is_kind(Kind.OP, Kind.RUNTIME) & ~collectives), SHORT_GAP_NS),
+        sync_call=runtime & named(SYNC_CALL) & driving,
+        driving=driving,
+        blocking_copy=blocking,
+    )
+
+
+def _driving_threads(trace: Trace, links: Links) -> Bool:
+    """Mask of the host events on threads that launch work; every host thread when none does."""
+    host = trace.is_kind(*HOST_RANGES, Kind.COMPILE, Kind.OVERHEAD)
+    calls = links.launch[links.launch != NONE]
+    threads = np.unique(trace.thread[calls])
+    # A collective that waits for a late rank may be the longest mark of all, on a thread that drives nothing.
+    marks = np.flatnonzero(trace.is_kind(Kind.MARK) & ~host_collectives(trace))
+    if len(marks):
+        threads = np.union1d(threads, trace.thread[marks[np.argmax(trace.dur_ns[marks])]])
+    return host & np.isin(trace.thread, threads) if len(threads) else host
+
+
+def blocking_copies(trace: Trace, links: Links) -> Bool:
+    """Mask of the copies over the bus whose launching call took long and returned no sooner than they were (almost) done.
+
+    A copy from memory that is not pinned is staged by the host: its call returns with the last piece still under way.
+    """
+    mask = np.zeros(len(trace), np.bool_)
+    over_bus = trace.is_kind(Kind.MEMCPY) & ~matching(trace, ON_DEVICE_COPY)
+    copies = np.flatnonzero(over_bus & (links.launch != NONE))
+    call: Int64 = links.launch[copies]
+    early = np.maximum(BLOCKING_SLACK_NS, trace.dur_ns[copies] // 20)
+    held = (trace.kind[call] == Kind.RUNTIME) & (trace.end_ns[call] >= trace.end_ns[copies] - early)
+    mask[copies[held & (trace.dur_ns[call] > BLOCKING_CALL_NS)]] = True
+    return mask
+
+
+def close_gaps(a: Intervals, longest_ns: int) -> Intervals:
+    """The same set with gaps up to `longest_ns` filled."""
+    if len(a) < 2:
+        return a
+    gap = a.start[1:] - a.end[:-1] <= longest_ns
+    return join(a, Intervals(a.end[:-1][gap], a.start[1:][gap])) if gap.any() else a

@@ -1,0 +1,70 @@
+"""Host calls and copies inside the measured windows: syncs, allocator, loader, compiler, copies by kind."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.analyses.host.activity import (
+    ALLOCATOR_CALL,
+    COMPILE_RANGE,
+    LOADER_RANGE,
+    SYNC_CALL,
+    HostActivity,
+)
+from stepscope.analyses.links import Links
+from stepscope.analyses.naming import matching
+from stepscope.core.facts import CallRow, CopyRow, Host
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+
+
+def host_facts(trace: Trace, links: Links, host: HostActivity, low: int, high: int) -> Host:
+    """What the host's calls cost, by name. Nested compile ranges are counted once, at the outermost."""
+    inside = (trace.start_ns >= low) & (trace.start_ns < high)
+    runtime, ranges = trace.is_kind(Kind.RUNTIME), trace.is_kind(Kind.OP, Kind.MARK)
+    blocking = np.zeros(len(trace), np.bool_)
+    blocking[links.launch[host.blocking_copy]] = True
+    compiling = (ranges & matching(trace, COMPILE_RANGE)) | trace.is_kind(Kind.COMPILE)
+    outer = compiling & ~((links.parent != NONE) & compiling[np.maximum(links.parent, 0)])
+    return Host(
+        syncs=call_rows(trace, inside & ((runtime & matching(trace, SYNC_CALL)) | blocking)),
+        allocator=call_rows(trace, inside & runtime & matching(trace, ALLOCATOR_CALL)),
+        loader=call_rows(trace, inside & ranges & matching(trace, LOADER_RANGE)),
+        compile=call_rows(trace, inside & outer),
+    )
+
+
+def call_rows(trace: Trace, mask: Bool) -> tuple[CallRow, ...]:
+    """Count, total and longest per name, the largest total first."""
+    events = np.flatnonzero(mask)
+    if len(events) == 0:
+        return ()
+    codes, inverse, counts = np.unique(trace.name[events], return_inverse=True, return_counts=True)
+    totals, longest = np.zeros(len(codes), np.int64), np.zeros(len(codes), np.int64)
+    np.add.at(totals, inverse, trace.dur_ns[events])
+    np.maximum.at(longest, inverse, trace.dur_ns[events])
+    order = np.argsort(-totals, kind="stable")
+    return tuple(
+        CallRow(name=trace.names[codes[i]], count=int(counts[i]), total_ns=int(totals[i]), longest_ns=int(longest[i]))
+        for i in order.tolist()
+    )
+
+
+def copy_rows(trace: Trace, links: Links, host: HostActivity, work: Int64) -> tuple[CopyRow, ...]:
+    """Copies by kind. Their bytes are None as soon as one copy of the kind has none recorded."""
+    copies = work[trace.kind[work] == Kind.MEMCPY]
+    rows = []
+    for code in np.unique(trace.name[copies]).tolist():
+        mine = copies[trace.name[copies] == code]
+        launch = links.launch[mine]
+        size = trace.size_bytes[mine]
+        size = np.where((size == NONE) & (launch != NONE), trace.size_bytes[np.maximum(launch, 0)], size)
+        rows.append(
+            CopyRow(
+                kind=trace.names[code],
+                count=len(mine),
+                total_ns=int(trace.dur_ns[mine].sum()),
+                bytes=int(size.sum()) if bool((size >= 0).all()) else None,
+                num_blocking=int(host.blocking_copy[mine].sum()),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.total_ns))

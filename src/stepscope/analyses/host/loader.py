@@ -1,0 +1,50 @@
+"""Whether worker processes feed the run, and whether it waits for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.host.activity import HostActivity
+from stepscope.analyses.naming import matching
+from stepscope.core.trace import Bool, Int64, Kind, Trace
+
+WORKERS = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
+SERIAL = re.compile(r"_SingleProcessDataLoaderIter\.__next__")
+READY_NS = 300_000.0
+"""Fetching a batch that a worker has ready: 0.05 ms for one small tensor (lab), here six times that:
+batches of many tensors were not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    most_steps: float = 0.5
+    """Share of the fetches that must wait, unless all waits together are long."""
+    long_wait: float = 0.2
+    """Of a step, waited on average: several workers that take long each hand their batches over in a burst, so that one fetch
+    waits for all; a burst that a deeper queue would smooth costs less."""
+
+
+POLICY = Policy()
+
+
+def next_calls(trace: Trace, host: HostActivity, pattern: re.Pattern[str]) -> Int64:
+    """The loader's `__next__` calls of this kind, in order, on the threads that drive the device."""
+    return np.flatnonzero(trace.is_kind(Kind.MARK, Kind.OP) & host.driving & matching(trace, pattern))
+
+
+def waiting_fetches(trace: Trace, host: HostActivity) -> Bool:
+    """Per fetch from worker processes: it waited for its batch."""
+    waiting: Bool = trace.dur_ns[next_calls(trace, host, WORKERS)] > READY_NS
+    return waiting
+
+
+def is_starved(trace: Trace, host: HostActivity, pitch_ns: float) -> bool:
+    """Whether the workers, not the step, set the pace: most fetches wait, or they wait long on average."""
+    fetches = trace.dur_ns[next_calls(trace, host, WORKERS)]
+    if len(fetches) == 0:
+        return False
+    waits = float(waiting_fetches(trace, host).mean()) > POLICY.most_steps
+    return waits or float(fetches.mean()) >= POLICY.long_wait * pitch_ns

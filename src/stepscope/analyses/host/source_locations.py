@@ -1,0 +1,175 @@
+"""Places: the line and the module that work comes from, where Python frames were recorded (`with_stack=True`).
+
+Work on the device was launched by a host event, and that stands in frames. Backward is launched by autograd's own thread, where
+there are none: it comes from where the forward operator of the same sequence number stands.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.analyses.host.frames import Owner, line_of, owner_of
+from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.links import Links
+from stepscope.analyses.steps.projection import MODULE_FRAME, forward_of, module_ranges
+from stepscope.core.diagnosis import Place
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+
+MOST_DEEP = 64
+"""Modules in one another that are looked at."""
+MOST_SHOWN = 4
+"""Modules of a path that are written; a longer one is shortened in the middle."""
+COMMON_SHARE = 0.5
+"""Of a line's cost that must lie in a module for the line to be placed there."""
+ALONE_SHARE = 0.9
+"""Of a class of modules' cost that one of them must have to be named alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """A trace's frames, as masks over its events."""
+
+    trace: Trace
+    links: Links
+    user: Bool
+    library: Bool
+    module: Bool
+    node: Bool
+    """What autograd evaluates, which knows its forward operator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """Per event asked for, the frames it comes from; NONE where there is none."""
+
+    frame: Int64
+    """The innermost frame of the user's code, else of a library's; never of torch or the standard library."""
+    module: Int64
+    """The innermost module."""
+
+
+def stacks_of(trace: Trace, links: Links) -> Stacks | None:
+    """The frames of the trace; None when none were recorded."""
+    python = trace.is_kind(Kind.PYTHON)
+    if not python.any():
+        return None
+    owner = np.zeros(len(trace.names), np.uint8)
+    for code in np.unique(trace.name[python]).tolist():
+        owner[code] = owner_of(trace.names[code])
+    whose = np.where(python, owner[trace.name], Owner.NOBODY)
+    return Stacks(
+        trace=trace,
+        links=links,
+        user=whose == Owner.USER,
+        library=whose == Owner.LIBRARY,
+        module=module_ranges(trace),
+        node=trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0),
+    )
+
+
+def origins(stacks: Stacks, events: Int64) -> Origins:
+    """Where each event, on the device or the host, comes from; an event may be NONE."""
+    on_device = stacks.trace.device_work[events] & (events != NONE)
+    parent, at = stacks.links.parent, np.where(on_device, stacks.links.launch[events], events)
+    forward = forward_of(stacks.trace, ancestor_with(parent, at, stacks.node))
+
+    def innermost(marked: Bool) -> Int64:
+        near = ancestor_with(parent, at, marked | stacks.node)
+        inside = (near != NONE) & ~stacks.node[near]
+        # Above the node stands whoever called backward(), which is no place of the work; it is better than none.
+        rest = np.flatnonzero(~inside)
+        near[rest] = ancestor_with(parent, forward[rest], marked)
+        rest = rest[near[rest] == NONE]
+        near[rest] = ancestor_with(parent, at[rest], marked)
+        return near
+
+    user, library = innermost(stacks.user), innermost(stacks.library)
+    return Origins(frame=np.where(user == NONE, library, user), module=innermost(stacks.module))
+
+
+def places_of(stacks: Stacks, events: Int64, cost: NDArray[np.float64], most: int) -> tuple[Place, ...]:
+    """The lines that most of the events' cost comes from, most costly first, each with the modules most of it is in."""
+    total = float(cost.sum())
+    if len(events) == 0 or total <= 0:
+        return ()
+    trace, found = stacks.trace, origins(stacks, events)
+    known = (found.frame != NONE) | (found.module != NONE)
+    line = np.where(found.frame == NONE, NONE, trace.name[found.frame])
+    codes, which = np.unique(line[known], return_inverse=True)
+    spent = np.bincount(which, cost[known], len(codes))
+    module, cost = found.module[known], cost[known]
+    return tuple(
+        Place(
+            line=None if codes[i] == NONE else line_of(trace.names[codes[i]]),
+            module=_common_path(stacks, module[which == i], cost[which == i]),
+            share=min(float(spent[i]) / total, 1.0),
+        )
+        for i in np.argsort(-spent, kind="stable")[:most].tolist()
+        if spent[i] > 0
+    )
+
+
+def frames_at(stacks: Stacks, moments: Int64, on: Bool) -> Int64:
+    """The innermost host range that was open at each moment on a thread with frames, of the threads of the masked events."""
+    trace, parent = stacks.trace, stacks.links.parent
+    found = np.full(len(moments), NONE, np.int64)
+    frames = np.flatnonzero(trace.is_kind(Kind.PYTHON) & on)
+    for thread in np.unique(trace.thread[frames]).tolist():
+        mine = frames[trace.thread[frames] == thread]
+        before = np.searchsorted(trace.start_ns[mine], moments, side="right") - 1
+        at = np.where(before >= 0, mine[np.maximum(before, 0)], NONE)
+        while (over := (at != NONE) & (trace.end_ns[at] <= moments)).any():
+            at[over] = parent[at[over]]
+        found = np.where(found == NONE, at, found)
+    return found
+
+
+def _common_path(stacks: Stacks, modules: Int64, cost: NDArray[np.float64]) -> str | None:
+    """The modules that hold most of the cost, from the outermost in: `GPT_0 > Block_* > Linear_*`, where many are alike."""
+    frames, which = np.unique(modules, return_inverse=True)
+    spent: dict[tuple[str, ...], float] = defaultdict(float)
+    for path, ns in zip(_paths(stacks, frames), np.bincount(which, cost, len(frames)).tolist(), strict=True):
+        spent[path] += ns
+    least, words = COMMON_SHARE * float(cost.sum()), list[str]()
+    for depth in range(MOST_DEEP):
+        classes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for path, ns in spent.items():
+            if len(path) > depth:
+                classes[_class_of(path[depth])][path[depth]] += ns
+        kind = max(classes, key=lambda name: sum(classes[name].values()), default="")
+        inside = sum(classes[kind].values()) if kind else 0.0
+        if inside < least or inside == 0:
+            break
+        costliest = max(classes[kind], key=lambda name: classes[kind][name])
+        words.append(costliest if classes[kind][costliest] >= ALONE_SHARE * inside else f"{kind}_*")
+        spent = {path: ns for path, ns in spent.items() if len(path) > depth and _class_of(path[depth]) == kind}
+    if len(words) > MOST_SHOWN:
+        words = [words[0], "...", *words[2 - MOST_SHOWN :]]
+    return " > ".join(words) or None
+
+
+def _paths(stacks: Stacks, frames: Int64) -> list[tuple[str, ...]]:
+    """The names of the modules around each module frame, itself last."""
+    trace, parent = stacks.trace, stacks.links.parent
+    paths: list[list[str]] = [[] for _ in range(len(frames))]
+    at = frames
+    for _ in range(MOST_DEEP):
+        there = np.flatnonzero(at != NONE)
+        if len(there) == 0:
+            break
+        for i, code in zip(there.tolist(), trace.name[at[there]].tolist(), strict=True):
+            paths[i].append(MODULE_FRAME.sub("", trace.names[code]))
+        above = np.full(len(at), NONE, np.int64)
+        above[there] = ancestor_with(parent, parent[at[there]], stacks.module)
+        at = above
+    return [tuple(reversed(path)) for path in paths]
+
+
+def _class_of(module: str) -> str:
+    """`Linear` of `Linear_12`."""
+    name, _, number = module.rpartition("_")
+    return name if name and number.isdecimal() else module

@@ -1,0 +1,76 @@
+"""How far the host runs ahead of the device."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from stepscope.analyses.host.activity import SHORT_GAP_NS, HostActivity, close_gaps
+from stepscope.analyses.intervals import Intervals, complement, contains, subtract, union
+from stepscope.analyses.links import Links
+from stepscope.analyses.naming import matching
+from stepscope.core.facts import Launches
+from stepscope.core.trace import NONE, Int64, Kind, Trace
+
+Window = tuple[int, int]
+
+
+LAUNCH_CALL = re.compile(r"^(cu|cuda|hip)\w*(LaunchKernel|GraphLaunch)")
+"""Calls that always put work on the device."""
+
+
+def launch_facts(trace: Trace, links: Links, busy: Intervals, work: Int64, host: HostActivity, window: Window) -> Launches | None:
+    """Delay, queue depth and starvation over the given device work; None when there is none."""
+    if len(work) == 0:
+        return None
+    linked = work[links.launch[work] != NONE]
+    call = links.launch[linked]
+    first_of_call = np.concatenate([[True], np.diff(np.sort(call)) != 0]) if len(call) else np.zeros(0, np.bool_)
+    launched = np.sort(trace.start_ns[call])
+    started = np.sort(trace.start_ns[linked])
+    moments = launched[first_of_call] if len(call) else launched
+    depth = np.searchsorted(launched, moments, side="left") - np.searchsorted(started, moments, side="right")
+    starved = (depth <= 0) & ~contains(busy, moments)
+    shared = links.shared[linked]
+    kernels = work[trace.kind[work] == Kind.KERNEL]
+    return Launches(
+        num_device_events=len(work),
+        num_unlinked=len(work) - len(linked),
+        num_graph_launches=len(np.unique(call[shared])),
+        num_in_graphs=int(shared.sum()),
+        num_lost=num_lost(trace, links, work),
+        median_delay_ns=_median(trace.start_ns[linked] - trace.start_ns[call]),
+        median_queue_depth=float(np.median(np.maximum(depth, 0))) if len(depth) else None,
+        starved_share=float(starved.mean()) if len(starved) else None,
+        median_call_ns=_median(trace.dur_ns[call]),
+        median_kernel_ns=_median(trace.dur_ns[kernels]),
+        silent_share=_silent_share(trace, host, complement(busy, *window)),
+    )
+
+
+def num_lost(trace: Trace, links: Links, work: Int64) -> int:
+    """Work without its call and calls without their work, between the first launch of this work and its last."""
+    call = links.launch[work]
+    by_call = (call != NONE) & (trace.kind[np.maximum(call, 0)] == Kind.RUNTIME)
+    calls = np.unique(call[by_call])
+    if len(calls) == 0:
+        return 0
+    launched = np.zeros(len(trace), np.bool_)
+    launched[links.launch[links.launch != NONE]] = True
+    between = slice(int(calls[0]), int(calls[-1]) + 1)
+    idle = trace.is_kind(Kind.RUNTIME)[between] & matching(trace, LAUNCH_CALL)[between] & ~launched[between]
+    return int((~by_call).sum()) + int(idle.sum())
+
+
+def _silent_share(trace: Trace, host: HostActivity, idle: Intervals) -> float | None:
+    """Of the idle time, what lies in stretches of the host with no runtime call that are longer than Python between two."""
+    total = int((idle.end - idle.start).sum())
+    calls = trace.is_kind(Kind.RUNTIME) & host.driving
+    speaking = close_gaps(union(trace.start_ns[calls], trace.end_ns[calls]), SHORT_GAP_NS)
+    silent = subtract(idle, speaking)
+    return int((silent.end - silent.start).sum()) / total if total else None
+
+
+def _median(values: Int64) -> int | None:
+    return int(np.median(values)) if len(values) else None

@@ -1,0 +1,130 @@
+"""Arithmetic and traffic of the run against the device's roofs: MFU, HFU, tensor-core use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
+from stepscope.analyses.kernels.tables import Float64, KernelWork
+from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.steps.projection import Charges
+from stepscope.core.facts import Roofline
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+
+MIN_MATRIX_COVERAGE = 0.9
+"""MFU is told only when the work of this share of matrix-kernel time is known: a part of the FLOPs would pass for all of them."""
+
+
+def roofline(
+    trace: Trace, charges: Charges, work: KernelWork, roofs: Roofs | None, num_windows: int, step_ns: float | None
+) -> Roofline:
+    """Per-step FLOPs and their share of the peak. FLOPs are the model's: recomputed work counts for HFU alone."""
+    dur = trace.dur_ns[work.kernels]
+    compute = ~work.of_category("collective")
+    matrix = work.of_category(*MATRIX_CATEGORIES)
+    known = ~np.isnan(work.flops) | ~np.isnan(work.bytes)
+    again = charges.recomputed[trace.kind[charges.work] == Kind.KERNEL]
+    complete = num_windows > 0 and _coverage(dur, matrix, work) >= MIN_MATRIX_COVERAGE and bool(matrix.any())
+    model = float(np.nansum(work.flops[work.is_matrix & ~again])) / num_windows if complete else None
+    hardware = float(np.nansum(work.hardware_flops[work.is_matrix])) / num_windows if complete else None
+    bandwidth_ns, arithmetic_ns = _bound_times(work, roofs)
+    return Roofline(
+        device=None if roofs is None else roofs.spec.name,
+        model_flops=model,
+        hardware_flops=hardware,
+        mfu=_utilisation(work, work.is_matrix & ~again, work.flops, roofs, num_windows, step_ns) if complete else None,
+        hfu=_utilisation(work, work.is_matrix, work.hardware_flops, roofs, num_windows, step_ns) if complete else None,
+        peak_precision=_main_precision(work) if complete else None,
+        modelled_share=_share(work.group_ns, known & compute, int(dur[compute].sum())),
+        bandwidth_bound_ns=bandwidth_ns,
+        arithmetic_bound_ns=arithmetic_ns,
+        tensor_core_share=_tensor_core_share(dur, matrix, work),
+        arithmetic_share=_share(dur, held_by_arithmetic(work, roofs) & compute, int(dur[compute].sum())),
+    )
+
+
+def held_by_arithmetic(work: KernelWork, roofs: Roofs | None) -> Bool:
+    """Which kernels the arithmetic units hold up: by the roof they are under; where that is not known, the matrix kernels."""
+    arithmetic = work.of_category(*MATRIX_CATEGORIES)
+    if roofs is None:
+        return arithmetic
+    traffic = work.bytes / roofs.spec.bandwidth_bytes_per_s.value * 1e9
+    known = ~np.isnan(work.floor_ns) & ~np.isnan(traffic)
+    held: Bool = np.where(known, traffic < work.floor_ns * (1 - 1e-9), arithmetic)
+    return held
+
+
+def _coverage(dur: Int64, matrix: Bool, work: KernelWork) -> float:
+    """Share of matrix-kernel time whose operator's FLOPs are known."""
+    total = int(dur[matrix].sum())
+    known = work.is_matrix & ~np.isnan(work.flops)
+    return float(work.group_ns[known].sum()) / total if total else 0.0
+
+
+def _utilisation(
+    work: KernelWork, chosen: Bool, flops: Float64, roofs: Roofs | None, num_windows: int, step_ns: float | None
+) -> float | None:
+    """Time the chosen FLOPs need at the dense peaks of their precisions, over the step time."""
+    if roofs is None or not step_ns:
+        return None
+    needed = 0.0
+    for code in np.unique(work.precision[chosen]).tolist():
+        precision = None if code == NONE else work.precisions[code]
+        time = roofs.arithmetic_ns(float(np.nansum(flops[chosen & (work.precision == code)])), precision, matrix=True)
+        if np.isnan(time):
+            return None
+        needed += time
+    used = needed / num_windows / step_ns
+    # More than all of the peak: the step time that was given is not this run's.
+    return used if used <= 1 else None
+
+
+def slower_than_peak(found: Survey) -> float | None:
+    """How much longer the model's FLOPs need at the rates that the machine was measured at than at the datasheet's peaks.
+
+    None where it was not measured, or not in a precision that the run uses.
+    """
+    roofs, work = found.roofs, found.kernels
+    if roofs is None or roofs.measured is None:
+        return None
+    again = np.isin(work.kernels, found.charges.work[found.charges.recomputed])
+    at, (low, high) = found.trace.start_ns[work.kernels], found.window
+    chosen = work.is_matrix & ~again & (at >= low) & (at < high)
+    at_peak = reached = 0.0
+    for code in np.unique(work.precision[chosen]).tolist():
+        precision = None if code == NONE else work.precisions[code]
+        flops = float(np.nansum(work.flops[chosen & (work.precision == code)]))
+        best = None if precision is None else roofs.measured.best_flops(precision)
+        if best is None:
+            return None
+        at_peak += roofs.arithmetic_ns(flops, precision, matrix=True)
+        reached += flops / best * 1e9
+    return reached / at_peak if at_peak > 0 else None
+
+
+def _main_precision(work: KernelWork) -> str | None:
+    counted = work.is_matrix & (work.precision != NONE) & ~np.isnan(work.flops)
+    if not counted.any():
+        return None
+    return work.precisions[int(np.bincount(work.precision[counted], weights=work.flops[counted]).argmax())]
+
+
+def _bound_times(work: KernelWork, roofs: Roofs | None) -> tuple[int | None, int | None]:
+    """Kernel time under the memory roof and under the arithmetic roof."""
+    if roofs is None:
+        return None, None
+    traffic = work.bytes / roofs.spec.bandwidth_bytes_per_s.value * 1e9
+    known = ~np.isnan(work.floor_ns)
+    by_traffic = known & ~np.isnan(traffic) & (traffic >= work.floor_ns * (1 - 1e-9))
+    return int(work.group_ns[by_traffic].sum()), int(work.group_ns[known & ~by_traffic].sum())
+
+
+def _tensor_core_share(dur: Int64, matrix: Bool, work: KernelWork) -> float | None:
+    told = matrix & (work.tensor_core >= 0)
+    total = int(dur[told].sum())
+    return float(dur[told & (work.tensor_core == 1)].sum()) / total if total else None
+
+
+def _share(values: Int64, mask: Bool, total: int) -> float | None:
+    return min(1.0, float(values[mask].sum()) / total) if total else None

@@ -1,0 +1,222 @@
+"""Kernel tables: by name and operator, by category, each with its work and its roof where shapes were recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.names import category_of, rounds_to_tf32, uses_tensor_cores
+from stepscope.analyses.steps.projection import Charges
+from stepscope.core.facts import CategoryRow, KernelRow
+from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
+from stepscope.workload.model import Work, parse_inputs, work_of
+
+Float64 = NDArray[np.float64]
+
+CATEGORY_OF_WORK = {"batched-gemm": "gemm"}
+"""Where an operator's kind of work has another name among the categories."""
+TRUSTED_WORK = frozenset(
+    {"gemm", "batched-gemm", "attention", "convolution", "optimizer", "softmax", "embedding", "norm", "pointwise", "reduction"}
+)
+"""Kinds of work that name a kernel better than its own name does."""
+SIDE_KERNELS = frozenset({"layout", "copy", "sort", "random"})
+"""What an operator may launch beside the kernel that does its work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelWork:
+    """Per kernel of the measured windows, the work it is charged with.
+
+    An operator may launch several kernels; its work goes to the longest of them, so that sums over kernels are sums over
+    operators. NaN: not known.
+    """
+
+    kernels: Int64
+    category: Int64
+    """Codes into `categories`."""
+    categories: tuple[str, ...]
+    precision: Int64
+    """Codes into `precisions`; NONE: not known."""
+    precisions: tuple[str, ...]
+    flops: Float64
+    hardware_flops: Float64
+    bytes: Float64
+    floor_ns: Float64
+    tensor_core: Int64
+    """1, 0, or NONE where the name does not tell."""
+    group_ns: Int64
+    """Time of all kernels of the same operator call, on the one that carries the work; 0 on the others."""
+    is_matrix: Bool
+    """Carries the work of a GEMM, a convolution or an attention."""
+
+    def only(self, chosen: Bool) -> KernelWork:
+        """That of the chosen kernels."""
+        columns: dict[str, Any] = {
+            name: value[chosen] for name in self.__slots__ if isinstance(value := getattr(self, name), np.ndarray)
+        }
+        return replace(self, **columns)
+
+    def of_category(self, *names: str) -> Bool:
+        """Mask of the kernels of these categories."""
+        mask: Bool = np.isin(self.category, [i for i, name in enumerate(self.categories) if name in names])
+        return mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sort:
+    """What all kernels of one name, launched by one operator with one set of inputs, have in common."""
+
+    category: str
+    tensor_core: int
+    precision: str | None
+    work: Work | None
+    floor_ns: float
+
+
+def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: Roofs | None) -> KernelWork:
+    """Work and category of every kernel in the windows."""
+    chosen = trace.kind[charges.work] == Kind.KERNEL
+    kernels, op = charges.work[chosen], charges.op[chosen]
+    of_sort, sorts = _sorts(trace, kernels, op, collective, roofs)
+    categories = tuple(dict.fromkeys(sort.category for sort in sorts))
+    precisions = tuple(dict.fromkeys(sort.precision for sort in sorts if sort.precision is not None))
+    leads = _leads(op, trace.dur_ns[kernels])
+
+    def spread(values: list[float]) -> Float64:
+        return np.where(leads, np.array(values, np.float64)[of_sort], np.nan) if len(kernels) else np.empty(0)
+
+    def codes(values: list[int]) -> Int64:
+        return np.array(values, np.int64)[of_sort] if len(kernels) else np.empty(0, np.int64)
+
+    works = [sort.work if sort.category != "collective" else None for sort in sorts]
+    return KernelWork(
+        kernels=kernels,
+        category=codes([categories.index(sort.category) for sort in sorts]),
+        categories=categories,
+        precision=codes([NONE if sort.precision is None else precisions.index(sort.precision) for sort in sorts]),
+        precisions=precisions,
+        flops=spread([np.nan if work is None else _known(work.flops) for work in works]),
+        hardware_flops=spread([np.nan if work is None else _known(work.hardware_flops) for work in works]),
+        bytes=spread([np.nan if work is None else _known(work.bytes) for work in works]),
+        floor_ns=spread([sort.floor_ns for sort in sorts]),
+        tensor_core=codes([sort.tensor_core for sort in sorts]),
+        group_ns=_group_time(op, trace.dur_ns[kernels], leads),
+        is_matrix=leads & (codes([int(work is not None and work.is_matrix) for work in works]) == 1),
+    )
+
+
+def _sorts(trace: Trace, kernels: Int64, op: Int64, collective: Bool, roofs: Roofs | None) -> tuple[Int64, list[_Sort]]:
+    """The distinct sorts of kernel, and which sort each kernel is of."""
+    launcher = np.where(op == NONE, NONE, trace.name[np.maximum(op, 0)]).astype(np.int64)
+    inputs = np.where(op == NONE, NONE, trace.detail[np.maximum(op, 0)]).astype(np.int64)
+    key = (trace.name[kernels].astype(np.int64) * (len(trace.names) + 1) + launcher + 1) * (len(trace.details) + 1) + inputs + 1
+    _, first, of_sort = np.unique(key, return_index=True, return_inverse=True)
+    sorts = []
+    works: dict[tuple[int, int], Work | None] = {}
+    for at in first.tolist():
+        pair = (int(launcher[at]), int(inputs[at]))
+        if pair not in works:
+            works[pair] = None if NONE in pair else _work(trace, *pair)
+        sorts.append(_sort(trace.names[trace.name[kernels[at]]], works[pair], bool(collective[kernels[at]]), roofs))
+    return of_sort, sorts
+
+
+def _sort(name: str, work: Work | None, collective: bool, roofs: Roofs | None) -> _Sort:
+    precision = work.precision if work is not None else None
+    if work is not None and work.is_matrix and precision == "fp32" and rounds_to_tf32(name):
+        precision = "tf32"
+    floor = np.nan
+    if roofs is not None and work is not None and not collective:
+        floor = roofs.floor_ns(work.hardware_flops, work.bytes, precision, matrix=work.is_matrix)
+    cores = uses_tensor_cores(name)
+    return _Sort(
+        category=_category(category_of(name), work, collective),
+        tensor_core=NONE if cores is None else int(cores),
+        precision=precision,
+        work=work,
+        floor_ns=floor,
+    )
+
+
+def _known(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _work(trace: Trace, name: int, detail: int) -> Work | None:
+    inputs = trace.details[detail]
+    parsed = parse_inputs(inputs) if isinstance(inputs, OpInputs) else None
+    return None if parsed is None else work_of(trace.names[name], parsed)
+
+
+def _leads(op: Int64, dur: Int64) -> Bool:
+    """Which kernel of each operator call is its longest; kernels without an operator lead themselves."""
+    leads: Bool = op == NONE
+    order = np.lexsort((-dur, op))
+    first = np.concatenate([[True], np.diff(op[order]) != 0]) if len(order) else np.zeros(0, np.bool_)
+    leads[order[first]] = True
+    return leads
+
+
+def _group_time(op: Int64, dur: Int64, leads: Bool) -> Int64:
+    groups, inverse = np.unique(op, return_inverse=True)
+    totals = np.zeros(len(groups), np.int64)
+    np.add.at(totals, inverse, dur)
+    return np.where(op == NONE, dur, np.where(leads, totals[inverse], 0))
+
+
+def _category(by_name: str, work: Work | None, collective: bool) -> str:
+    if collective:
+        return "collective"
+    if by_name in SIDE_KERNELS or work is None or work.kind not in TRUSTED_WORK:
+        return by_name if by_name != "other" or work is None else work.kind
+    return CATEGORY_OF_WORK.get(work.kind, work.kind)
+
+
+def category_rows(trace: Trace, work: KernelWork) -> tuple[CategoryRow, ...]:
+    """Device time per category, the largest first; sums of durations."""
+    counts = np.bincount(work.category, minlength=len(work.categories))
+    totals = np.zeros(len(work.categories), np.int64)
+    np.add.at(totals, work.category, trace.dur_ns[work.kernels])
+    rows = zip(work.categories, counts.tolist(), totals.tolist(), strict=True)
+    found = (CategoryRow(category=c, count=n, total_ns=t) for c, n, t in rows if n)
+    return tuple(sorted(found, key=lambda row: -row.total_ns))
+
+
+def kernel_rows(trace: Trace, charges: Charges, work: KernelWork) -> tuple[KernelRow, ...]:
+    """One row per kernel name and launching operator, the largest total first."""
+    op = charges.op[trace.kind[charges.work] == Kind.KERNEL]
+    op_name = np.where(op == NONE, NONE, trace.name[np.maximum(op, 0)]).astype(np.int64)
+    key = trace.name[work.kernels].astype(np.int64) * (len(trace.names) + 1) + op_name + 1
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    dur = trace.dur_ns[work.kernels]
+    totals = np.zeros(len(first), np.int64)
+    np.add.at(totals, inverse, dur)
+    sums = {name: _sum_known(inverse, getattr(work, name), len(first)) for name in ("flops", "bytes", "floor_ns")}
+    counts = np.bincount(inverse, minlength=len(first))
+    precision = np.full(len(first), NONE, np.int64)
+    np.maximum.at(precision, inverse, work.precision)
+    return tuple(
+        KernelRow(
+            name=trace.names[trace.name[work.kernels[first[row]]]],
+            category=work.categories[work.category[first[row]]],
+            op=None if op_name[first[row]] == NONE else trace.names[op_name[first[row]]],
+            count=int(counts[row]),
+            total_ns=int(totals[row]),
+            tensor_core=None if work.tensor_core[first[row]] == NONE else bool(work.tensor_core[first[row]]),
+            precision=None if precision[row] == NONE else work.precisions[precision[row]],
+            **{name: values[row] for name, values in sums.items()},
+        )
+        for row in np.argsort(-totals, kind="stable").tolist()
+    )
+
+
+def _sum_known(rows: Int64, values: Float64, num_rows: int) -> list[float | None]:
+    """Sums per row; None where nothing is known."""
+    known = ~np.isnan(values)
+    sums = np.bincount(rows[known], weights=values[known], minlength=num_rows)
+    has = np.bincount(rows[known], minlength=num_rows) > 0
+    return [float(total) if there else None for total, there in zip(sums, has, strict=True)]

@@ -1,0 +1,78 @@
+"""Survey: what the analyses of one rank share, worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.collectives.events import collective_kernels
+from stepscope.analyses.host.activity import HostActivity, host_activity
+from stepscope.analyses.kernels.device import DeviceSets, device_sets
+from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.tables import KernelWork, kernel_work
+from stepscope.analyses.links import Links, link
+from stepscope.analyses.steps.projection import Charges, charge
+from stepscope.analyses.steps.windows import StepCut, cut_steps
+from stepscope.core.calibrated import Calibrated
+from stepscope.core.hardware import DeviceSpec
+from stepscope.core.trace import Bool, DeviceProperties, Kind, Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A trace, linked, cut into steps, and its device work charged to whoever launched it."""
+
+    trace: Trace
+    links: Links
+    cut: StepCut
+    host: HostActivity
+    collective: Bool
+    sets: DeviceSets
+    charges: Charges
+    """Of all device work that belongs to a step."""
+    kernels: KernelWork
+    """Of the same work's kernels."""
+    roofs: Roofs | None
+    device: DeviceProperties | None
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """From the first measured window's start to the last one's end."""
+        windows = self.cut.steps.windows
+        return (windows[0][0], windows[-1][1]) if windows else (0, 0)
+
+
+def survey(trace: Trace, spec: DeviceSpec | None, measured: Calibrated | None = None) -> Survey:
+    """Link, cut and charge. `measured` is the same device, calibrated."""
+    links = link(trace)
+    collective = collective_kernels(trace, links)
+    cut = cut_steps(trace, links)
+    roofs = None if spec is None else Roofs(spec=spec, measured=measured)
+    charges = charge(trace, links, np.flatnonzero(trace.device_work))
+    return Survey(
+        trace=trace,
+        links=links,
+        cut=cut,
+        host=host_activity(trace, links),
+        collective=collective,
+        sets=device_sets(trace, collective),
+        charges=charges,
+        kernels=kernel_work(trace, charges, collective, roofs),
+        roofs=roofs,
+        device=device_of(trace),
+    )
+
+
+def device_of(trace: Trace) -> DeviceProperties | None:
+    """The device this rank's work ran on: the one its kernels name, as the recorder lists it; else what all it lists are.
+
+    ROCm counts a host's processors among its devices, so that its kernels' numbers are not those of the list.
+    """
+    devices = trace.meta.devices
+    alike = devices[0] if len({(d.name, d.memory_bytes, d.num_sms) for d in devices}) == 1 else None
+    kernels = trace.device[trace.is_kind(Kind.KERNEL) & (trace.device >= 0)]
+    if len(kernels) == 0:
+        return alike
+    index = int(np.bincount(kernels).argmax())
+    return next((d for d in devices if d.index == index), alike)

@@ -1,0 +1,1 @@
+"""The whole run, from what its folder holds."""

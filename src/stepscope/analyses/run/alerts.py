@@ -1,0 +1,166 @@
+"""What is worth a warning while a job runs: slower steps, an idler device, growing memory, a rank gone silent.
+
+Feed it one look after the other at the run folder. Memory is bounded per rank; each episode is told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.analyses.run.change_point import Shift, ShiftDetector
+from stepscope.analyses.run.liveness import presence
+from stepscope.analyses.run.samples import device_bytes, gpu_util, rss_bytes, usual_ns
+from stepscope.analyses.run.trend import Growth, GrowthDetector
+from stepscope.core.live import RUNS, SILENT, STALLED, SWITCHED_OFF, Alert
+from stepscope.core.numbers import number_ranges
+from stepscope.readers.run_folder.tail import RankTail, RunTail
+
+SLOWER = 1.25
+"""Times the step before: a smaller jump is plain in `compare`, and no reason to call somebody."""
+IDLER = 0.2
+"""Of the time less in which the device has work."""
+NUM_UTIL, NUM_UTIL_RECENT = 60, 15
+"""Samples, and so seconds: the device's share of busy time is an average of its own already."""
+NUM_STRETCHES, NUM_STRETCHES_RECENT = 45, 15
+SAME_EPISODE_STEPS = 100
+"""A jump that other ranks tell so soon after is the same: all wait for the slowest."""
+QUIET_STEPS = 200
+"""Between two alerts of a kind; doubled after each, so that a job that keeps changing its pace does not fill a log."""
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sign:
+    """What one rank's numbers say, before ranks are put together."""
+
+    kind: str
+    rank: int
+    step: int | None
+    words: str
+
+
+class JobAlarms:
+    """The alarms of all ranks; `look` gives what is new."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, tuple[object, _RankAlarms]] = {}
+        """With the number of the process: a restarted rank begins anew."""
+        self._last_step: dict[str, int] = {}
+        self._quiet: dict[str, int] = {}
+
+    def look(self, run: RunTail) -> tuple[Alert, ...]:
+        has_ended = isinstance(run.told.get("exit_code"), int)
+        signs: list[_Sign] = []
+        for rank in run.ranks:
+            pid, alarms = self._ranks.get(rank.rank, (None, None))
+            if alarms is None or pid != rank.told.get("pid"):
+                alarms = _RankAlarms()
+                self._ranks[rank.rank] = rank.told.get("pid"), alarms
+            signs += alarms.measured(rank)
+            if not has_ended:
+                signs += alarms.absent(rank, run.wall_ns)
+        kinds = dict.fromkeys(sign.kind for sign in signs)
+        found = (self._put_together(kind, [sign for sign in signs if sign.kind == kind], run.wall_ns) for kind in kinds)
+        return tuple(alert for alert in found if alert is not None)
+
+    def _put_together(self, kind: str, signs: Sequence[_Sign], wall_ns: int) -> Alert | None:
+        first = signs[0]
+        step = min((sign.step for sign in signs if sign.step is not None), default=None)
+        if kind == "step-time" and step is not None and not self._is_news(kind, step):
+            return None
+        ranks = tuple(sorted({sign.rank for sign in signs}))
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {number_ranges(ranks)}"
+        more = "" if len(ranks) == 1 else f" (rank {first.rank})"
+        return Alert(kind=kind, ranks=ranks, step=step, words=f"{who}: {first.words}{more}", at_wall_ns=wall_ns)
+
+    def _is_news(self, kind: str, step: int) -> bool:
+        last = self._last_step.get(kind)
+        quiet = self._quiet.get(kind, SAME_EPISODE_STEPS)
+        if last is not None and 0 <= step - last < quiet:
+            return False
+        self._last_step[kind] = step
+        self._quiet[kind] = QUIET_STEPS if last is None else 2 * quiet
+        return True
+
+
+class _RankAlarms:
+    def __init__(self) -> None:
+        self._step = ShiftDetector(_is_slower)
+        self._stretch = ShiftDetector(_is_slower, num_reference=NUM_STRETCHES, num_recent=NUM_STRETCHES_RECENT)
+        self._util = ShiftDetector(_is_idler, num_reference=NUM_UTIL, num_recent=NUM_UTIL_RECENT)
+        self._memory: dict[str, tuple[Callable[[dict[str, Any]], int | None], GrowthDetector]] = {
+            "host-memory": (rss_bytes, GrowthDetector()),
+            "device-memory": (device_bytes, GrowthDetector()),
+        }
+        self._state = RUNS
+        self._last_step = -1
+
+    def measured(self, tail: RankTail) -> list[_Sign]:
+        """Signs in the steps and samples since the last look."""
+        signs = []
+        for row in tail.new_rows:
+            step, length = row["step"], usual_ns(row)
+            # Those before a recording are written a second time in a long run.
+            if step is not None and step > self._last_step and length is not None:
+                self._last_step = step
+                signs += _slower(self._step.add(length), tail.rank, step)
+        for stretch in tail.new_stretches:
+            first, num, begun, ended = (stretch[name] for name in ("first_step", "num_steps", "from_ns", "to_ns"))
+            if first is not None and num and begun is not None and ended is not None:
+                signs += _slower(self._stretch.add((ended - begun) / num), tail.rank, first + num)
+        for sample in tail.new_samples:
+            signs += self._sampled(sample, tail.rank)
+        return signs
+
+    def _sampled(self, sample: dict[str, Any], rank: int) -> list[_Sign]:
+        step = sample.get("step") if isinstance(sample.get("step"), int) else None
+        signs = []
+        util = gpu_util(sample)
+        shift = None if util is None else self._util.add(util)
+        if shift is not None:
+            words = f"the device is busy {shift.after:.0%} of the time, {shift.before:.0%} before"
+            signs.append(_Sign(kind="utilisation", rank=rank, step=step, words=words))
+        for kind, (size_of, detector) in self._memory.items():
+            size = size_of(sample)
+            growth = None if size is None else detector.add(size)
+            if growth is not None:
+                signs.append(_Sign(kind=kind, rank=rank, step=step, words=_growth_words(kind, growth)))
+        return signs
+
+    def absent(self, tail: RankTail, wall_ns: int) -> list[_Sign]:
+        """A rank that tells nothing any more, or makes no steps: once, until it is back."""
+        state, quiet_s = presence(tail, wall_ns)
+        was, self._state = self._state, state
+        if state == was or state in (RUNS, SWITCHED_OFF):
+            return []
+        step = tail.samples[-1].get("step") if tail.samples else None
+        words = {
+            SILENT: f"silent for {quiet_s:.0f} s: its process is gone, stopped, inside one long call, or cannot write",
+            STALLED: f"no step for {quiet_s:.0f} s, though its process lives. `stepscope attach` says where it stands",
+        }
+        return [_Sign(kind=state, rank=tail.rank, step=step if isinstance(step, int) else None, words=words[state])]
+
+
+def _is_slower(before: float, after: float) -> bool:
+    return after >= SLOWER * before
+
+
+def _is_idler(before: float, after: float) -> bool:
+    return after <= before - IDLER
+
+
+def _slower(shift: Shift | None, rank: int, step: int) -> list[_Sign]:
+    if shift is None:
+        return []
+    words = (
+        f"steps take {shift.after / 1e6:.3g} ms, {shift.after / shift.before:.2f} times the {shift.before / 1e6:.3g} ms before"
+    )
+    return [_Sign(kind="step-time", rank=rank, step=step, words=words)]
+
+
+def _growth_words(kind: str, growth: Growth) -> str:
+    where = "the host's memory" if kind == "host-memory" else "device memory"
+    sizes = f"from {growth.first_bytes / GIB:.2f} to {growth.last_bytes / GIB:.2f} GiB"
+    return f"{where} rises steadily, {sizes} over {growth.num_samples} samples, and has not levelled off"

@@ -1,0 +1,1 @@
+"""Where steps lie, and where their time goes."""

@@ -1,0 +1,131 @@
+"""The tables of one rank's device work: kernels, and copies and sets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepscope.analyses.collectives.step_parts import step_parts
+from stepscope.analyses.host.frames import line_of
+from stepscope.analyses.host.source_locations import origins, stacks_of
+from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.steps.projection import MODULE_FRAME
+from stepscope.analyses.tables.columns import Rows, Values, coded, known, named, plain, told
+from stepscope.analyses.tables.events import KINDS
+from stepscope.core.trace import NONE, Int64, Kind, Launch, Trace
+
+PHASES = ("forward", "backward", "optimizer")
+"""In the order of core.comms' FORWARD, BACKWARD, OPTIMIZER."""
+DIRECTION = re.compile(r"^Memcpy (\w+)", re.IGNORECASE)
+MEMORY = re.compile(r"\(([^()]{1,80} -> [^()]{1,80})\)")
+
+
+def kernel_rows(found: Survey) -> Rows:
+    """Every kernel, with who launched it and what it must do."""
+    trace, work = found.trace, found.kernels
+    kernels = work.kernels
+    return {
+        "event": plain(kernels),
+        "name": named(kernels, trace.name, trace.names),
+        "category": coded(work.category, work.categories),
+        "op": _op(found, kernels),
+        **_origin(found, kernels),
+        "phase": coded(step_parts(found, kernels), PHASES),
+        **_timing(found, kernels),
+        **_geometry(trace, kernels),
+        "precision": coded(work.precision, work.precisions),
+        "tensor_core": Values(data=work.tensor_core == 1, missing=work.tensor_core == NONE),
+        "flops": known(work.flops),
+        "traffic_bytes": known(work.bytes),
+        "floor_ns": Values(data=np.rint(np.nan_to_num(work.floor_ns)).astype(np.int64), missing=np.isnan(work.floor_ns)),
+    }
+
+
+def copy_rows(found: Survey) -> Rows:
+    """Every copy and set. A size that only the launching call has counts too."""
+    trace, links = found.trace, found.links
+    copies = np.flatnonzero(trace.is_kind(Kind.MEMCPY, Kind.MEMSET))
+    launch = links.launch[copies]
+    size = trace.size_bytes[copies]
+    size = np.where((size == NONE) & (launch != NONE), trace.size_bytes[np.maximum(launch, 0)], size)
+    dur = trace.dur_ns[copies]
+    measured = (size != NONE) & (dur > 0)
+    return {
+        "event": plain(copies),
+        "kind": coded(trace.kind[copies], KINDS),
+        "name": named(copies, trace.name, trace.names),
+        "direction": _from_name(trace, copies, DIRECTION),
+        "memory": _from_name(trace, copies, MEMORY),
+        "size_bytes": told(size),
+        "bytes_per_s": known(np.where(measured, size / (np.maximum(dur, 1) * 1e-9), np.nan)),
+        "blocking": plain(found.host.blocking_copy[copies]),
+        "op": _op(found, copies),
+        **_origin(found, copies),
+        **_timing(found, copies),
+    }
+
+
+def _from_name(trace: Trace, events: Int64, pattern: re.Pattern[str]) -> Values:
+    said = [pattern.search(name) for name in trace.names]
+    words = tuple(dict.fromkeys(match[1] for match in said if match))
+    code = np.array([NONE if match is None else words.index(match[1]) for match in said], np.int64)
+    return coded(code[trace.name[events]] if len(code) else events, words)
+
+
+def _op(found: Survey, work: Int64) -> Values:
+    """The innermost operator of each piece of device work."""
+    op = np.full(len(found.trace), NONE, np.int64)
+    op[found.charges.work] = found.charges.op
+    return named(op[work], found.trace.name, found.trace.names)
+
+
+def _origin(found: Survey, work: Int64) -> dict[str, Values]:
+    trace, stacks = found.trace, stacks_of(found.trace, found.links)
+    nowhere = np.full(len(work), NONE, np.int64)
+    at = None if stacks is None else origins(stacks, work)
+    return {
+        "module": named(nowhere if at is None else at.module, trace.name, trace.names, lambda name: MODULE_FRAME.sub("", name)),
+        "line": named(nowhere if at is None else at.frame, trace.name, trace.names, line_of),
+    }
+
+
+def _timing(found: Survey, work: Int64) -> dict[str, Values]:
+    trace, launch = found.trace, found.links.launch[work]
+    # A call may begin at any number, NONE's too: what is missing is told by the link.
+    return {
+        "step": told(np.maximum(found.cut.step_of[work], NONE)),
+        "start_ns": plain(trace.start_ns[work]),
+        "dur_ns": plain(trace.dur_ns[work]),
+        "launch_ns": Values(data=np.where(launch == NONE, 0, trace.start_ns[np.maximum(launch, 0)]), missing=launch == NONE),
+        "device": told(trace.device[work]),
+        "stream": told(trace.stream[work]),
+        "correlation": told(trace.correlation[work]),
+    }
+
+
+def _geometry(trace: Trace, kernels: Int64) -> dict[str, Values]:
+    """The launch's shape; each distinct one is taken apart once."""
+    details, inverse = np.unique(trace.detail[kernels], return_inverse=True)
+    shapes = [trace.details[i] if i != NONE else None for i in details.tolist()]
+    launches = [shape if isinstance(shape, Launch) else None for shape in shapes]
+
+    def column(values: Sequence[float | int | None], kind: type[np.generic]) -> Values:
+        rows = np.array([0 if value is None else value for value in values], kind)
+        missing = np.array([value is None for value in values], np.bool_)
+        return Values(data=rows[inverse.reshape(-1)], missing=missing[inverse.reshape(-1)])
+
+    def part(sizes: tuple[int, ...] | None, axis: int) -> int | None:
+        return sizes[axis] if sizes is not None and len(sizes) > axis else None
+
+    columns = {
+        f"{name}_{letter}": column([None if one is None else part(getattr(one, name), axis) for one in launches], np.int64)
+        for name in ("grid", "block")
+        for axis, letter in enumerate("xyz")
+    }
+    return columns | {
+        "registers": column([None if one is None else one.registers for one in launches], np.int64),
+        "shared_bytes": column([None if one is None else one.shared_bytes for one in launches], np.int64),
+        "occupancy_pct": column([None if one is None else one.occupancy_pct for one in launches], np.float64),
+    }

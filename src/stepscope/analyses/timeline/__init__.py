@@ -1,0 +1,1 @@
+"""Timelines: of one step, and of a whole recording."""

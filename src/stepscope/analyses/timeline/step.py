@@ -1,0 +1,276 @@
+"""The timeline of one typical step: what ran where, who launched it, and what the device waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepscope.analyses.collectives.events import host_collectives
+from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.step_parts import step_parts
+from stepscope.analyses.host.frames import line_of
+from stepscope.analyses.host.source_locations import origins, stacks_of
+from stepscope.analyses.intervals import Intervals
+from stepscope.analyses.rank_context import Survey, survey
+from stepscope.analyses.steps.projection import MODULE_FRAME
+from stepscope.analyses.timeline.gaps import gaps_of
+from stepscope.analyses.timeline.rows import Blocks, common, join_small, rows_of
+from stepscope.core.facts import RankFacts
+from stepscope.core.timeline import COLLECTIVES, HOST, STREAM, Lane, Slices, Timeline, What
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+
+MAX_SLICES = 20_000
+MAX_LANES = 40
+"""Threads and streams that are shown, those with the most time first."""
+MAX_ROWS = 24
+"""Of one lane: deeper than that nobody looks, and it is inside what is shown."""
+ON_HOST = (Kind.OP, Kind.MARK, Kind.RUNTIME, Kind.COMPILE)
+KIND_WORDS = {
+    Kind.OP: "op",
+    Kind.MARK: "mark",
+    Kind.RUNTIME: "call",
+    Kind.COMPILE: "compile",
+    Kind.KERNEL: "kernel",
+    Kind.MEMCPY: "copy",
+    Kind.MEMSET: "set",
+}
+PHASES = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """The events that are drawn, by row and start."""
+
+    lanes: tuple[Lane, ...]
+    event: Int64
+    row: Int64
+    depth: Int64
+    on_host: Bool
+    num_dropped: int
+    num_lanes_dropped: int
+
+
+def timeline_of(
+    trace: Trace,
+    facts: RankFacts,
+    *,
+    found: Survey | None = None,
+    waiting: Intervals | None = None,
+    most: int = MAX_SLICES,
+) -> Timeline | None:
+    """The step of median length; None when the trace has no step.
+
+    `found` is the trace's survey, if the caller has it. `waiting` is when the rank waited for others in a collective
+    (`analyses.waits.waiting`); without it all exposed communication is transfer.
+    """
+    steps = facts.steps
+    if not steps.median_windows:
+        return None
+    found = survey(trace, None) if found is None else found
+    step = steps.median_windows[0]
+    window = steps.windows[step]
+    low = _low(found, window)
+    near = (trace.start_ns < window[1]) & (trace.end_ns > low)
+    rows = _rows(found, near, most)
+    start, end = trace.start_ns[rows.event], trace.end_ns[rows.event]
+    blocks = join_small(rows.row, start, end, np.where(rows.on_host, 2 + rows.depth, 1), most)
+    whats, what = _whats(found, rows.event, blocks, facts.rank)
+    slices = _slices(found, rows, blocks, what, facts.rank)
+    alone = int(np.count_nonzero(slices.count == 1))
+    return Timeline(
+        rank=facts.rank,
+        step=step,
+        num_steps=len(steps.windows),
+        where=steps.where,
+        low_ns=low,
+        window=window,
+        lanes=rows.lanes,
+        slices=slices,
+        whats=whats,
+        gaps=gaps_of(found, steps, window, waiting),
+        num_events=len(rows.event) + rows.num_dropped,
+        num_left_out=len(rows.event) + rows.num_dropped - alone,
+        num_lanes_left_out=rows.num_lanes_dropped,
+        num_frames=int(np.count_nonzero(near & trace.is_kind(Kind.PYTHON))),
+    )
+
+
+def _low(found: Survey, window: tuple[int, int]) -> int:
+    """When the host began to launch the window's work, but no more than a step's length before it."""
+    trace, (low, high) = found.trace, window
+    work = np.flatnonzero(trace.device_work & (trace.start_ns < high) & (trace.end_ns > low))
+    launch = found.links.launch[work]
+    launch = launch[launch != NONE]
+    first = int(trace.start_ns[launch].min()) if len(launch) else low
+    return max(min(low, first), low - (high - low))
+
+
+def _rows(found: Survey, near: Bool, most: int) -> _Rows:
+    """Lanes in reading order: the host's threads, then the streams, then the collectives."""
+    trace = found.trace
+    comms = found.collective | host_collectives(trace)
+    host = near & trace.is_kind(*ON_HOST) & ~comms
+    device = near & trace.device_work & ~comms
+    groups = [(HOST, _thread_label(trace, t), np.flatnonzero(host & (trace.thread == t))) for t in _busiest(trace, host)]
+    streams = trace.device.astype(np.int64) * 2**32 + trace.stream
+    several = len(np.unique(trace.device[device])) > 1
+    for key in np.unique(streams[device]).tolist():
+        mine = np.flatnonzero(device & (streams == key))
+        groups.append((STREAM, _stream_label(trace, int(mine[0]), several), mine))
+    if (near & comms).any():
+        groups.append((COLLECTIVES, "collectives", np.flatnonzero(near & comms)))
+    # Each row needs at least a block of its own.
+    shown = _shown(trace, groups, min(MAX_LANES, max(1, most // (2 * MAX_ROWS))))
+    lanes, events, rows, depths, first = list[Lane](), list[Int64](), list[Int64](), list[Int64](), 0
+    for number in shown:
+        kind, label, mine = groups[number]
+        depth = rows_of(trace.start_ns[mine], trace.end_ns[mine], MAX_ROWS)
+        mine, depth = mine[depth != NONE], depth[depth != NONE]
+        order = np.argsort(depth, kind="stable")
+        lanes.append(Lane(label=label, kind=kind, first_row=first, num_rows=int(depth.max()) + 1))
+        events.append(mine[order])
+        depths.append(depth[order])
+        rows.append(depth[order] + first)
+        first += lanes[-1].num_rows
+    event = np.concatenate([np.empty(0, np.int64), *events])
+    return _Rows(
+        lanes=tuple(lanes),
+        event=event,
+        row=np.concatenate([np.empty(0, np.int64), *rows]),
+        depth=np.concatenate([np.empty(0, np.int64), *depths]),
+        on_host=host[event],
+        num_dropped=sum(len(mine) for _, _, mine in groups) - len(event),
+        num_lanes_dropped=len(groups) - len(shown),
+    )
+
+
+def _busiest(trace: Trace, host: Bool) -> list[int]:
+    """The host's threads: the one that holds the step's marks on top, then those with the most events."""
+    marks = host & trace.is_kind(Kind.MARK)
+    marked = np.bincount(trace.thread[marks], trace.dur_ns[marks], len(trace.threads))
+    counts = np.bincount(trace.thread[host], minlength=len(trace.threads))
+    return [int(t) for t in np.lexsort((-counts, -marked)) if counts[t]]
+
+
+def _shown(trace: Trace, groups: list[tuple[str, str, Int64]], most: int) -> list[int]:
+    """Which lanes are kept, in their order: the collectives, then those with the most time."""
+    spent = [int(trace.dur_ns[mine].sum()) for _, _, mine in groups]
+    order = sorted(range(len(groups)), key=lambda i: (groups[i][0] != COLLECTIVES, -spent[i]))
+    return sorted(order[:most])
+
+
+def _thread_label(trace: Trace, code: int) -> str:
+    thread = trace.threads[code]
+    return thread.name or f"thread {thread.tid}"
+
+
+def _stream_label(trace: Trace, event: int, several: bool) -> str:
+    stream, device = int(trace.stream[event]), int(trace.device[event])
+    name = "device work" if stream == NONE else f"stream {stream}"
+    return f"device {device} {name}" if several and device != NONE else name
+
+
+def _slices(found: Survey, rows: _Rows, blocks: Blocks, what: Int64, rank: int) -> Slices:
+    trace, event = found.trace, rows.event
+    start, end, first = trace.start_ns[event], trace.end_ns[event], blocks.first
+    drawn = np.full(len(trace), NONE, np.int64)
+    drawn[event] = blocks.of
+    launch = np.where(trace.device_work[event], found.links.launch[event], NONE)
+    launch = np.where(launch == NONE, NONE, drawn[launch]) if len(event) else launch
+    sizes = _sizes(found, rank)[event]
+    if len(event) == 0:
+        nothing = np.empty(0, np.int64)
+        return Slices(**dict.fromkeys(Slices.__slots__, nothing))
+    known = np.add.reduceat((sizes != NONE).astype(np.int64), first)
+    count = np.diff(np.append(first, len(event)))
+    total = np.add.reduceat(np.maximum(sizes, 0), first)
+    return Slices(
+        row=rows.row[first],
+        start_ns=start[first],
+        dur_ns=np.maximum.reduceat(end, first) - start[first],
+        busy_ns=np.add.reduceat(end - start, first),
+        count=count,
+        what=what,
+        launch=common(launch, blocks),
+        size_bytes=np.where(known == count, total, NONE),
+    )
+
+
+def _sizes(found: Survey, rank: int) -> Int64:
+    """Bytes of each copy and collective; NONE where not recorded."""
+    trace = found.trace
+    sizes = np.where(trace.is_kind(Kind.MEMCPY, Kind.MEMSET), trace.size_bytes, NONE).astype(np.int64)
+    ledger = ledger_of(found, rank)
+    told = np.array([NONE if kind.bytes is None else kind.bytes for kind in ledger.kinds], np.int64)
+    if len(ledger):
+        sizes[ledger.event] = told[ledger.kind]
+    return sizes
+
+
+def _whats(found: Survey, event: Int64, blocks: Blocks, rank: int) -> tuple[tuple[What, ...], Int64]:
+    """What the blocks are, each once, and which of these each block is."""
+    trace = found.trace
+    words: dict[str, int] = {}
+    columns = np.stack(
+        [
+            common(column, blocks)
+            for column in (
+                trace.name[event].astype(np.int64),
+                trace.kind[event].astype(np.int64),
+                _categories(found, rank, words)[event],
+                *_origin_names(found, event),
+                step_parts(found, event),
+            )
+        ]
+    )
+    keys, which = np.unique(columns, axis=1, return_inverse=True)
+    categories = tuple(words)
+
+    def text(table: Any, code: int) -> str | None:
+        return None if code == NONE else table[code]
+
+    whats = tuple(
+        What(
+            name=text(trace.names, name),
+            kind=None if kind == NONE else KIND_WORDS[Kind(kind)],
+            category=text(categories, category),
+            op=text(trace.names, op),
+            module=None if module == NONE else MODULE_FRAME.sub("", trace.names[module]),
+            line=None if line == NONE else line_of(trace.names[line]),
+            phase=text(PHASES, phase),
+        )
+        for name, kind, category, op, module, line, phase in keys.T.tolist()
+    )
+    return whats, which.reshape(-1).astype(np.int64)
+
+
+def _categories(found: Survey, rank: int, words: dict[str, int]) -> Int64:
+    """Per event a kernel's category or a collective's operation, as codes of `words`."""
+    codes = np.full(len(found.trace), NONE, np.int64)
+    if len(found.kernels.kernels):
+        table = np.array([words.setdefault(word, len(words)) for word in found.kernels.categories], np.int64)
+        codes[found.kernels.kernels] = table[found.kernels.category]
+    ledger = ledger_of(found, rank)
+    if len(ledger):
+        table = np.array([words.setdefault(kind.op, len(words)) for kind in ledger.kinds], np.int64)
+        codes[ledger.event] = table[ledger.kind]
+    return codes
+
+
+def _origin_names(found: Survey, event: Int64) -> tuple[Int64, Int64, Int64]:
+    """Per event the names of the operator that launched it, its module and its line; NONE where there is none."""
+    trace = found.trace
+    ops = np.full(len(trace), NONE, np.int64)
+    ops[found.charges.work] = np.where(found.charges.op == NONE, found.links.op[found.charges.work], found.charges.op)
+    stacks = stacks_of(trace, found.links)
+    nowhere = np.full(len(event), NONE, np.int64)
+    places = None if stacks is None else origins(stacks, event)
+
+    def names(at: Int64) -> Int64:
+        return np.where(at == NONE, NONE, trace.name[np.maximum(at, 0)]).astype(np.int64) if len(trace) else at
+
+    module = nowhere if places is None else names(places.module)
+    line = nowhere if places is None else names(places.frame)
+    return names(ops[event]), module, line

@@ -1,0 +1,1 @@
+"""Counters of the device and the host, once a second."""

@@ -1,0 +1,70 @@
+"""The children of this process: loader workers above all."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.counters.host import SELDOM, TOP, read_all, read_io, read_stat
+from stepscope.capture.counters.rates import Rates
+
+MOST_CHILDREN = 128
+
+
+class ChildCounters:
+    """Cores that children use. A loader worker near one core has no room left; the busiest child says so."""
+
+    def __init__(self, root: Path = TOP, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.notes: list[str] = []
+        self._proc = f"{root}/proc/"
+        self._rates = Rates(clock)
+        self._children: set[int] = set()
+        self._num_taken = 0
+        self.take()
+
+    def take(self) -> dict[str, Any]:
+        # Any thread may have children, but it is the main one that makes workers: the others are asked seldom.
+        self._look(every_thread=self._num_taken % SELDOM == 0)
+        self._num_taken += 1
+        counters: dict[str, float] = {}
+        for child in sorted(self._children)[:MOST_CHILDREN]:
+            folder = f"{self._proc}{child}"
+            try:
+                cpu_s, parent, _ = read_stat(folder + "/stat")
+            except (OSError, IndexError, ValueError):
+                parent = -1
+            if parent != os.getpid():
+                # It has ended, and its number may be somebody else's by now.
+                self._children.discard(child)
+                continue
+            counters[f"{child} cores"] = cpu_s
+            counters |= {f"{child} {name}": value for name, value in read_io(folder).items()}
+        rates = self._rates.of(counters)
+        self._rates.keep(counters)
+        return self._summed(rates)
+
+    def _look(self, *, every_thread: bool) -> None:
+        tasks = self._proc + "self/task"
+        threads = os.listdir(tasks) if every_thread else [str(os.getpid())]
+        for thread in threads:
+            try:
+                words = read_all(f"{tasks}/{thread}/children").split()
+            except OSError:
+                # The thread has ended, or this kernel does not list children.
+                if thread == str(os.getpid()):
+                    raise
+                continue
+            self._children.update(map(int, words))
+
+    def _summed(self, rates: dict[str, float]) -> dict[str, Any]:
+        sample: dict[str, Any] = {"num_children": len(self._children)}
+        sums: dict[str, list[float]] = {}
+        for name, rate in rates.items():
+            sums.setdefault(name.partition(" ")[2], []).append(rate)
+        cores = sums.pop("cores", None)
+        if cores:
+            sample |= {"children_cores": sum(cores), "busiest_child_cores": max(cores)}
+        return sample | {f"children_{name}": sum(values) for name, values in sums.items()}

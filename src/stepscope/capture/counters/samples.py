@@ -1,0 +1,89 @@
+"""Counters of the device and the host, once a second."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from stepscope.capture.counters.children import ChildCounters
+from stepscope.capture.counters.host import (
+    FabricCounters,
+    MachineCounters,
+    NetworkCounters,
+    ProcessCounters,
+    ThreadCounters,
+    ThrottleCounters,
+)
+from stepscope.capture.counters.torch_devices import AllocatorCounters, DeviceCounters, DynamoCounters
+
+
+class Source(Protocol):
+    """One thing that can be asked. It is made once; `notes` gets a line for each value that it gave up."""
+
+    notes: list[str]
+
+    def take(self) -> dict[str, Any]: ...
+
+
+SOURCES: tuple[Callable[[], Source], ...] = (
+    ProcessCounters,
+    ThreadCounters,
+    ChildCounters,
+    MachineCounters,
+    NetworkCounters,
+    ThrottleCounters,
+    FabricCounters,
+    AllocatorCounters,
+    DeviceCounters,
+    DynamoCounters,
+)
+
+
+class Sampler:
+    """Takes one sample after the other; what this machine cannot tell is not in them.
+
+    A source that fails is dropped for good, and the sample has a line about it under `notes`.
+    """
+
+    def __init__(self, sources: tuple[Callable[[], Source], ...] = SOURCES) -> None:
+        self._make = sources
+        self._pid = 0
+        self._notes: list[str] = []
+        self._sources: list[Source] = []
+        self._start()
+
+    def take(self) -> dict[str, Any]:
+        if os.getpid() != self._pid:
+            # After a fork the counters are another process's, and the driver's handles are not ours.
+            self._start()
+        begun, begun_cpu = time.perf_counter_ns(), time.thread_time_ns()
+        sample: dict[str, Any] = {}
+        for source in list(self._sources):
+            try:
+                sample.update(source.take())
+            except Exception as problem:  # noqa: BLE001 - part of the boundary: the next second must not bring it again
+                self._sources.remove(source)
+                self._drop(type(source).__name__, problem)
+            self._notes += source.notes
+            source.notes.clear()
+        if self._notes:
+            sample["notes"], self._notes = self._notes, []
+        sample["sample_wall_s"] = (time.perf_counter_ns() - begun) / 1e9
+        sample["sample_cpu_s"] = (time.thread_time_ns() - begun_cpu) / 1e9
+        return sample
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._notes, self._sources = [], []
+        for make in self._make:
+            try:
+                self._sources.append(make())
+            except Exception as problem:  # noqa: BLE001 - as above
+                self._drop(getattr(make, "__name__", "source"), problem)
+
+    def _drop(self, name: str, problem: Exception) -> None:
+        what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        self._notes.append(f"{name} not measured on {sys.platform}: {type(problem).__name__}: {what}"[:300])

@@ -1,0 +1,1 @@
+"""What a trace does not tell: the machine, the models, the settings."""

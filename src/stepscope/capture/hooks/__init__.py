@@ -1,0 +1,1 @@
+"""Where the capture listens."""

@@ -1,0 +1,133 @@
+"""Where the capture listens: optimizer steps, backward passes, loaders, saves and collections of garbage."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.patches import replace, timed
+from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
+from stepscope.capture.options import Options
+from stepscope.capture.recording.forked import never_let_go, settle_child
+from stepscope.capture.recording.window import give_way
+from stepscope.capture.session import Session
+
+_current: list[Session] = []
+_registered: list[bool] = []
+"""Whether this process calls us at its end and after a fork: once, however many sessions it has."""
+
+
+def current() -> Session | None:
+    """The session of this process, where there is one."""
+    return _current[-1] if _current else None
+
+
+def begin(run: Path, options: Options) -> Session:
+    """Hooks this process up. torch is imported already."""
+    guard = Guard()
+    session = _session_kind(options)(run, options, guard)
+    _current[:] = [session]
+    try:
+        _hook_all(guard, sys.modules["torch"], session)
+    except Exception:
+        guard.off()
+        _current.clear()
+        raise
+    if not _registered:
+        _registered.append(True)
+        atexit.register(_at_exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_in_child)
+    return session
+
+
+def _session_kind(options: Options) -> type[Session]:
+    if not options.is_trial:
+        return Session
+    from stepscope.capture.trial.session import TrialSession
+
+    return TrialSession
+
+
+def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
+    guard.at_end(session.hurry)
+    _hook_optimizers(guard, torch, session)
+    replace(guard, torch.autograd, "backward", hooked_backward(session, guard))
+    replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", hooked_next(session, guard))  # noqa: SLF001
+    replace(guard, torch.utils.data.DataLoader, "__iter__", timed(guard, session.began_epoch))
+    replace(guard, torch, "save", timed(guard, session.saved))
+    # By its own name too: else it can no longer be pickled, and no process pool could be given it.
+    replace(guard, torch.serialization, "save", lambda _: torch.save)
+    if hasattr(torch.cuda, "CUDAGraph") and "replay" in torch.cuda.CUDAGraph.__dict__:
+        replace(guard, torch.cuda.CUDAGraph, "replay", timed(guard, session.replayed))
+    give_way(guard, session)
+    _hook_collections(guard, session)
+
+
+def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
+    """Around every optimizer's step, outside the range that the profiler has for it: a window must not open inside one."""
+
+    around = hooked_step(session, guard)
+
+    def make(was: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def hook_step(function: Any) -> Any:
+            return around(was(function))
+
+        return hook_step
+
+    replace(guard, torch.optim.Optimizer, "profile_hook_step", make)
+
+
+def _hook_collections(guard: Guard, session: Session) -> None:
+    begun = 0
+
+    def told(phase: str, info: dict[str, int]) -> None:
+        # The youngest objects are collected within microseconds, and many times a second.
+        if info["generation"] > 0:
+            watched(phase, info["generation"])
+
+    def timed_collection(phase: str, generation: int) -> None:
+        nonlocal begun
+        now = time.perf_counter_ns()
+        if phase == "start":
+            begun = now
+        elif begun:
+            session.collected(begun, now, generation)
+
+    watched = guard.watch(timed_collection)
+    gc.callbacks.append(told)
+    guard.at_end(lambda: gc.callbacks.remove(told))
+
+
+def forget_session(session: Session) -> None:
+    """A session that is over is not kept."""
+    if session in _current:
+        _current.remove(session)
+
+
+def _at_exit() -> None:
+    session = current()
+    if session is not None:
+        session.guard.watch(session.finish)()
+        session.abandon()
+
+
+def _in_child() -> None:
+    """In a forked child: another process, which may train by itself or load batches. It starts anew, with no thread of ours."""
+    session = current()
+    if session is None:
+        return
+    window = session.window
+    never_let_go(window, session.device_clock, session.writer)
+    settle_child(was_recording=window is not None and window.is_attached and window.is_mine)
+    if session.guard.is_on:
+        # The hooks know its tape.
+        session.tape.clear()
+        session.__init__(session.run, session.options, session.guard, session.tape)  # type: ignore[misc]

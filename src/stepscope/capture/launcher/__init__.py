@@ -1,0 +1,1 @@
+"""The launcher's side: it starts the job, and outlives it."""

@@ -1,0 +1,1 @@
+"""A few steps recorded by torch.profiler."""

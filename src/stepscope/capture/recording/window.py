@@ -1,0 +1,254 @@
+"""The profiler's window: a few steps recorded by torch.profiler, opened and closed between two steps.
+
+Kineto keeps a recording per thread: one that another thread ends takes the process with it (SIGSEGV). So a window belongs to the
+thread that opened it; no other thread touches its profiler.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.patches import replace
+from stepscope.capture.options import Options
+from stepscope.capture.recording.cupti import leave_cupti_after, stay_in_cupti
+from stepscope.capture.recording.forked import leave_directly, make_way_in_child, note_profiler
+from stepscope.capture.recording.quiet import quiet_kineto, without_thread_line
+
+WARM_STEPS = 1
+"""Steps with the profiler attached that are not kept: the first one pays for its buffers."""
+LONGEST_WAIT_S = 5.0
+"""For the thread that records to let go, where another thread of the job starts a profiler of its own."""
+PATIENCE_NS, PATIENT_TIMES = 60_000_000_000, 20
+"""How long a recording may be open: so many times what its steps would take without a profiler, and a minute."""
+MOST_STRANGE = 200
+"""Steps that other threads end while the one that records ends none, until the recording is given up."""
+
+_held = threading.local()
+"""In each thread: the window that it opened."""
+_lost: list[Window] = []
+"""Given up while attached: kept, for what lets go of a profiler touches it."""
+
+
+class _Hold:
+    """Dropped by the thread that opened a window when that thread ends: the last moment to take the profiler off."""
+
+    def __init__(self, window: Window) -> None:
+        self.window, self._owner = window, (os.getpid(), threading.get_ident())
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            # A Python that ends drops what its other threads hold from its main thread, which may not touch it.
+            is_own = self._owner == (os.getpid(), threading.get_ident()) and not sys.is_finalizing()
+            if is_own and self.window.is_attached:
+                self.window.problem = self.window.problem or "the thread that recorded ended before its last step"
+                self.window.close()
+
+
+class Window:
+    """One recording. `step` is called at each step's end until the profiler is off."""
+
+    def __init__(self, torch: Any, options: Options, path: Path, first_step: int, step_ns: int = 0) -> None:
+        self._torch = torch
+        self.path = path
+        self.first_step = first_step
+        self.is_over = False
+        """Whether nothing more is recorded."""
+        self.is_attached = False
+        """Whether its thread has the profiler on: for a while after it is over, where another thread ended it."""
+        self.num_strange = 0
+        """Steps ended by other threads since its own ended one."""
+        self._gone = threading.Event()
+        self.problem: str | None = None
+        self.saved_ns = 0
+        """How long the file took to write: the job waited for it."""
+        profiler = torch.profiler
+        cycle = profiler.schedule(wait=0, warmup=WARM_STEPS, active=options.num_steps, repeat=1)
+        activities = [profiler.ProfilerActivity.CPU]
+        self._has_device = bool(torch.cuda.is_initialized() and torch.cuda.is_available())
+        if self._has_device:
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self.profile = profiler.profile(
+            activities=activities,
+            schedule=lambda number: cycle(max(number - first_step, 0)),
+            on_trace_ready=self._save,
+            record_shapes=True,
+            with_stack=options.stacks,
+            profile_memory=options.memory,
+        )
+        self._left = WARM_STEPS + options.num_steps
+        self._longest_ns = PATIENCE_NS + PATIENT_TIMES * self._left * step_ns
+        self._latest_ns = 0
+        # Marks in the trace have the run's own numbers: ranks that begin at different steps are not taken for one another.
+        self.profile.step_num = first_step
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread opened it. Asked of what the thread holds: numbers of threads are used again."""
+        hold = getattr(_held, "hold", None)
+        return hold is not None and hold.window is self
+
+    def open(self) -> None:
+        """Attaches the profiler, to this thread."""
+        if self._has_device:
+            leave_cupti_after(self._torch)
+        note_profiler()
+        _held.hold = _Hold(self)
+        self.is_attached = True
+        self._latest_ns = time.perf_counter_ns() + self._longest_ns
+        with quiet_kineto(self._torch), without_thread_line():
+            self.profile.start()
+
+    def step(self) -> None:
+        """At the end of a step of any thread."""
+        if not self.is_mine:
+            self.num_strange += 1
+            if self.num_strange > MOST_STRANGE:
+                self.give_up("the thread that recorded ends no steps any more")
+        elif self.is_over:
+            self.discard()
+        elif self.is_attached:
+            self.num_strange = 0
+            self._left -= 1
+            with quiet_kineto(self._torch):
+                self.profile.step()
+            if self._left <= 0:
+                self.close()
+
+    def between(self, now: int) -> None:
+        """Inside a step, where its thread takes a batch: a recording that takes far too long ends here. A step may hold an
+        evaluation of hours, and every event of it would be kept."""
+        if self.is_mine and self.is_over:
+            self.discard()
+        elif self.is_mine and now > self._latest_ns:
+            self.problem = "a step of the recording took far longer than those before it; it ends inside that step"
+            self.close()
+
+    def close(self, *, is_at_end: bool = False) -> None:
+        """Ends the recording where it is; what was recorded is kept. Its own thread calls this."""
+        self.is_over = True
+        if self.is_attached:
+            if is_at_end:
+                stay_in_cupti()
+            self.is_attached = False
+            try:
+                with quiet_kineto(self._torch):
+                    self.profile.stop()
+            finally:
+                self._gone.set()
+                if self.is_mine:
+                    del _held.hold
+
+    def discard(self) -> None:
+        """Ends it and keeps nothing: somebody else wants to record, or the capture is over. Its own thread calls this."""
+        self.profile.on_trace_ready = None
+        self.problem = self.problem or "the job started a profiler of its own"
+        self.close()
+
+    def give_up(self, problem: str) -> None:
+        """In another thread: nothing more is recorded, and the window's thread takes the profiler off when it comes by."""
+        self.problem = self.problem or problem
+        self.is_over = True
+
+    def make_way(self) -> None:
+        """Before a profiler of the job's own is attached, in any thread."""
+        if self.is_mine:
+            self.discard()
+        elif self.is_attached:
+            self.give_up("the job started a profiler of its own, in another thread")
+            if not self._gone.wait(LONGEST_WAIT_S):
+                # Two are attached now, and to take ours off would end the process: it stays.
+                self.is_attached = False
+                self.leave_behind("the job started a profiler of its own, in another thread")
+
+    def leave_behind(self, problem: str) -> None:
+        """In another thread, where the window's own will not come by any more: the profiler stays attached. With CUDA's part of
+        it active, destructors of the libraries end such a process with SIGSEGV (torch 2.11; so they do where a profiler of the
+        job's own is left open)."""
+        self.give_up(problem)
+        _lost.append(self)
+        if self._has_device:
+            leave_directly()
+
+    def _save(self, profile: Any) -> None:
+        begun = time.perf_counter_ns()
+        part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
+        try:
+            profile.export_chrome_trace(str(part))
+            part.replace(self.path)
+        except (OSError, RuntimeError) as problem:
+            self.problem = f"the recording could not be written to {self.path}: {problem}"
+        self.saved_ns = time.perf_counter_ns() - begun
+
+
+def is_profiling(torch: Any) -> bool:
+    """Whether a profiler is attached to this thread, ours or the job's."""
+    asked = getattr(torch.autograd, "_profiler_enabled", None)
+    return bool(asked()) if callable(asked) else False
+
+
+def backward_asker(torch: Any) -> Callable[[], bool]:
+    """Says whether this thread is inside a backward pass."""
+    asked = getattr(getattr(torch, "_C", None), "_current_graph_task_id", None)
+    return (lambda: asked() != -1) if callable(asked) else lambda: False
+
+
+class Others:
+    """A profiler of the job's own, from where it is prepared: in its schedule's warm-up it is not attached yet but in our way."""
+
+    def __init__(self) -> None:
+        self._last: weakref.ref[Any] | None = None
+
+    def came(self, profiler: Any) -> None:
+        self._last = weakref.ref(profiler)
+
+    def went(self) -> None:
+        self._last = None
+
+    def is_there(self) -> bool:
+        return self._last is not None and self._last() is not None
+
+
+def give_way(guard: Guard, holder: Any) -> None:
+    """A profiler that the job starts finds none of ours attached: two at a time would be an error in the job."""
+    profilers = sys.modules["torch"].autograd.profiler.profile
+
+    def is_ours(profiler: Any) -> bool:
+        window = holder.window
+        return window is not None and profiler is getattr(window.profile, "profiler", None)
+
+    def come(profiler: Any) -> None:
+        if not is_ours(profiler):
+            make_way_in_child()
+            window = holder.window
+            if window is not None:
+                window.make_way()
+            holder.others.came(profiler)
+
+    def go(profiler: Any) -> None:
+        if not is_ours(profiler):
+            holder.others.went()
+
+    def before(told: Callable[[Any], None]) -> Callable[[Any], Any]:
+        watched = guard.watch(told)
+
+        def make(was: Any) -> Any:
+            def now(self: Any, *args: Any, **kwargs: Any) -> Any:
+                watched(self)
+                return was(self, *args, **kwargs)
+
+            return now
+
+        return make
+
+    for name, told in (("_prepare_trace", come), ("_start_trace", come), ("__enter__", come), ("__exit__", go)):
+        if name in profilers.__dict__:
+            replace(guard, profilers, name, before(told))

@@ -1,0 +1,1 @@
+"""What a trial of `verify`, `fix` and `tune` has beside a recording."""

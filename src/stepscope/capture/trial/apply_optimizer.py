@@ -1,0 +1,136 @@
+"""How optimizers step: fused, or a kernel per operation, or a loop."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.patches import replace
+from stepscope.capture.trial.applied import Applied, words_of
+
+NAMES = {"fused_optimizer": "fused", "foreach_optimizer": "foreach"}
+Laid = WeakKeyDictionary[Any, dict[str, Any]]
+"""What was applied on top of each optimizer."""
+
+
+def lay_over_optimizers(guard: Guard, torch: Any, applied: Applied) -> None:
+    wanted = {NAMES[name]: (name, value) for name, value in applied.wanted(*NAMES).items()}
+    if not wanted:
+        return
+    making: list[Any] = []
+    """Those whose __init__ runs just now: one class's calls another's."""
+    laid: Laid = WeakKeyDictionary()
+    replace(guard, torch.optim.Optimizer, "load_state_dict", _around_load(laid))
+    for name, _ in wanted.values():
+        applied.failed(name, "no optimizer was made that can be set so")
+    for kind in {kind for kind in vars(torch.optim).values() if isinstance(kind, type)}:
+        if issubclass(kind, torch.optim.Optimizer) and "__init__" in kind.__dict__:
+            signature = inspect.signature(kind.__dict__["__init__"])
+            if set(wanted) & set(signature.parameters):
+                replace(guard, kind, "__init__", _around(signature, wanted, applied, making, laid))
+
+
+def _around_load(laid: Laid) -> Any:
+    """A job that goes on from a checkpoint: what is loaded says how the optimizer stepped then."""
+
+    def make(was: Any) -> Any:
+        @functools.wraps(was)
+        def now(optimizer: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            over = laid.get(optimizer)
+            if over and isinstance(state_dict, dict) and isinstance(state_dict.get("param_groups"), list):
+                # Before it is loaded: where a state's tensors belong hangs on it.
+                groups = [{**group, **over} if isinstance(group, dict) else group for group in state_dict["param_groups"]]
+                state_dict = {**state_dict, "param_groups": groups}
+            return was(optimizer, state_dict, *args, **kwargs)
+
+        return now
+
+    return make
+
+
+def _around(
+    signature: inspect.Signature, wanted: dict[str, tuple[str, Any]], applied: Applied, making: list[Any], laid: Laid
+) -> Any:
+    def make(was: Any) -> Any:
+        @functools.wraps(was)
+        def now(*args: Any, **kwargs: Any) -> None:
+            if any(one is args[0] for one in making):
+                was(*args, **kwargs)
+                return
+            making.append(args[0])
+            try:
+                _init(was, signature, args, kwargs, wanted, applied, laid)
+            finally:
+                making.pop()
+
+        return now
+
+    return make
+
+
+def _init(
+    was: Any,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    wanted: dict[str, tuple[str, Any]],
+    applied: Applied,
+    laid: Laid,
+) -> None:
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    # Parameters often come as a generator, which can be asked once; it is asked for the job's own try too.
+    bound.arguments["params"] = kept_params(bound.arguments["params"])
+    given = {name: bound.arguments.get(name) for name in ("fused", "foreach")}
+    usable = {name: value for name, (_, value) in wanted.items() if name in signature.parameters}
+    if usable.get("fused") and not can_be_fused(bound.arguments["params"]):
+        # Found out here: the optimizer itself may say so only when it steps.
+        del usable["fused"]
+        applied.failed(wanted["fused"][0], "a parameter is of a kind or on a device that has no fused kernels")
+    if usable:
+        bound.arguments.update(usable)
+        for name, other in (("fused", "foreach"), ("foreach", "fused")):
+            # Not both at once.
+            if usable.get(name) and other not in usable and given[other]:
+                bound.arguments[other] = False
+        try:
+            was(*bound.args, **bound.kwargs)
+        except Exception as problem:  # noqa: BLE001 - the job is told by its own call, not by ours
+            for name in usable:
+                applied.failed(wanted[name][0], words_of(problem))
+        else:
+            for name in usable:
+                applied.took(wanted[name][0], was=given[name])
+            laid[args[0]] = {name: bound.arguments[name] for name in ("fused", "foreach") if name in signature.parameters}
+            return
+    bound.arguments.update({name: value for name, value in given.items() if name in signature.parameters})
+    was(*bound.args, **bound.kwargs)
+
+
+def can_be_fused(params: Any) -> bool:
+    """Whether every parameter is a number with a point, on a device with fused kernels."""
+    asked = getattr(sys.modules.get("torch.utils._foreach_utils"), "_get_fused_kernels_supported_devices", None)
+    devices = asked() if callable(asked) else ["cuda"]
+    tensors: list[Any] = []
+    for one in params if isinstance(params, list | tuple) else list(params):
+        held = one["params"] if isinstance(one, dict) else one[1] if isinstance(one, tuple) else one
+        tensors += held if isinstance(held, list | tuple) else [held]
+    # Named ones come with their names.
+    bare = [one[1] if isinstance(one, tuple) else one for one in tensors]
+    return all(one.is_floating_point() and one.device.type in devices for one in bare)
+
+
+def kept_params(params: Any) -> Any:
+    """The same parameters, in lists where they came as generators."""
+    if hasattr(params, "__next__"):
+        params = list(params)
+    if isinstance(params, list):
+        return [
+            {**one, "params": list(one["params"])} if isinstance(one, dict) and hasattr(one.get("params"), "__next__") else one
+            for one in params
+        ]
+    return params

@@ -1,0 +1,146 @@
+"""The loss of every step of a trial: the number that each backward pass starts from.
+
+Nothing waits for the device: a number that lies there is copied there, and all of them are read when the job has ended. When the
+pass began says which step it belongs to, so that no step needs a look for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.describe.peek import attempt
+from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.patches import compiling_asker, replace
+from stepscope.capture.recording.window import backward_asker
+from stepscope.runfolder import LOSSES_FILE, write_json
+
+FOLD = 256
+"""Numbers on the device that are put together into one tensor: each by itself takes the allocator's smallest block."""
+MOST = 1 << 15
+"""Numbers kept. Where there are more, every second one goes, and from then on every second pass is let by."""
+
+
+class Losses:
+    """Listens to backward passes, and writes down what they started from when the job ends."""
+
+    def __init__(self, guard: Guard, torch: Any) -> None:
+        self._torch = torch
+        self._folder: Path | None = None
+        self._is_in_backward = backward_asker(torch)
+        self._at_ns: list[int] = []
+        self._values: list[Any] = []
+        """A number for each time; None where it is still on the device, and stands in one of the next two lists."""
+        self._on_device: list[Any] = []
+        self._folded: list[Any] = []
+        self._static: Any = None
+        """The loss of a pass inside a CUDA graph, which every replay writes anew."""
+        self._every, self._num = 1, 0
+        replace(guard, torch.autograd, "backward", self._around_backward)
+
+    def began(self, folder: Path) -> None:
+        self._folder = folder
+
+    def stepped(self, step: int) -> None:
+        pass
+
+    def ended(self) -> None:
+        if self._folder is None:
+            return
+        self._read()
+        last = None if self._static is None else attempt(float, self._static)
+        told = {"ns": self._at_ns, "loss": [_plain(value) for value in self._values], "last": _plain(last)}
+        write_json(self._folder / LOSSES_FILE, told)
+
+    def _around_backward(self, was: Any) -> Any:
+        is_compiling, clock = compiling_asker(), time.perf_counter_ns
+
+        @functools.wraps(was)
+        def now(*args: Any, **kwargs: Any) -> Any:
+            if not is_compiling():
+                # What a stranger's tensor raises costs one number, neither the job nor the capture.
+                attempt(self._keep, clock(), args[0] if args else kwargs.get("tensors"))
+            return was(*args, **kwargs)
+
+        return now
+
+    def _keep(self, at_ns: int, roots: Any) -> None:
+        self._num += 1
+        if self._num % self._every:
+            return
+        loss = loss_of(self._torch, roots)
+        if loss is None or self._is_in_backward():
+            return
+        if loss.device.type == "cpu":
+            value = float(loss)
+        elif loss.device.type == "cuda" and self._torch.cuda.is_current_stream_capturing():
+            self._static = loss
+            return
+        else:
+            # A copy: the job may write over it, and a compiled graph's memory is the graph's.
+            self._on_device.append(loss.to(self._torch.float32, copy=True))
+            value = None
+            if len(self._on_device) >= FOLD:
+                self._fold()
+        self._at_ns.append(at_ns)
+        self._values.append(value)
+        if len(self._values) >= MOST:
+            self._thin()
+
+    def _fold(self) -> None:
+        alone, self._on_device = self._on_device, []
+        self._folded.append(self._torch.stack([loss.to(alone[0].device) for loss in alone]))
+
+    def _thin(self) -> None:
+        """Once in tens of thousands of passes: it may wait for the device."""
+        self._read()
+        self._at_ns, self._values = self._at_ns[::2], self._values[::2]
+        self._every *= 2
+
+    def _read(self) -> None:
+        """Fetches what is on the device."""
+        if self._on_device:
+            self._fold()
+        fetched = iter([value for folded in self._folded for value in folded.tolist()])
+        self._folded = []
+        self._values = [next(fetched) if value is None else value for value in self._values]
+
+
+def loss_of(torch: Any, roots: Any) -> Any:
+    """The loss that a backward pass starts from: its root, where that is one number; before a GradScaler's scale. Of a sharded
+    tensor, this rank's part: no collective is started for it."""
+    several = (roots,) if isinstance(roots, torch.Tensor) else roots or ()
+    root = next(iter(several), None)
+    if root is None or root.numel() != 1:
+        return None
+    loss = getattr(root, "_stepscope_loss", root).detach()
+    local = getattr(loss, "_local_tensor", None)
+    return (loss if local is None else local).reshape(())
+
+
+def remember_unscaled(guard: Guard, torch: Any) -> None:
+    """A GradScaler's scaled loss remembers what it was before: its scale changes from step to step, and the loss does not."""
+    for holder in (getattr(torch.amp, "grad_scaler", None), getattr(torch.cuda.amp, "grad_scaler", None)):
+        kind = getattr(holder, "GradScaler", None)
+        if kind is not None and "scale" in kind.__dict__:
+            replace(guard, kind, "scale", _remembering)
+
+
+def _remembering(was: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(was)
+    def now(self: Any, outputs: Any) -> Any:
+        scaled = was(self, outputs)
+        if hasattr(scaled, "backward") and scaled is not outputs:
+            scaled._stepscope_loss = outputs.detach()  # noqa: SLF001
+        return scaled
+
+    return now
+
+
+def _plain(value: float | None) -> float | str | None:
+    """As JSON has it: what is not finite is a word."""
+    return value if value is None or math.isfinite(value) else str(value)

@@ -1,0 +1,186 @@
+"""What each step computed, on the first rank: its loss, the norm of its gradients, and now and then a digest of the parameters.
+
+Numbers stay on the device until a digest is due, so that a step waits for it once in ten.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import math
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.describe.peek import attempt
+from stepscope.capture.describe.rank import rank_numbers
+from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.patches import compiling_asker, replace
+from stepscope.capture.recording.window import backward_asker
+from stepscope.capture.trial.losses import loss_of
+from stepscope.json_text import json_text
+from stepscope.runfolder import NUMERICS_FILE
+
+EVERY = 10
+"""Steps from one digest to the next."""
+MOST_OPTIMIZERS = 64
+
+
+class Numerics:
+    """Listens to backward passes and optimizers, and writes a line for each step."""
+
+    def __init__(self, guard: Guard, torch: Any) -> None:
+        self._torch = torch
+        self._folder: Path | None = None
+        self._is_on = True
+        self._is_in_backward = backward_asker(torch)
+        self._losses: list[Any] = []
+        self._norms: list[Any] = []
+        self._optimizers: dict[int, weakref.ref[Any]] = {}
+        self._waiting: list[tuple[int, Any, Any]] = []
+        """Rows whose numbers are still on the device: the step, losses and norms."""
+        replace(guard, torch.autograd, "backward", self._around_backward(guard))
+        replace(guard, torch, "compile", _drawing_alike)
+        handle = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(guard.watch(self._before_step))
+        guard.at_end(handle.remove)
+
+    def began(self, folder: Path) -> None:
+        self._folder = folder
+        self._is_on = rank_numbers(self._torch)["rank"] == 0
+
+    def stepped(self, step: int) -> None:
+        if not self._is_on:
+            return
+        self._waiting.append((step, self._losses, self._norms))
+        self._losses, self._norms = [], []
+        if step % EVERY == 0:
+            self._write(is_digest=True)
+
+    def ended(self) -> None:
+        if self._is_on:
+            self._write(is_digest=True)
+
+    def _around_backward(self, guard: Guard) -> Callable[[Any], Any]:
+        is_compiling, keep = compiling_asker(), guard.watch(self._keep_loss)
+
+        def make(was: Any) -> Any:
+            @functools.wraps(was)
+            def now(*args: Any, **kwargs: Any) -> Any:
+                if not is_compiling():
+                    keep(args[0] if args else kwargs.get("tensors"))
+                return was(*args, **kwargs)
+
+            return now
+
+        return make
+
+    def _keep_loss(self, roots: Any) -> None:
+        """The root of a pass is the loss, where it is one number. A pass inside another is a recomputed part's own."""
+        if not self._is_on or self._is_in_backward():
+            return
+        loss = loss_of(self._torch, roots)
+        if loss is not None:
+            self._losses.append(loss.double().clone())
+
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not self._is_on:
+            return
+        if id(optimizer) not in self._optimizers and len(self._optimizers) < MOST_OPTIMIZERS:
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        grads = [param.grad for group in optimizer.param_groups for param in group["params"] if param.grad is not None]
+        norm = attempt(total_norm, self._torch, grads)
+        if norm is not None:
+            self._norms.append(norm)
+
+    def _write(self, *, is_digest: bool) -> None:
+        if self._folder is None or not self._waiting:
+            return
+        params = self._params()
+        last = self._waiting[-1][0]
+        lines = []
+        for step, losses, norms in self._waiting:
+            is_last = is_digest and step == last
+            row = (
+                step,
+                _told(_mean([float(loss) for loss in losses])),
+                _told(_norm([float(norm) for norm in norms])),
+                attempt(digest, self._torch, params) if is_last and params else None,
+                _told(attempt(lambda: float(total_norm(self._torch, params)))) if is_last and params else None,
+            )
+            lines.append(json_text(row))
+        self._waiting = []
+        with (self._folder / NUMERICS_FILE).open("a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def _params(self) -> list[Any]:
+        held = [optimizer for ref in self._optimizers.values() if (optimizer := ref()) is not None]
+        return [param.detach() for optimizer in held for group in optimizer.param_groups for param in group["params"]]
+
+
+def _drawing_alike(was: Any) -> Any:
+    """torch.compile, told to draw random numbers as uncompiled code does: with others, dropout alone makes every loss differ."""
+
+    @functools.wraps(was)
+    def now(*args: Any, **kwargs: Any) -> Any:
+        with suppress(Exception):
+            config: Any = importlib.import_module("torch._inductor.config")
+            config.fallback_random = True
+        return was(*args, **kwargs)
+
+    return now
+
+
+def total_norm(torch: Any, tensors: list[Any]) -> Any:
+    """The norm of all of them together, as float64; None where there are none. Of a sharded tensor, this rank's part."""
+    here = [_local(tensor) for tensor in tensors]
+    by_kind: dict[Any, list[Any]] = {}
+    for tensor in here:
+        by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor.coalesce().values() if tensor.is_sparse else tensor)
+    parts = [norm for group in by_kind.values() for norm in torch._foreach_norm(_wide(torch, group))]  # noqa: SLF001
+    if not parts:
+        return None
+    device = parts[0].device
+    return torch.linalg.vector_norm(torch.stack([part.to(device).double() for part in parts]))
+
+
+def _wide(torch: Any, group: list[Any]) -> list[Any]:
+    return [tensor.float() for tensor in group] if group[0].dtype in (torch.float16, torch.bfloat16) else group
+
+
+def digest(torch: Any, tensors: list[Any]) -> str:
+    """Of every bit of every tensor, in order: two sums of each one's bit patterns. One is not linear, so that differences do not
+    cancel."""
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    sums: dict[Any, list[Any]] = {}
+    shapes = []
+    for tensor in tensors:
+        here = _local(tensor).contiguous()
+        bits = (torch.view_as_real(here) if here.is_complex() else here).view(-1)
+        bits = bits.view(kinds[bits.element_size()])
+        shapes.append((tuple(here.shape), str(here.dtype)))
+        mixed = bits * (bits | 1)
+        sums.setdefault(here.device, []).extend((bits.sum(dtype=torch.int64), mixed.sum(dtype=torch.int64)))
+    told = [torch.stack(some).cpu().tolist() for some in sums.values()]
+    return hashlib.sha256(repr((shapes, told)).encode()).hexdigest()[:16]
+
+
+def _local(tensor: Any) -> Any:
+    held = getattr(tensor, "_local_tensor", None)
+    return tensor if held is None else held
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _norm(values: list[float]) -> float | None:
+    return math.hypot(*values) if values else None
+
+
+def _told(value: float | None) -> float | str | None:
+    """A loss that is no number was computed all the same: JSON has no word for it, so it is told as text."""
+    return value if value is None or math.isfinite(value) else str(value)

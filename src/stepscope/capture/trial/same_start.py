@@ -1,0 +1,102 @@
+"""What two trials must have in common to be compared: the seed, and the first batches."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.describe.peek import attempt
+from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.patches import replace
+from stepscope.runfolder import EQUAL_FILE, write_json
+
+NUM_BATCHES = 4
+MOST_ITEMS = 4096
+"""Of each tensor that are looked at."""
+MOST_THINGS = 1000
+"""Tensors and values of a batch that are looked at."""
+MOST_DEPTH = 8
+
+
+class Equal:
+    """Notes the seed at the first step, and a digest of the first batches that a loader gave."""
+
+    def __init__(self, guard: Guard, torch: Any) -> None:
+        self._torch = torch
+        self._first_seed = torch.initial_seed()
+        self._hash = hashlib.sha256()
+        self._num = 0
+        self._folder: Path | None = None
+        self._told: dict[str, Any] = {"seed": None, "data": None, "num_batches": 0}
+        replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._around_next)  # noqa: SLF001
+
+    def began(self, folder: Path) -> None:
+        self._folder = folder
+        seed = self._torch.initial_seed()
+        # A generator that nobody seeds starts from chance: a seed that is still the same was never set.
+        self._told["seed"] = seed if seed != self._first_seed else None
+        self._tell()
+
+    def stepped(self, step: int) -> None:
+        pass
+
+    def ended(self) -> None:
+        self._tell()
+
+    def _around_next(self, was: Any) -> Any:
+        holder = self._torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001
+
+        @functools.wraps(was)
+        def now(loader_iter: Any) -> Any:
+            batch = was(loader_iter)
+            if self._num < NUM_BATCHES:
+                attempt(self._add, batch)
+            elif holder.__dict__.get("__next__") is now:
+                # Its work is done: later batches pay nothing.
+                holder.__next__ = was
+            return batch
+
+        return now
+
+    def _add(self, batch: Any) -> None:
+        self._num += 1
+        add_digest(self._torch, self._hash, batch)
+        self._told |= {"data": self._hash.hexdigest()[:16], "num_batches": self._num}
+        if self._num == NUM_BATCHES:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._folder is not None:
+            write_json(self._folder / EQUAL_FILE, self._told)
+
+
+def add_digest(torch: Any, into: Any, batch: Any) -> None:
+    """Adds what a batch holds: tensors by kind, shape and their first bytes, in whatever holds them."""
+    waiting: list[tuple[Any, int]] = [(batch, 0)]
+    for _ in range(MOST_THINGS):
+        if not waiting:
+            return
+        thing, depth = waiting.pop()
+        if isinstance(thing, torch.Tensor):
+            into.update(f"{thing.dtype}{tuple(thing.shape)}".encode())
+            into.update(bytes_of(torch, thing))
+        elif isinstance(thing, dict) and depth < MOST_DEPTH:
+            waiting.extend((value, depth + 1) for pair in reversed(list(thing.items())) for value in reversed(pair))
+        elif isinstance(thing, list | tuple) and depth < MOST_DEPTH:
+            waiting.extend((one, depth + 1) for one in reversed(thing))
+        elif isinstance(thing, str | bytes | int | float | None):
+            into.update(repr(thing).encode("utf-8", "replace"))
+        elif callable(getattr(thing, "tobytes", None)):
+            into.update(thing.tobytes())
+        else:
+            into.update(type(thing).__name__.encode())
+
+
+def bytes_of(torch: Any, tensor: Any) -> bytes:
+    """The first of a tensor's bytes, without numpy, which may not be there."""
+    first = tensor.detach().reshape(-1)[:MOST_ITEMS].cpu().contiguous()
+    if first.is_complex():
+        first = torch.view_as_real(first).contiguous()
+    return bytes(first.view(torch.uint8).reshape(-1).tolist())

@@ -1,0 +1,243 @@
+"""The settings that can be applied on top of a job's own from outside, and which findings each of them fixes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.capture.describe.machine import cpu_quota
+
+Value = bool | int | float | str
+
+MOST_WORKERS = 8
+"""Loader workers to try first: beyond this, memory and start-up grow faster than what is gained."""
+SAME, ROUNDING, DIFFERS = "same", "rounding", "differs"
+"""What a setting does to the numbers: nothing; another order of sums, so the last bits; or more than that."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. A number lies between `low` and `high`; a text is passed on as it is."""
+
+    name: str
+    kind: str
+    """bool, int, float, choice or text."""
+    words: str
+    usual: Value | None
+    """What a job has that says nothing; None where that depends."""
+    numerics: str = SAME
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
+    """Codes of findings."""
+    environment: tuple[str, ...] = ()
+    """Variables that carry it: they must be there before the job starts."""
+
+    @property
+    def changes_numerics(self) -> bool:
+        return self.numerics == DIFFERS
+
+    @property
+    def values(self) -> str:
+        """The values it may have, in words."""
+        if self.kind == "choice":
+            return ", ".join(self.choices)
+        if self.kind == "bool":
+            return "true, false"
+        return "text" if self.kind == "text" else f"{self.low:g} to {self.high:g}"
+
+
+def _bool(name: str, words: str, usual: bool | None, **more: Any) -> Setting:
+    return Setting(name=name, kind="bool", words=words, usual=usual, **more)
+
+
+def _int(name: str, words: str, usual: int | None, low: int, high: int, **more: Any) -> Setting:
+    return Setting(name=name, kind="int", words=words, usual=usual, low=low, high=high, **more)
+
+
+RAISED = frozenset({"num_workers", "prefetch_factor", "bucket_cap_mb"})
+"""Where a finding says that there is too little of it: its fix never takes a job's own down."""
+COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+_ALL = (
+    _int(
+        "num_workers", "worker processes of every DataLoader; what a dataset draws at random is drawn anew in each", 0, 0, 256,
+        fixes=("serial-loader", "starved-loader"),
+    ),
+    _bool("pin_memory", "batches in pinned memory; needs a GPU", False, fixes=("pageable-copy",)),
+    _int(
+        "prefetch_factor", "batches that each worker keeps ready", 2, 1, 64, fixes=("shallow-prefetch", "starved-loader")
+    ),
+    _bool("persistent_workers", "workers live on from one epoch to the next", False, fixes=("loader-respawn", "serial-loader")),
+    _int("batch_size", "samples a batch, where no batch sampler of the job's own makes them", None, 1, 1 << 20, numerics=DIFFERS),
+    Setting(
+        name="bucket_cap_mb", kind="float", words="size of DDP's buckets of gradients", usual=25.0, low=0.1, high=4096.0,
+        numerics=ROUNDING, fixes=("tiny-buckets",),
+    ),
+    _bool("gradient_as_bucket_view", "DDP's gradients lie in its buckets", False),
+    _bool("static_graph", "DDP may take every step for like the first", False),
+    _bool("find_unused_parameters", "DDP looks for parameters without gradients", False, fixes=("unused-parameter-scan",)),
+    _bool(
+        "broadcast_buffers", "DDP sends the first rank's buffers before each forward pass", True,
+        numerics=DIFFERS, fixes=("buffer-broadcast",),
+    ),
+    _bool("fused_optimizer", "one kernel for many parameters; Adam, AdamW, SGD, Adagrad", False,
+          numerics=ROUNDING, fixes=("looped-optimizer",)),
+    _bool("foreach_optimizer", "one kernel per operation for many parameters", None, numerics=ROUNDING),
+    Setting(
+        name="compile_mode", kind="choice", words="mode of torch.compile; models are compiled where the job does not",
+        usual="off", choices=COMPILE_MODES, numerics=ROUNDING, fixes=("launch-overhead", "unfused-pointwise", "python-overhead"),
+    ),
+    _bool("compile_dynamic", "torch.compile takes sizes for changing from the first", None,
+          numerics=ROUNDING, fixes=("recompilation",)),
+    _bool("tf32", "TF32 in matrix products of float32", False, numerics=DIFFERS, fixes=("fp32-matmul",)),
+    _bool("cudnn_benchmark", "cuDNN tries its algorithms out", False, numerics=ROUNDING, fixes=("untuned-convolution",)),
+    _bool("channels_last", "models with 2D convolutions in channels_last", False, numerics=ROUNDING, fixes=("nchw-layout",)),
+    Setting(
+        name="amp", kind="choice", words="autocast around the forward pass of every model", usual="off", choices=("off", "bf16"),
+        numerics=DIFFERS,
+    ),
+    _int("num_threads", "threads of torch's operators on the host", None, 1, 1024, numerics=ROUNDING,
+         fixes=("thread-oversubscription",), environment=("OMP_NUM_THREADS", "MKL_NUM_THREADS")),
+    Setting(
+        name="allocator", kind="text", words="how the CUDA allocator is set up, such as expandable_segments:True", usual="",
+        fixes=("fragmentation", "allocator-churn"), environment=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+    ),
+    _bool("empty_cache", "torch.cuda.empty_cache() does what it says", True, fixes=("allocator-churn",)),
+    _bool("anomaly_mode", "autograd looks for the origin of NaNs", False, fixes=("debug-mode",)),
+    _bool("launch_blocking", "the host waits for every kernel", False,
+          fixes=("debug-mode",), environment=("CUDA_LAUNCH_BLOCKING",)),
+    _bool("deterministic", "deterministic algorithms alone", False, numerics=ROUNDING),
+    Setting(
+        name="gc", kind="choice", words="Python's collector after the first step: freeze leaves out what is there by then",
+        usual="on", choices=("on", "freeze", "off"), fixes=("gc-pause",),
+    ),
+)  # fmt: skip
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _ALL}
+
+
+def fixes(code: str, *, num_ranks: int = 1) -> dict[str, Value] | None:
+    """What to try first for a finding, with so many ranks on this machine; None where nothing can be set from outside."""
+    cores = max(1, own_cores() // max(num_ranks, 1))
+    workers = min(MOST_WORKERS, max(1, cores - 1))
+    tried: dict[str, dict[str, Value]] = {
+        "serial-loader": {"num_workers": workers, "persistent_workers": True},
+        "starved-loader": {"num_workers": min(2 * MOST_WORKERS, max(2, cores)), "prefetch_factor": 4},
+        "loader-respawn": {"persistent_workers": True},
+        "shallow-prefetch": {"prefetch_factor": 8},
+        "pageable-copy": {"pin_memory": True},
+        "tiny-buckets": {"bucket_cap_mb": 100.0},
+        "unused-parameter-scan": {"find_unused_parameters": False},
+        "buffer-broadcast": {"broadcast_buffers": False},
+        "looped-optimizer": {"fused_optimizer": True},
+        "launch-overhead": {"compile_mode": "reduce-overhead"},
+        "unfused-pointwise": {"compile_mode": "default"},
+        "python-overhead": {"compile_mode": "default"},
+        "recompilation": {"compile_dynamic": True},
+        "fp32-matmul": {"tf32": True},
+        "untuned-convolution": {"cudnn_benchmark": True},
+        "nchw-layout": {"channels_last": True},
+        "thread-oversubscription": {"num_threads": cores},
+        "fragmentation": {"allocator": "expandable_segments:True"},
+        "allocator-churn": {"allocator": "expandable_segments:True", "empty_cache": False},
+        "debug-mode": {"anomaly_mode": False, "launch_blocking": False},
+        "gc-pause": {"gc": "freeze"},
+    }
+    return tried.get(code)
+
+
+def fix_reasons(code: str, *, num_ranks: int = 1) -> dict[str, str]:
+    """Why these values are tried where there is no run to go by, for each setting of the fix."""
+    tried = fixes(code, num_ranks=num_ranks) or {}
+    cores = own_cores()
+    here = f"the {cores} cores that this process may use" if cores > 1 else "the one core that this process may use"
+    if num_ranks > 1:
+        here += f", shared by {num_ranks} ranks"
+    given = {
+        ("serial-loader", "num_workers"): f"{here}, less one for the training process, and {MOST_WORKERS} at most",
+        ("starved-loader", "num_workers"): f"{here}, between 2 and {2 * MOST_WORKERS}",
+        ("thread-oversubscription", "num_threads"): here,
+        ("shallow-prefetch", "prefetch_factor"): "four times PyTorch's own, 2",
+        ("starved-loader", "prefetch_factor"): "twice PyTorch's own, 2",
+        ("tiny-buckets", "bucket_cap_mb"): "four times DDP's own, 25",
+    }
+    reasons = {name: given.get((code, name), SETTINGS[name].words) for name in tried}
+    more = "a job that has as much already keeps its own"
+    return {name: f"{why}; {more}" if name in RAISED else why for name, why in reasons.items()}
+
+
+def own_cores() -> int:
+    """Cores that this machine lets us use: affinity, and the container's quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return cores if quota is None else max(1, min(cores, round(quota)))
+
+
+def checked(knobs: Mapping[str, Any]) -> dict[str, Value]:
+    """These settings, each of its kind and within its bounds; a ValueError says what is wrong with one that is not."""
+    return {name: _checked(name, value) for name, value in knobs.items()}
+
+
+def _checked(name: str, value: Any) -> Value:
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise ValueError(f"{name} is not a setting that can be applied on top of a job's. There are: {', '.join(SETTINGS)}")
+    if not _fits(setting, value):
+        raise ValueError(f"{name} cannot be {value!r}. It may be: {setting.values}")
+    return float(value) if setting.kind == "float" else value
+
+
+def _fits(setting: Setting, value: Any) -> bool:
+    if setting.kind == "bool":
+        return isinstance(value, bool)
+    if setting.kind == "choice":
+        return value in setting.choices
+    if setting.kind == "text":
+        return isinstance(value, str) and value.isprintable()
+    if isinstance(value, bool) or not isinstance(value, int if setting.kind == "int" else int | float):
+        return False
+    return setting.low is not None and setting.high is not None and setting.low <= value <= setting.high
+
+
+def value_of(name: str, text: str) -> Value:
+    """The value that a text gives for this setting, as on a command line."""
+    setting = SETTINGS.get(name)
+    kind = "text" if setting is None else setting.kind
+    try:
+        if kind == "bool":
+            value: Value = {
+                "true": True,
+                "1": True,
+                "on": True,
+                "yes": True,
+                "false": False,
+                "0": False,
+                "off": False,
+                "no": False,
+            }[text.lower()]
+        else:
+            value = int(text) if kind == "int" else float(text) if kind == "float" else text
+    except (KeyError, ValueError):
+        value = text
+    return _checked(name, value)
+
+
+def environment_of(knobs: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that carry these settings."""
+    laid = {}
+    for name, value in knobs.items():
+        for variable in SETTINGS[name].environment:
+            laid[variable] = str(int(value)) if isinstance(value, bool) else str(value)
+    return laid
+
+
+def table() -> str:
+    """The settings as a table in Markdown, for docs/settings.md."""
+    lines = ["| setting | values | what it sets | numbers | fixes |", "|---|---|---|---|---|"]
+    for setting in SETTINGS.values():
+        codes = ", ".join(f"`{code}`" for code in setting.fixes)
+        lines.append(f"| `{setting.name}` | {setting.values} | {setting.words} | {setting.numerics} | {codes} |")
+    return "\n".join(lines)

@@ -1,0 +1,215 @@
+"""What `plan` answers: searched, then put together for the reports."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from typing import Any
+
+from stepscope.errors import UsageError
+from stepscope.planner import validate as checks
+from stepscope.planner import what_if as recipes
+from stepscope.planner.cluster import Cluster
+from stepscope.planner.cluster_parse import links_of, make_cluster
+from stepscope.planner.job import Job
+from stepscope.planner.layout import OFFLOAD, Layout
+from stepscope.planner.search import Choice, Found, choices_of, search, why
+from stepscope.planner.space import Space
+from stepscope.report.plan.account import MEMORY_WORDS, Account, Plan, Variant, account_of
+from stepscope.report.plan.words import gib, short_count
+
+MOST_OF_FRONT = 6
+PINNED = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute", "schedule")
+SLOWEST = 2.0
+"""Times the best step: what is slower than this is no choice, however little memory it needs."""
+
+
+def answer(arguments: argparse.Namespace) -> Plan:
+    from stepscope.cli.plan.job import job_of
+
+    job, notes = job_of(arguments)
+    space = space_of(arguments)
+    largest = recipes.largest_model(job, space) if arguments.largest else None
+    if arguments.model is None and largest is not None and largest.model is not None:
+        job = replace(job, model=largest.model)
+    check(arguments, job, space)
+    start = time.perf_counter()
+    found = search(job, space, top=arguments.layouts, num_workers=None)
+    took = time.perf_counter() - start
+    accounts = tuple(account_of(job, choice) for choice in found.best)
+    explained = None if arguments.explain is None else explained_of(job, arguments.explain, found, space)
+    best = found.best[0] if found.best else None
+    measured_by = arguments.from_run[0] if arguments.from_run else str(arguments.hardware or "")
+    return Plan(
+        job=job,
+        best=accounts[0] if accounts else None,
+        layouts=accounts,
+        pareto=tuple(account_of(job, choice) for choice in thinned(found)),
+        counts=counts_of(found),
+        search_s=took,
+        explained=explained,
+        budget=None if arguments.tokens is None or best is None else recipes.budget(job, best, arguments.tokens),
+        what_ifs=what_ifs_of(job, space, arguments.what_if),
+        scaling=scaling_of(job, space, arguments.scaling or ()),
+        largest=None if largest is None else largest_of(job, largest),
+        smallest=smallest_of(job, space) if arguments.smallest else None,
+        is_pinned=space != Space(offload=space.offload),
+        is_calibrated=measured_by != "",
+        hardware=measured_by,
+        assumptions=(
+            *notes,
+            *assumed(arguments, job),
+            *warned(job, explained or (accounts[0] if accounts else None)),
+            *job.model.notes,
+            *job.cluster.notes,
+        ),
+        advice=(*(() if accounts else advice_of(job, space)), *(() if explained is None else room_advice(job, explained))),
+    )
+
+
+def space_of(arguments: argparse.Namespace) -> Space:
+    """What was given is pinned; the rest is free."""
+    names = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "recompute", "schedule")
+    pins: dict[str, Any] = {name: (value,) for name in names if (value := getattr(arguments, name)) is not None}
+    if arguments.zero is not None:
+        pins["zero_stage"] = (arguments.zero,)
+    if arguments.sp is not None:
+        pins["is_sequence_parallel"] = (arguments.sp,)
+    if arguments.offload is not None:
+        pins["offload"] = (arguments.offload,)
+    elif arguments.allow_offload:
+        pins["offload"] = OFFLOAD
+    if arguments.no_flash:
+        pins["is_flash"] = (False,)
+    if arguments.tp is not None:
+        pins["spans_nodes"] = True
+    return Space(**pins)
+
+
+def explained_of(job: Job, word: str, found: Found, space: Space) -> Account:
+    """The layout of a name, whether the search showed it or not. What the name leaves open is as pinned."""
+    layout, plain = checks.parse_layout(word, job), Layout()
+    for name in ("recompute", "schedule", "offload", "zero_stage", "is_sequence_parallel", "is_flash"):
+        pinned = getattr(space, name)
+        if pinned is not None and len(pinned) == 1 and getattr(layout, name) == getattr(plain, name):
+            layout = replace(layout, **{name: pinned[0]})
+    checks.check_layout(job, layout)
+    choice = choices_of(job, [layout])[0]
+    return account_of(job, replace(choice, why=why(choice, found.best[0]) if found.best else ""))
+
+
+def what_ifs_of(job: Job, space: Space, words: list[str]) -> tuple[Variant, ...]:
+    changes = [recipes.parse_change(word) for word in words]
+    if not changes:
+        return ()
+    return tuple(_variant(each.change.words, each.job, each.choice) for each in recipes.what_if(job, changes, space).changed)
+
+
+def scaling_of(job: Job, space: Space, nums: tuple[int, ...]) -> tuple[Variant, ...]:
+    points = recipes.scaling(job, replace(space, dp=None), nums) if nums else ()
+    return tuple(_variant(str(each.num_devices), job, each.choice, each.num_devices) for each in points)
+
+
+def largest_of(job: Job, largest: recipes.Largest) -> Variant:
+    if largest.model is None:
+        return Variant(name="none: not even the smallest fits", num_devices=job.cluster.num_devices, best=None)
+    shape = f"{largest.model.layers} layers of {largest.model.hidden}"
+    named = "" if largest.named is None else f"of the built-in ones {largest.named.name}, {short_count(largest.named.num_params)}"
+    return Variant(
+        name=f"{short_count(largest.model.num_params)} parameters, a llama of {shape}",
+        num_devices=job.cluster.num_devices,
+        best=None if largest.choice is None else account_of(job, largest.choice),
+        note=named,
+    )
+
+
+def smallest_of(job: Job, space: Space) -> Variant:
+    free = replace(space, dp=None)
+    found = recipes.smallest_cluster(replace(job, cluster=whole_node(job.cluster)), free)
+    if found is None:
+        return Variant(name=f"none of up to {recipes.MOST_NODES} nodes", num_devices=0, best=None)
+    nodes = found.job.cluster.num_nodes
+    name = f"{found.num_devices} x {job.cluster.device.name}, in {nodes} node{'' if nodes == 1 else 's'}"
+    return _variant(name, found.job, found.choice, found.num_devices)
+
+
+def whole_node(cluster: Cluster) -> Cluster:
+    """With nodes as large as is usual, where the one named is only a part of one."""
+    usual = links_of(cluster.device).devices_per_node
+    if cluster.num_nodes > 1 or cluster.devices_per_node >= usual:
+        return cluster
+    node = make_cluster(cluster.device.key, usual, usual, memory_bytes=cluster.memory_bytes)
+    return replace(cluster, num_devices=usual, devices_per_node=usual, tiers=node.tiers, host_memory_bytes=node.host_memory_bytes)
+
+
+def _variant(name: str, job: Job, choice: Choice | None, num_devices: int | None = None) -> Variant:
+    best = None if choice is None else account_of(job, choice)
+    return Variant(name=name, num_devices=num_devices or job.cluster.num_devices, best=best)
+
+
+def counts_of(found: Found) -> dict[str, int]:
+    """Layouts tried, those that fit, and those that do not, by what is too large."""
+    return {"tried": found.num_layouts, "fit": found.num_fit} | {
+        f"too large: {name}": num for name, num in found.too_large.items()
+    }
+
+
+def thinned(found: Found) -> list[Choice]:
+    """A few of the front, spread over its memory: neighbours differ by little."""
+    front = [each for each in found.front if each.step_s <= SLOWEST * found.front[0].step_s]
+    if len(front) <= MOST_OF_FRONT:
+        return front
+    places = sorted({round(i * (len(front) - 1) / (MOST_OF_FRONT - 1)) for i in range(MOST_OF_FRONT)})
+    return [front[place] for place in places]
+
+
+def assumed(arguments: argparse.Namespace, job: Job) -> list[str]:
+    """What nobody said."""
+    notes = []
+    if arguments.seq is None:
+        notes.append(f"no --seq was given: {job.seq_len} tokens")
+    if arguments.global_batch is None:
+        notes.append(f"no --global-batch was given: {job.global_batch} sequences, 4 for each device")
+    return notes
+
+
+def warned(job: Job, account: Account | None) -> list[str]:
+    return [] if account is None else checks.warnings(job, account.layout)
+
+
+def advice_of(job: Job, space: Space) -> tuple[str, ...]:
+    """What to do where nothing fits: how near the smallest comes, and what was tried and helps."""
+    short = checks.shortfall(job, space)
+    if short is None:
+        return ()
+    lines = [f"The least memory is {gib(short.memory_bytes)}, {gib(short.missing_bytes)} too much, with {short.layout}."]
+    lines += [f"It fits with this: {each}." for each in short.helps]
+    if any("offload" in each for each in short.helps):
+        lines.append("--allow-offload lets the search offload; --host-memory GIB says what a node has.")
+    return tuple(lines)
+
+
+def room_advice(job: Job, account: Account) -> tuple[str, ...]:
+    """The layout next to one that does not fit."""
+    if account.fits:
+        return ()
+    room = checks.room_of(job, account.layout)
+    part = MEMORY_WORDS[room.largest_part]
+    near = "" if room.nearest is None else f" Nearest that fits: {room.nearest}."
+    return (f"{account.layout} needs {gib(room.missing_bytes)} more than there is; most of it is {part}.{near}",)
+
+
+def check(arguments: argparse.Namespace, job: Job, space: Space) -> None:
+    """Raise what cannot be, by the pin that makes it so where one does."""
+    try:
+        checks.check_job(job, space)
+    except UsageError:
+        pinned = {name: values[0] for name in PINNED if (values := getattr(space, name)) and len(values) == 1}
+        if checks.job_problems(job) or not any(getattr(arguments, name, None) for name in ("tp", "pp", "cp", "ep", "dp", "vpp")):
+            raise
+        layout = Layout(**pinned)
+        if "dp" not in pinned:
+            layout = replace(layout, dp=max(1, job.cluster.num_devices // (layout.tp * layout.cp * layout.pp)))
+        checks.check_layout(job, replace(layout, num_micro=max(1, job.global_batch // (layout.dp * layout.micro_batch))))
+        raise

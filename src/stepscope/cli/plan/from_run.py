@@ -1,0 +1,122 @@
+"""What `plan --from RUN` does: read a recorded run, and say what its step becomes on more nodes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from stepscope.cli.printing import print_report
+from stepscope.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from stepscope.core.comms_facts import CollectiveRow, CommsFacts, LinkFit
+    from stepscope.planner.from_run import MeasuredCollective, MeasuredRun
+    from stepscope.rules.job import Job
+
+WIDE = 16
+"""Sizes of messages that a fit's latency is believed from: the largest over the smallest."""
+MISFIT = 0.25
+
+
+def run_from(arguments: argparse.Namespace) -> int:
+    from stepscope.cli.plan.job import cluster_of
+    from stepscope.planner.from_run import extrapolate
+    from stepscope.report.plan.run import RunPlan, run_plan_json, run_plan_text, show_run_plan
+
+    if arguments.nodes is None:
+        raise UsageError("--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with the run's own rates")
+    job, run = read_run(arguments)
+    cluster, notes = (None, ()) if arguments.cluster is None else cluster_of(arguments.cluster, arguments.hardware)
+    per_node = arguments.ranks_per_node or (cluster.devices_per_node if cluster is not None else None)
+    made = extrapolate(run, arguments.nodes, per_node=per_node, is_strong=arguments.strong, cluster=cluster)
+    plan = RunPlan(
+        path=arguments.from_run,
+        made=made,
+        global_batch=arguments.global_batch,
+        seq_len=arguments.seq,
+        step_source=job.facts.step_source,
+        notes=(*made.notes, *notes, *job.notes),
+    )
+    from stepscope.cli.plan.command import put
+
+    if arguments.format == "json":
+        put(run_plan_json(plan) + "\n", arguments.out)
+    elif arguments.format == "html":
+        from stepscope.report.plan.run_html import run_plan_html
+
+        put(run_plan_html(plan), arguments.out)
+    elif arguments.out is not None:
+        put(run_plan_text(plan), arguments.out)
+    else:
+        print_report(lambda console: show_run_plan(plan, console), lambda: run_plan_text(plan))
+    sys.stdout.flush()
+    return 0
+
+
+def read_run(arguments: argparse.Namespace) -> tuple[Job, MeasuredRun]:
+    from stepscope.analyses.run.width import width_run
+    from stepscope.cli.progress import progress_bar
+    from stepscope.pipeline.options import Options
+    from stepscope.pipeline.recording import measure
+    from stepscope.planner.from_run import MeasuredRun
+
+    options = Options(step_ms=arguments.step_ms, use_cache=not arguments.no_cache, progress=progress_bar)
+    job = measure(arguments.from_run, options)
+    told = width_run(arguments.from_run[0], job.facts, job.world_size)
+    if told.parts_ns is None:
+        raise InputError(f"{arguments.from_run[0]}: no whole step was recorded, so there is nothing to carry to other widths")
+    comms = job.facts.comms
+    return job, MeasuredRun(
+        width=told.width,
+        parts_s={part: ns / 1e9 for part, ns in told.parts_ns.items() if ns is not None},
+        collectives=() if comms is None else collectives_of(comms, told.width),
+        num_data=num_data_of(comms, told.width),
+    )
+
+
+def num_data_of(comms: CommsFacts | None, width: int) -> int:
+    """Ranks that hold the same weights: the data dimension's, else all of them."""
+    if comms is None:
+        return 1
+    sizes = [each.size for each in comms.shape if each.kind == "data" and each.size and width % each.size == 0]
+    if sizes:
+        return max(sizes)
+    cut = [each.size or 1 for each in comms.shape if each.kind in ("tensor", "pipeline", "context")]
+    return max(1, width // max(cut)) if cut else width
+
+
+def collectives_of(comms: CommsFacts, width: int) -> tuple[MeasuredCollective, ...]:
+    """Those whose number, size and time were measured."""
+    from stepscope.planner.from_run import MeasuredCollective
+
+    data = {each.group for each in comms.shape if each.kind == "data"}
+    fits = {(fit.op, fit.group, fit.num_ranks): fit for fit in comms.fits if _is_wide(fit)}
+    found = []
+    for row in comms.rows:
+        if row.count_per_step is None or row.bytes is None or row.num_ranks is None:
+            continue
+        fit = fits.get((row.op, row.group, row.num_ranks))
+        found.append(
+            MeasuredCollective(
+                op=row.op,
+                num_ranks=row.num_ranks,
+                size_bytes=row.bytes,
+                count=row.count_per_step,
+                seconds=row.moving_ns / 1e9,
+                is_data=_is_data(row, data, width),
+                alpha_s=None if fit is None else fit.alpha_ns / 1e9,
+                beta_bytes_per_s=None if fit is None else fit.beta_bytes_per_s,
+            )
+        )
+    return tuple(found)
+
+
+def _is_wide(fit: LinkFit) -> bool:
+    """Whether a latency can be told from a bandwidth: it grows with the ranks, so one that is mere noise must not."""
+    return fit.max_bytes >= WIDE * fit.min_bytes and fit.worst <= MISFIT
+
+
+def _is_data(row: CollectiveRow, data: set[str], width: int) -> bool:
+    """By the shape where it is known; else a group of all ranks."""
+    return row.group in data if data else row.num_ranks == width

@@ -1,0 +1,157 @@
+"""The job that `plan` is asked about: the model, the cluster, and what was measured of it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from stepscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stepscope.core.calibrated import Calibrated
+    from stepscope.planner.cluster import Cluster, Tier
+    from stepscope.planner.job import Job
+
+
+def job_of(arguments: argparse.Namespace) -> tuple[Job, tuple[str, ...]]:
+    """All but the layout, and what of the machine was not measured."""
+    from stepscope.planner.catalog import find_model
+    from stepscope.planner.framework import find_framework
+    from stepscope.planner.job import Job
+    from stepscope.planner.optimizers import OPTIMIZERS
+
+    needed = {"--model": arguments.model, "--cluster": arguments.cluster}
+    if not arguments.largest:
+        needed |= {"--seq": arguments.seq, "--global-batch": arguments.global_batch}
+    missing = [name for name, value in needed.items() if value is None]
+    if arguments.largest and missing == ["--model"]:
+        missing = []
+    if missing:
+        example = "stepscope plan --model llama3-8b --cluster 1x8xH100 --seq 8192 --global-batch 64"
+        raise UsageError(f"{' and '.join(missing)} must be given, as in: {example}")
+    cluster, notes = cluster_of(arguments.cluster, arguments.hardware)
+    if arguments.from_run is not None:
+        from stepscope.cli.plan.rates import as_in_run
+
+        cluster, taken = as_in_run(cluster, arguments.from_run, use_cache=not arguments.no_cache)
+        notes += taken
+    if arguments.host_memory is not None:
+        cluster = replace(cluster, host_memory_bytes=arguments.host_memory * 2**30)
+    if arguments.price is not None:
+        cluster = replace(cluster, price_per_hour=arguments.price)
+    if cluster.gemms and arguments.precision not in cluster.gemms:
+        notes += (f"{arguments.precision} products were not measured: their rate is the datasheet's",)
+    framework = find_framework(arguments.framework)
+    assert framework is not None, arguments.framework
+    job = Job(
+        model=find_model(arguments.model or "7b"),
+        cluster=cluster,
+        seq_len=arguments.seq or 4096,
+        global_batch=arguments.global_batch or 4 * cluster.num_devices,
+        precision=arguments.precision,
+        framework=framework,
+        optimizer=OPTIMIZERS[arguments.optimizer],
+        is_adapter=arguments.adapters,
+    )
+    return job, notes
+
+
+def cluster_of(word: str, hardware: Path | None) -> tuple[Cluster, tuple[str, ...]]:
+    """The cluster with what was measured put in place of datasheets, and what of it was not measured."""
+    from stepscope.pipeline.recording import hardware_file
+    from stepscope.planner.cluster_parse import parse_cluster
+
+    cluster = parse_cluster(word)
+    if hardware is not None:
+        return measured(cluster, hardware)
+    usual = hardware_file(None)
+    if usual is None:
+        return cluster, ()
+    try:
+        return measured(cluster, usual)
+    except UsageError as problem:
+        # Nobody asked for it here: a plan for another machine goes by that machine's datasheet.
+        return cluster, (f"{problem}: not used",)
+
+
+def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
+    """Rates of products, of memory and of links, each where the file has it.
+
+    The planner takes a share of a datasheet's bandwidth; what was measured was reached, so it is put in as what gives that share.
+    """
+    from stepscope.planner.cluster import Gemm
+    from stepscope.planner.constants import DEFAULT
+    from stepscope.readers.system.hardware_file import read_hardware
+
+    found, source = read_hardware(path), str(path)
+    if not _is_same(found.machine.device, cluster.device.name):
+        raise UsageError(
+            f"{path} was measured on {found.machine.device[:80]}, and the cluster has {cluster.device.name}; "
+            "calibrate there, or plan by the datasheet"
+        )
+    fits = [fit for precision in cluster.peak_flops if (fit := found.gemm(precision)) is not None]
+    gemms = {
+        fit.precision: Gemm(peak=fit.peak_flops, efficiency=fit.efficiency, half_k=fit.half_k, source=source) for fit in fits
+    }
+    attention = _attention(found)
+    notes = [] if attention else ["attention was not measured in half precision: its rate is what is usual on such devices"]
+    if not gemms:
+        notes.append(f"{path} has no fitted matrix products: their rates are the datasheet's")
+    copied, pinned = found.copy_bytes_per_s(), found.copy_bytes_per_s("to_device_pinned")
+    tiers, missing = _tiers(cluster, found, source)
+    return replace(
+        cluster,
+        gemms=gemms,
+        attention=attention,
+        tiers=tiers,
+        bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s if copied is None else copied / DEFAULT.stream_share,
+        host_bytes_per_s=pinned or cluster.host_bytes_per_s,
+    ), (*notes, *missing)
+
+
+def _attention(found: Calibrated) -> dict[str, float]:
+    """The best of each direction in half precision, for heads of 128; nothing unless both were measured."""
+    best: dict[str, float] = {}
+    for point in found.attention:
+        if point.head_dim == 128 and point.precision in ("fp16", "bf16"):
+            # A backward counts as two forwards there, and as two and a half here.
+            rate = point.flops / point.time.seconds * (1.25 if point.direction == "backward" else 1.0)
+            best[point.direction] = max(best.get(point.direction, 0.0), rate)
+    return best if {"forward", "backward"} <= best.keys() else {}
+
+
+def _is_same(measured_on: str, named: str) -> bool:
+    """Whether the file's device is the cluster's, by the datasheet that both lead to."""
+    from stepscope.planner.cluster_parse import find_device
+
+    try:
+        return find_device(measured_on).spec.name == named
+    except UsageError:
+        return False
+
+
+def _tiers(cluster: Cluster, found: Calibrated, source: str) -> tuple[tuple[Tier, ...], list[str]]:
+    """All-reduces of the largest group of each tier; a tier that was not measured stays the datasheet's.
+
+    Between nodes that is a group with one rank in each. One of all ranks uses every card of a node at once: each has its part.
+    """
+    from stepscope.planner.constants import DEFAULT
+
+    tiers, missing = [], []
+    for place, tier in enumerate(cluster.tiers):
+        wanted, share = (("node",), DEFAULT.link_share) if place == 0 else (("across", "world"), DEFAULT.network_share)
+        fits = [fit for fit in found.collective_fits if fit.tier in wanted and fit.kind == "all_reduce"]
+        fit = min(fits, key=lambda each: (wanted.index(each.tier), -each.group_size), default=None)
+        beta = None if fit is None else fit.regions[-1].beta_bytes_per_s
+        if fit is not None and beta is not None:
+            cards = cluster.devices_per_node if fit.tier == "world" else 1
+            rate, latency_s = beta / share / cards, fit.regions[0].alpha_s
+            tiers.append(replace(tier, bytes_per_s=rate, latency_s=latency_s, source=source, is_measured=True))
+            continue
+        tiers.append(tier)
+        if tier.size > 1 and (place == 0 or cluster.num_nodes > 1):
+            missing.append(f"the {tier.name} link was not measured: it is the datasheet's")
+    return tuple(tiers), missing

@@ -1,0 +1,170 @@
+"""SQL over a run's events.
+
+PATH is what `diagnose` takes: a trace, several, a folder with one file per rank, a run folder, or a tar. SQL is DuckDB's, over
+the tables events, kernels, launches, copies, collectives, steps, ranks and findings; it reaches no files and no network.
+Without SQL a prompt opens on a terminal; elsewhere it is read from standard input. Needs `pip install 'stepscope[sql]'`.
+
+    stepscope query traces/ "select op, sum(dur_ns) from kernels group by 1 order by 2 desc"
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from stepscope.cli.printing import note, put
+
+if TYPE_CHECKING:
+    from stepscope.notebook.run import Run
+    from stepscope.notebook.table import Table
+
+SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+COMMANDS = (".tables", ".schema")
+PIPED_WIDTH = 200
+"""Columns where nobody sees the output's edge."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="trace, folder of rank traces, run folder, or tar; then the SQL")
+    parser.add_argument("--format", choices=("text", "json"), help="how to print it (default: text)")
+    parser.add_argument(
+        "--to",
+        choices=("csv", "parquet"),
+        help="write the answer in this format (csv: to standard output without -o; a text that a spreadsheet would take for a"
+        " formula gets an apostrophe before it)",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where to write it; its ending says the format where --to does not"
+    )
+    parser.add_argument("--rows", type=int, metavar="N", help="rows printed as text (default: 50; 0: all)")
+    parser.add_argument(
+        "--step-ms", type=float, metavar="X", help="the step time without a profiler attached, in ms, for findings"
+    )
+    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.notebook.run import load
+
+    _refuse_contradictions(arguments)
+    paths, sql = split_sql(arguments.paths)
+    opened = load(paths, arguments.step_ms, not arguments.no_cache, jobs=None)
+    try:
+        if sql is None and sys.stdin.isatty():
+            from stepscope.cli.query.prompt import converse
+
+            return converse(opened, lambda answer: _print(answer, arguments))
+        answer = ask(opened, sys.stdin.read() if sql is None else sql)
+        _deliver(answer, arguments)
+    finally:
+        opened.close()
+    _say_notes(opened)
+    return 0
+
+
+def split_sql(words: list[str]) -> tuple[list[str], str | None]:
+    """The paths and the SQL: the last word is SQL when it has a blank in it, or is a command, and names nothing that is there."""
+    last = words[-1]
+    if len(words) > 1 and (last in COMMANDS or len(last.split()) > 1) and not os.path.lexists(last):
+        return words[:-1], last
+    return words, None
+
+
+def ask(opened: Run, text: str) -> Table:
+    """The answer to SQL, or to `.tables` or `.schema TABLE`."""
+    from stepscope.analyses.tables.catalog import TABLES
+    from stepscope.errors import UsageError
+    from stepscope.notebook.arrow import arrow
+    from stepscope.notebook.table import Table
+
+    if not text.startswith("."):
+        return opened.query(text)
+    words = text.rstrip("; \n").split()
+    if words == [".tables"]:
+        rows = arrow().table({"table": list(TABLES), "what it holds": [spec.about for spec in TABLES.values()]})
+    elif len(words) == 2 and words[0] == ".schema" and words[1] in TABLES:
+        columns = TABLES[words[1]].columns
+        rows = arrow().table(
+            {"column": [c.name for c in columns], "type": [c.kind for c in columns], "what it holds": [c.about for c in columns]}
+        )
+    else:
+        raise UsageError(f"there is .tables, .schema TABLE and .quit; the tables are {', '.join(TABLES)}")
+    return Table(words[0], lambda: rows)
+
+
+def _refuse_contradictions(arguments: argparse.Namespace) -> None:
+    from stepscope.errors import UsageError
+
+    output, to = arguments.output, arguments.to
+    if arguments.format is not None and (to is not None or output is not None):
+        raise UsageError("--format prints the answer, --to and -o write it as a file: leave out one of them")
+    if output is not None and to is None and _suffix(output) not in SUFFIXES:
+        raise UsageError(f"{output}: its ending does not tell the format. Add --to csv or --to parquet")
+    if to == "parquet" and output is None:
+        raise UsageError("a parquet file is nothing to print: say where to write it with -o FILE")
+    if arguments.rows is not None and arguments.rows < 0:
+        raise UsageError(f"--rows {arguments.rows}: give 0 for all of them, or how many to print")
+
+
+def _suffix(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
+
+
+def _deliver(answer: Table, arguments: argparse.Namespace) -> None:
+    if arguments.output is None and arguments.to is None:
+        _print(answer, arguments)
+    elif arguments.output is None:
+        _print_csv(answer)
+    else:
+        _write(answer, arguments.output, arguments.to or SUFFIXES[_suffix(arguments.output)])
+
+
+def _print_csv(answer: Table) -> None:
+    """On a terminal without what it would obey; into a pipe every text as it is, but for half characters."""
+    from stepscope.notebook.text import write_csv
+
+    if sys.stdout.isatty():
+        text = io.StringIO()
+        write_csv(answer.to_arrow(), text)
+        put(text.getvalue())
+        return
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    write_csv(answer.to_arrow(), sys.stdout)
+
+
+def _write(answer: Table, path: str, to: str) -> None:
+    from stepscope.errors import UsageError
+    from stepscope.notebook.extras import need
+    from stepscope.notebook.text import write_csv
+
+    try:
+        if to == "csv":
+            with open(path, "w", encoding="utf-8", errors="replace", newline="") as file:
+                write_csv(answer.to_arrow(), file)
+        else:
+            need("pyarrow.parquet", "sql", "parquet").write_table(answer.to_arrow(), path)
+    except OSError as problem:
+        raise UsageError(f"cannot write {path}: {problem.strerror or problem}") from problem
+    note(f"{path}: {len(answer)} rows")
+
+
+def _print(answer: Table, arguments: argparse.Namespace) -> None:
+    import shutil
+
+    from stepscope.notebook.text import MOST_ROWS, to_json, to_text
+
+    rows = answer.to_arrow()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
+    most = MOST_ROWS if arguments.rows is None else arguments.rows
+    put(to_json(rows) if arguments.format == "json" else to_text(rows, width, most))
+
+
+def _say_notes(opened: Run) -> None:
+    from stepscope.report.names import clean
+
+    for words in opened.notes:
+        note(f"note: {clean(words)}")

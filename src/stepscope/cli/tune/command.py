@@ -1,0 +1,436 @@
+"""Search a job's knobs with short real trials; the winner is checked and proven before it is named.
+
+  stepscope tune --knob num_workers=0..8 --knob compile_mode=off,default -- python train.py
+  stepscope tune --knob chunk=1..16 --as chunk="--loss-chunks={}" -- python train.py
+  stepscope tune kernel MODULE:FUNCTION ...      configurations of one kernel; see stepscope tune kernel --help
+  stepscope tune cache list|export|import|forget     what was found before; see stepscope tune cache --help
+The command as it was given is trial 0. Optuna chooses the others (pip install 'stepscope[tune]'). Exit code 0 when a faster
+setting is proven, 1 when none is, 2 when nothing could be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.printing import print_report, put, say
+from stepscope.errors import UsageError
+from stepscope.experiments.trials.signals import ENDS_US, ended_as_by_hand
+from stepscope.json_text import json_text
+
+if TYPE_CHECKING:
+    from stepscope.core.trials import Change, Setup, Trial
+    from stepscope.core.tuning import Tuning
+    from stepscope.experiments.tune.cache import CacheKey, TuningCache
+    from stepscope.experiments.tune.knob_space import Space
+    from stepscope.experiments.tune.tuner import OnSteps, Search, Start, TunePolicy
+
+RUNS = "stepscope-runs"
+RESULT_FILE = "tuning.json"
+CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
+PROVEN_CODE, UNPROVEN_CODE, INTERRUPTED_CODE = 0, 1, 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    knobs = parser.add_argument_group("what to search")
+    knobs.add_argument(
+        "--knob",
+        metavar="NAME=VALUES",
+        action="append",
+        default=[],
+        help="a..b, a..b:log, a..b:step=k, or a list x,y,z; may be given several times",
+    )
+    knobs.add_argument(
+        "--as",
+        dest="ways",
+        metavar='NAME="--option={}"',
+        action="append",
+        default=[],
+        help="how the script is told a knob that stepscope cannot set: an argument, or env:VARIABLE",
+    )
+    knobs.add_argument(
+        "--free",
+        metavar="WHAT",
+        action="append",
+        default=[],
+        choices=("batch", "numerics"),
+        help="what need not stay equal: batch (samples a step), numerics (what is computed)",
+    )
+    knobs.add_argument(
+        "--effective-batch", type=_count, metavar="N", help="samples a step on all ranks, where no DataLoader tells it"
+    )
+    knobs.add_argument(
+        "--from", dest="started_by", type=Path, metavar="PATH", help="a run or a diagnosis in JSON: its fixes are tried first"
+    )
+    _add_measuring(parser)
+    kept = parser.add_argument_group("what is kept")
+    kept.add_argument(
+        "--storage",
+        metavar="WHERE",
+        help="Optuna's storage (sqlite:///FILE, postgresql://..., or a journal file): machines that give the same share trials",
+    )
+    kept.add_argument("--cache", metavar="PATH", help=f"tuning cache: a file, or a URL (default: ${CACHE_VARIABLE}, or none)")
+    kept.add_argument("--out", type=Path, metavar="DIR", help=f"where the trials are kept (default: a dated folder in {RUNS}/)")
+    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job")
+
+
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how long")
+    group.add_argument("--trials", type=_count, default=20, metavar="N", help="trials in all, on all machines (default: 20)")
+    group.add_argument(
+        "--budget", type=_seconds, metavar="SECONDS", help="for the whole command: what runs then is ended (default: none)"
+    )
+    group.add_argument("--steps", type=_count, default=30, metavar="N", help="timed steps of each trial (default: 30)")
+    group.add_argument(
+        "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count, 5 at least (default: 10)"
+    )
+    group.add_argument("--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="for each trial (default: 600)")
+    group.add_argument("--seed", type=_seed, default=0, metavar="N", help="of what the sampler draws (default: 0)")
+    group.add_argument("--no-prune", action="store_true", help="let slow trials run to their end")
+    group.add_argument("--no-verify", action="store_true", help="end with the best trial, checked and proven by nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    words = list(arguments.command)
+    if words[:1] == ["kernel"]:
+        return _run_kernel(words[1:])
+    if words[:1] == ["cache"]:
+        return _run_cache(words[1:])
+    return _run_search(arguments, tuple(words[1:] if words[:1] == ["--"] else words))
+
+
+def _run_kernel(words: Sequence[str]) -> int:
+    from stepscope.cli.tune.kernel import add_kernel_arguments, run_kernel
+
+    parser = argparse.ArgumentParser(
+        prog="stepscope tune kernel", description="Sweep the configurations of one kernel, each checked against a reference."
+    )
+    add_kernel_arguments(parser)
+    return run_kernel(parser.parse_args(words))
+
+
+def _run_search(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
+    from stepscope.cli.run import dated
+    from stepscope.experiments.tune.batch import check_batch
+    from stepscope.experiments.tune.knob_space import Space, parse_knobs, parse_ways
+    from stepscope.experiments.tune.study import import_optuna
+    from stepscope.experiments.tune.tuner import Search
+
+    began = time.monotonic()
+    space = Space(knobs=parse_knobs(arguments.knob, parse_ways(arguments.ways)))
+    if not space.knobs:
+        raise UsageError("nothing to search: give at least one knob, such as --knob num_workers=0..8")
+    check_batch(space.knobs, arguments.free)
+    _check_command(command)
+    space, left_out = _able(space, command)
+    folder = arguments.out or dated(Path(RUNS))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
+    import_optuna()
+    codes = _codes(arguments.started_by)
+    policy = _policy(arguments, command, space)
+    runner = Runner(command, folder, arguments)
+    with ended_as_by_hand():
+        search = Search(space, runner.measure, policy, say, notes=left_out, began=began)
+        runner.left_s = search.left_s
+        return _search(arguments, search, runner, codes)
+
+
+def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
+    """The space without the knobs that cannot take effect on this machine, and a note for each."""
+    from stepscope.experiments.preflight import unable, unable_words
+    from stepscope.experiments.tune.knob_space import HOOK, Space
+
+    found = unable([knob.name for knob in space.knobs if knob.way.kind == HOOK], command, {})
+    kept = tuple(knob for knob in space.knobs if knob.name not in found)
+    if not kept:
+        raise UsageError("nothing to search: " + "; ".join(unable_words(found)))
+    notes = [f"{name} was left out of the search, for it cannot take effect: {why}" for name, why in found.items()]
+    for note in notes:
+        say(note)
+    return Space(knobs=kept), notes
+
+
+def _search(arguments: argparse.Namespace, search: Search, runner: Runner, codes: Sequence[str]) -> int:
+    from stepscope.capture.describe.environment import masked_words
+    from stepscope.experiments.tune.proof import ProofPolicy, concluded
+
+    memory = _Memory(arguments.cache or os.environ.get(CACHE_VARIABLE), runner.command, search.space)
+    search.run(lambda given: [*memory.starts(given, search), *_from_codes(codes, given)])
+    if search.baseline is None:
+        raise KeyboardInterrupt
+    proof = ProofPolicy(budget_s=search.left_s(), skip=arguments.no_verify)
+    # What is written down has no secrets in it.
+    tuning = concluded(search, tuple(masked_words(runner.command)), None if arguments.no_verify else runner.numerics, proof)
+    memory.keep(tuning)
+    _keep(tuning, runner.folder)
+    _print(tuning, arguments.format)
+    return INTERRUPTED_CODE if search.is_interrupted else PROVEN_CODE if tuning.is_proven else UNPROVEN_CODE
+
+
+def _check_command(command: Sequence[str]) -> None:
+    if not command:
+        raise UsageError(
+            "no command was given. Write it after two dashes: stepscope tune --knob num_workers=0..8 -- python train.py"
+        )
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
+
+
+def _policy(arguments: argparse.Namespace, command: Sequence[str], space: Space) -> TunePolicy:
+    import hashlib
+
+    from stepscope.experiments.tune.tuner import TunePolicy
+
+    told = [list(command), [[knob.name, knob.words, knob.way.template] for knob in space.knobs], sorted(arguments.free)]
+    digest = hashlib.sha256(json_text([*told, arguments.effective_batch]).encode("utf-8", "replace")).hexdigest()[:16]
+    return TunePolicy(
+        num_trials=arguments.trials,
+        budget_s=arguments.budget,
+        is_proven=not arguments.no_verify,
+        # Machines that share a storage must not draw the same settings in the same order.
+        seed=arguments.seed if arguments.storage is None else arguments.seed + int.from_bytes(os.urandom(3), "big"),
+        storage=arguments.storage,
+        name=f"stepscope-{digest}",
+        free=frozenset(arguments.free),
+        effective_batch=arguments.effective_batch,
+        prune=not arguments.no_prune,
+    )
+
+
+class Runner:
+    """Runs the command in a numbered folder of its own."""
+
+    def __init__(self, command: Sequence[str], folder: Path, arguments: argparse.Namespace) -> None:
+        self.command, self.folder, self._arguments = tuple(command), folder, arguments
+        self.left_s: Callable[[], float | None] = lambda: None
+        """What is left of the budget for a run."""
+        self._count = 0
+
+    def measure(self, change: Change, on_steps: OnSteps | None = None, *, with_numerics: bool = False) -> Trial:
+        from stepscope.experiments.trials.trial import run_trial
+
+        number, self._count = self._count, self._count + 1
+        left = self.left_s()
+        try:
+            return run_trial(
+                self.command,
+                self.folder / f"trial-{number:03d}",
+                change,
+                max_steps=self._arguments.steps,
+                warm_up_steps=self._arguments.warm_up,
+                timeout_s=self._arguments.timeout if left is None else min(self._arguments.timeout, left),
+                with_numerics=with_numerics,
+                on_steps=on_steps,
+            )
+        except SystemExit as left:
+            # While a job runs, a signal that ends us is told so: the job is ended first.
+            if left.code in {128 + number for number in ENDS_US}:
+                raise KeyboardInterrupt from None
+            raise
+
+    def numerics(self, change: Change) -> Trial:
+        return self.measure(change, with_numerics=True)
+
+
+class _Memory:
+    """The tuning cache, where there is one."""
+
+    def __init__(self, path: str | None, command: Sequence[str], space: Space) -> None:
+        from stepscope.experiments.tune.cache import TuningCache
+
+        self._cache = TuningCache(path) if path else None
+        if self._cache is not None:
+            self._cache.refuse_strange()
+        self._command, self._space = command, space
+
+    def starts(self, given: Trial, search: Search) -> list[Start]:
+        from stepscope.experiments.tune.start import from_cache
+
+        if self._cache is None:
+            return []
+        known = from_cache(self._cache, self._key(given.setup))
+        for note in known.notes:
+            say(note)
+            search.notes.append(note)
+        return list(known.starts)
+
+    def keep(self, tuning: Tuning) -> None:
+        """What was measured is printed even when it cannot be kept."""
+        from stepscope.errors import StepscopeError
+        from stepscope.experiments.tune.start import keep
+
+        if self._cache is None:
+            return
+        try:
+            if keep(self._cache, self._key(tuning.setup), tuning):
+                say(f"the winner is kept in {self._cache}")
+        except StepscopeError as problem:
+            say(str(problem))
+
+    def _key(self, setup: Setup) -> CacheKey:
+        import shlex
+
+        from stepscope.capture.describe.environment import masked_words
+        from stepscope.experiments.tune.start import key_of
+
+        return key_of(shlex.join(masked_words(self._command)), self._space.knobs, setup)
+
+
+def _codes(path: Path | None) -> tuple[str, ...]:
+    """The findings to begin with: of a diagnosis in JSON, of a run that keeps one, or of a run that is diagnosed now."""
+    from stepscope.experiments.tune.start import codes_of
+    from stepscope.runfolder import DIAGNOSIS_FILE
+
+    if path is None:
+        return ()
+    kept = path / DIAGNOSIS_FILE if path.is_dir() else path
+    if path.is_dir() and not kept.exists():
+        from stepscope.pipeline.options import Options
+        from stepscope.pipeline.recording import diagnose
+
+        findings = diagnose([path], Options(use_cache=False)).findings
+        return tuple(finding.code for finding in findings)
+    return codes_of(kept)
+
+
+def _from_codes(codes: Sequence[str], given: Trial) -> list[Start]:
+    from stepscope.experiments.tune.start import from_findings
+
+    return from_findings(codes, given.setup.world_size or 1)
+
+
+def _keep(tuning: Tuning, folder: Path) -> None:
+    from stepscope.report.tune.json import tuning_json
+
+    try:
+        (folder / RESULT_FILE).write_text(tuning_json(tuning) + "\n", encoding="utf-8")
+    except OSError as problem:
+        say(f"{folder / RESULT_FILE} could not be written: {problem.strerror}")
+
+
+def _print(tuning: Tuning, style: str) -> None:
+    if style == "json":
+        from stepscope.report.tune.json import tuning_json
+
+        put(tuning_json(tuning) + "\n")
+    elif style == "markdown":
+        from stepscope.report.tune.markdown import tuning_markdown
+
+        put(tuning_markdown(tuning))
+    else:
+        from stepscope.report.tune.view import render_tuning, show_tuning
+
+        print_report(lambda console: show_tuning(tuning, console), lambda: render_tuning(tuning))
+
+
+def cache_parser() -> argparse.ArgumentParser:
+    """The options of `stepscope tune cache`."""
+    parser = argparse.ArgumentParser(prog="stepscope tune cache", description="What tuning found before, and for what.")
+    parser.add_argument("--cache", metavar="PATH", help=f"the cache: a file, or a URL (default: ${CACHE_VARIABLE})")
+    words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
+    shown = words.add_parser("list", help="what is in it")
+    shown.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
+    there = words.add_parser("export", help="write it to one file, or to a URL; a cache that is there is added to")
+    there.add_argument("path", metavar="PATH")
+    here = words.add_parser("import", help="take another cache in: of two records the checked one is believed, then the newer")
+    here.add_argument("path", metavar="PATH")
+    gone = words.add_parser("forget", help="take records away")
+    gone.add_argument("text", metavar="TEXT", nargs="?", help="those in whose `what`, shapes, device or versions this stands")
+    gone.add_argument("--all", action="store_true", help="all of them")
+    return parser
+
+
+def _run_cache(words: Sequence[str]) -> int:
+    from stepscope.experiments.tune.cache import TuningCache
+
+    arguments = cache_parser().parse_args(words)
+    path = arguments.cache or os.environ.get(CACHE_VARIABLE)
+    if not path:
+        raise UsageError(
+            f"which cache? Give it: stepscope tune cache --cache tuned.jsonl {arguments.word}; or set {CACHE_VARIABLE}"
+        )
+    cache = TuningCache(path)
+    if arguments.word == "list":
+        _list(cache, arguments.format)
+    elif arguments.word == "export":
+        there = cache.export_to(arguments.path)
+        put(
+            f"{arguments.path}: {there.added} settings added, {there.replaced} replaced,"
+            f" {there.kept} as they were there already\n"
+        )
+    elif arguments.word == "import":
+        cache.refuse_strange()
+        found = cache.import_from(arguments.path)
+        put(
+            f"{found.added} settings added, {found.replaced} replaced, {found.kept} kept as they were,"
+            f" {found.refused} lines left\n"
+        )
+    else:
+        _forget(cache, arguments)
+    return 0
+
+
+def _list(cache: TuningCache, style: str) -> None:
+    from stepscope.report.tune.cache_view import Row, cache_json, render_cache, show_cache
+
+    rows = [
+        Row(
+            what=entry.key.what,
+            shapes=entry.key.shapes,
+            dtype=entry.key.dtype,
+            device=entry.key.device,
+            versions=entry.key.versions,
+            settings=entry.settings,
+            ns=entry.ns,
+            baseline_ns=entry.baseline_ns,
+            at=entry.at,
+            checked=entry.checked,
+        )
+        for entry in cache.entries()
+    ]
+    unread = cache.num_unread()
+    if style == "json":
+        put(cache_json(rows, unread) + "\n")
+    else:
+        print_report(lambda console: show_cache(rows, unread, console), lambda: render_cache(rows, unread))
+
+
+def _forget(cache: TuningCache, arguments: argparse.Namespace) -> None:
+    if bool(arguments.text) == bool(arguments.all):
+        raise UsageError("say what to forget: a text that stands in it, or --all")
+    entries = cache.entries()
+    chosen = [
+        entry.key
+        for entry in entries
+        if arguments.all or arguments.text in " ".join([*entry.key.place, *(f"{n} {v}" for n, v in entry.key.versions.items())])
+    ]
+    put(f"{cache.forget(chosen)} of {len(entries)} settings forgotten\n")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of them; give 1 or more")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed; give a whole number from 0 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e7:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; give a number above 0, such as 600")
+    return value

@@ -1,0 +1,56 @@
+"""The speedup that a diagnosis predicted for a fix, to be compared with what the fix gives."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from stepscope.core.contract import read_contract
+from stepscope.core.experiment import Prediction
+from stepscope.errors import UsageError
+from stepscope.runfolder import DIAGNOSIS_FILE
+
+
+def read_prediction(arguments: argparse.Namespace, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
+    """From --predicted, or the finding in --from that these codes name or one of these settings is for."""
+    if arguments.predicted is not None and arguments.predicted_by is not None:
+        raise UsageError("--predicted gives the speedup itself and --from says where it stands; leave one out")
+    if arguments.predicted is not None:
+        return Prediction(value=arguments.predicted, source="you")
+    if arguments.predicted_by is None:
+        if arguments.finding is not None:
+            raise UsageError(f"--finding {arguments.finding} names a finding, and --from says where it stands: give both")
+        return None
+    if arguments.finding is not None:
+        return predicted_by(arguments.predicted_by, (arguments.finding,))
+    return predicted_by(arguments.predicted_by, codes or fixed(tuple(knobs), arguments.predicted_by))
+
+
+def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
+    """Of the finding with this code, in a diagnosis as JSON or in a run that keeps one."""
+    file = path / DIAGNOSIS_FILE if path.is_dir() else path
+    findings = {finding.code: finding for finding in read_contract(file, "--from").findings}
+    if len(codes) != 1:
+        known = ", ".join(findings) or "it has none"
+        raise UsageError(
+            f"--from needs one finding to look for: --finding CODE (or --apply CODE), one of those in {file}: {known}"
+        )
+    finding = findings.get(codes[0])
+    if finding is None:
+        raise UsageError(f"{file} has no finding {codes[0]}; it has {', '.join(findings) or 'none'}")
+    return Prediction(
+        value=finding.predicted_speedup,
+        low=finding.predicted_low,
+        high=finding.predicted_high,
+        source=f"the diagnosis ({finding.code})",
+    )
+
+
+def fixed(knobs: Sequence[str], path: Path) -> tuple[str, ...]:
+    """The codes in the diagnosis that one of these settings fixes, for --apply KNOB=VALUE."""
+    from stepscope.capture.trial.settings import SETTINGS
+
+    file = path / DIAGNOSIS_FILE if path.is_dir() else path
+    can = {code for knob in knobs for code in SETTINGS[knob].fixes}
+    return tuple(finding.code for finding in read_contract(file, "--from").findings if finding.code in can)

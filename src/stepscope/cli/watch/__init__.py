@@ -1,0 +1,1 @@
+"""`stepscope watch`, and what `run` does beside its job."""

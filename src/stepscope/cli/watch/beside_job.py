@@ -1,0 +1,93 @@
+"""What `run` does beside its job: looks at the run folder now and then, tells alerts, serves metrics."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.printing import say
+from stepscope.cli.watch import prometheus
+from stepscope.cli.watch.alerting import Sinks, webhook_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.core.live import Alert
+
+LOOK_S = 1.0
+MOST_ALERTS = 1_000
+"""Kept for metrics and views; the file has them all."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `run` that are about the time while the job runs."""
+    parser.add_argument("--webhook", type=webhook_url, metavar="URL", help="post alerts there, as JSON")
+    parser.add_argument("--no-alerts", action="store_true", help="tell of no slower steps, growing memory, silent ranks")
+    prometheus.add_arguments(parser)
+
+
+def from_arguments(run: Path, arguments: argparse.Namespace) -> Watching:
+    return Watching(
+        run,
+        alerts=not arguments.no_alerts,
+        webhook=arguments.webhook,
+        port=arguments.prometheus,
+        host=arguments.prometheus_host,
+    )
+
+
+class Watching:
+    """Call `look` as often as you like: it does its work once a second. It never raises; a problem switches it off."""
+
+    def __init__(
+        self,
+        run: Path,
+        *,
+        alerts: bool = True,
+        webhook: str | None = None,
+        port: int | None = None,
+        host: str = prometheus.LOOPBACK,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from stepscope.analyses.run.alerts import JobAlarms
+        from stepscope.readers.run_folder.tail import Follower
+
+        self._follower = Follower(run)
+        self._alarms = JobAlarms() if alerts else None
+        self._sinks = Sinks(run, webhook) if alerts else None
+        self._metrics = prometheus.Metrics() if port is not None else None
+        if self._metrics is not None and port is not None and self._metrics.serve(host, port) is None:
+            self._metrics = None
+        self._alerts: list[Alert] = []
+        self._now, self._due = now, 0.0
+        self._is_on = self._alarms is not None or self._metrics is not None
+
+    def look(self) -> None:
+        if not self._is_on or self._now() < self._due:
+            return
+        self._due = self._now() + LOOK_S
+        try:
+            self._work()
+        except Exception as problem:  # noqa: BLE001 - the boundary beside the job: its launcher must outlive any fault of ours
+            self._is_on = False
+            say(f"alerts and metrics are off: {type(problem).__name__}: {problem}. The job goes on")
+
+    def close(self) -> None:
+        """The job has ended: what is still to be sent is sent."""
+        if self._sinks is not None:
+            self._sinks.close()
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def _work(self) -> None:
+        from stepscope.analyses.run.live import live_view
+
+        tail = self._follower.look()
+        if self._alarms is not None and self._sinks is not None:
+            found = self._alarms.look(tail)
+            self._sinks.tell(found)
+            self._alerts = [*self._alerts, *found][-MOST_ALERTS:]
+        if self._metrics is not None:
+            self._metrics.view = live_view(tail, self._alerts)

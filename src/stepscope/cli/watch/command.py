@@ -1,0 +1,107 @@
+"""A running job, live: every rank's step, pace and memory, what limits it so far, and alerts.
+
+RUN is the folder that `stepscope run` keeps its recording in; without one, the newest in stepscope-runs/. It ends with the job,
+or with Ctrl-C, and the job takes no notice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.printing import put
+from stepscope.cli.watch import prometheus
+
+if TYPE_CHECKING:
+    from stepscope.analyses.run.alerts import JobAlarms
+    from stepscope.core.live import Alert, LiveView
+    from stepscope.readers.run_folder.tail import Follower
+
+REFRESH_S = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", nargs="?", type=Path, metavar="RUN", help="the run's folder (default: the newest)")
+    parser.add_argument("--once", action="store_true", help="print how it stands and end")
+    prometheus.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.analyses.run.alerts import JobAlarms
+    from stepscope.readers.run_folder.tail import Follower
+
+    path = arguments.path or newest()
+    follower, alarms = Follower(path), JobAlarms()
+    metrics = None
+    if arguments.prometheus is not None and not arguments.once:
+        metrics = prometheus.Metrics()
+        metrics.serve(arguments.prometheus_host, arguments.prometheus)
+    try:
+        if arguments.once or (metrics is None and not sys.stdout.isatty()):
+            _print_once(_view(follower, alarms, []))
+        else:
+            _watch(follower, alarms, metrics)
+    except KeyboardInterrupt:
+        # The way a view is left; the job is another process and goes on.
+        return 0
+    finally:
+        if metrics is not None:
+            metrics.close()
+    return 0
+
+
+def newest() -> Path:
+    """The run begun last where `run` puts them."""
+    from stepscope.cli.run import RUNS
+    from stepscope.errors import UsageError
+    from stepscope.runfolder import RUN_FILE, is_run
+
+    found = [path for path in Path(RUNS).glob("*") if is_run(path)]
+    if not found:
+        raise UsageError(f"which run? There is none in {RUNS}/ here: name its folder, stepscope watch RUN")
+    return max(found, key=lambda path: ((path / RUN_FILE).stat().st_mtime_ns, path.name))
+
+
+def _print_once(view: LiveView) -> None:
+    from rich.console import Console
+
+    from stepscope.report.live_view import frame, render_live
+
+    console = Console()
+    if console.is_terminal:
+        console.print(frame(view, console))
+        return
+    put(render_live(view))
+
+
+def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | None) -> None:
+    """Frame after frame until the job has ended. Off a terminal only metrics are served, and the last frame printed."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from stepscope.report.live_view import frame
+
+    console = Console()
+    found: list[Alert] = []
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            view = _view(follower, alarms, found)
+            if metrics is not None:
+                metrics.view = view
+            live.update(frame(view, console), refresh=True)
+            if view.exit_code is not None:
+                return
+            time.sleep(REFRESH_S)
+
+
+def _view(follower: Follower, alarms: JobAlarms, found: list[Alert]) -> LiveView:
+    """The alerts are those that `run` told; our own where it was told to be quiet about them, or its launcher is gone."""
+    from stepscope.analyses.run.live import live_view
+    from stepscope.cli.watch.alerting import read_alerts
+
+    tail = follower.look()
+    found += alarms.look(tail)
+    return live_view(tail, read_alerts(follower.path) or found)

@@ -1,0 +1,51 @@
+"""Serves a run's metrics to Prometheus, from a thread of the launcher; the job has no part in it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from stepscope.cli.printing import say
+
+if TYPE_CHECKING:
+    from stepscope.cli.watch.metrics_server import Server
+    from stepscope.core.live import LiveView
+
+LOOPBACK = "127.0.0.1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prometheus", type=_port, metavar="PORT", help="serve metrics at http://HOST:PORT/metrics")
+    parser.add_argument("--prometheus-host", metavar="HOST", default=LOOPBACK, help=f"where to listen (default: {LOOPBACK})")
+
+
+class Metrics:
+    """The last look at the run, for whoever asks."""
+
+    def __init__(self) -> None:
+        self.view: LiveView | None = None
+        self._server: Server | None = None
+
+    def serve(self, host: str, port: int) -> int | None:
+        """Listens; returns the port, or None where that cannot be, which is said and is no reason to stop."""
+        from stepscope.cli.watch.metrics_server import serve
+        from stepscope.report.prometheus import CONTENT_TYPE, exposition
+
+        try:
+            self._server = serve(host, port, lambda: exposition(self.view), CONTENT_TYPE)
+        except (OSError, UnicodeError) as problem:
+            why = getattr(problem, "strerror", None) or problem
+            say(f"metrics cannot be served on {host}:{port}: {why}. All else goes on")
+            return None
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; give a number from 1 to 65535")
+    return int(text)

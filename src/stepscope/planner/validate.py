@@ -1,0 +1,422 @@
+"""Why a layout or a job cannot be, and the nearest that can."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.errors import UsageError
+from stepscope.planner.job import PRECISIONS, Job
+from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
+from stepscope.planner.parameters import parameters
+from stepscope.planner.search import choices_of, host_bytes, least_memory
+from stepscope.planner.space import Grid, Space, divisors
+from stepscope.planner.what_if import smallest_cluster
+
+GIB = 2**30
+_MOST_TRIES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that cannot be, and what could be instead."""
+
+    what: str
+    instead: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.instead}" if self.instead else self.what
+
+
+# Layouts in words.
+
+_NUMBERS = {
+    "tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "ep": "ep", "mb": "micro_batch", "v": "vpp", "vpp": "vpp",
+    "z": "zero_stage", "zero": "zero_stage",
+}  # fmt: skip
+_WORD = re.compile(r"([a-z]+?)(\d{1,9})(?:v(\d{1,9})|/(\d{1,9}))?")
+_FLAGS: dict[str, tuple[str, object]] = {
+    "sp": ("is_sequence_parallel", True),
+    "flash": ("is_flash", True),
+    "noflash": ("is_flash", False),
+    "fsdp": ("zero_stage", 3),
+    **{word: ("recompute", word) for word in RECOMPUTE if word != "none"},
+    **{word: ("schedule", word) for word in SCHEDULES},
+    **{f"offload{word}": ("offload", word) for word in OFFLOAD},
+}
+
+
+TIGHT = 0.95
+"""Of a device's memory."""
+
+
+def parse_layout(word: str, job: Job | None = None) -> Layout:
+    """A layout as it is printed, "tp8-pp16-dp8-mb1-z1-sp-full", in any order.
+
+    With a job, what is left out is filled in: data ranks from the devices, micro-batches from the batch.
+    """
+    if len(word) > 200:
+        raise UsageError("a layout is a few words such as tp8-pp16-dp8-mb1-z1-sp-full, not so many")
+    told: dict[str, object] = {}
+    plain = re.sub(r"\b(no|offload)[-_ ]", r"\1", word.casefold().strip())
+    for part in re.split(r"[-_,\s]+", plain):
+        for name, value in _meant(part, word):
+            if name in told:
+                raise UsageError(f"{_shown(word)} says {name.replace('_', ' ')} twice; say it once")
+            told[name] = value
+    layout = Layout(**told)  # type: ignore[arg-type]
+    if job is None:
+        return layout
+    if "dp" not in told:
+        layout = replace(layout, dp=max(1, job.cluster.num_devices // (layout.tp * layout.cp * layout.pp)))
+    return replace(layout, num_micro=max(1, job.global_batch // (layout.dp * layout.micro_batch)))
+
+
+def _meant(part: str, word: str) -> Iterator[tuple[str, object]]:
+    if part in _FLAGS:
+        yield _FLAGS[part]
+        return
+    match = _WORD.fullmatch(part)
+    name = None if match is None else _NUMBERS.get(match[1])
+    if match is None or name is None or (match[3] and name != "pp") or (match[4] and name != "zero_stage"):
+        close = difflib.get_close_matches(part, [*_FLAGS, *_NUMBERS], n=3, cutoff=0.4)
+        near = f"near it: {', '.join(close)}; " if close else ""
+        raise UsageError(
+            f"{part!a} in the layout {_shown(word)} means nothing; {near}a layout is such as tp8-pp4v2-dp8-mb1-z1-sp-full"
+        )
+    number = int(match[2])
+    if name == "zero_stage" and number > 3:
+        raise UsageError(f"ZeRO has stages 0 to 3, not {number}, in the layout {_shown(word)}")
+    if name != "zero_stage" and number < 1:
+        raise UsageError(f"{part!a} in the layout {_shown(word)}: a width is at least 1")
+    yield name, number
+    if match[3]:
+        yield "vpp", max(1, int(match[3]))
+    if match[4]:
+        yield "shard", int(match[4])
+
+
+def _shown(word: str) -> str:
+    return ascii(word if len(word) <= 80 else f"{word[:80]}...")
+
+
+# One layout.
+
+
+def problems(job: Job, layout: Layout) -> list[Problem]:
+    """All that is wrong with a layout of a job but its memory; empty where it can run."""
+    return [*job_problems(job), *_device_problems(job, layout), *_cut_problems(job, layout), *_pipe_problems(job, layout)]
+
+
+def check_layout(job: Job, layout: Layout) -> None:
+    """Raise what is wrong with it."""
+    found = problems(job, layout)
+    if found:
+        raise UsageError(f"{layout} cannot run:" + "".join(f"\n  - {each}" for each in found))
+
+
+def _device_problems(job: Job, layout: Layout) -> Iterator[Problem]:
+    num, others = job.cluster.num_devices, layout.tp * layout.cp * layout.pp
+    if layout.num_devices != num:
+        product = " x ".join(f"{name}{getattr(layout, name)}" for name in ("tp", "cp", "pp", "dp"))
+        if num % others == 0:
+            instead = f"dp{num // others} fills them"
+        else:
+            near = _near(divisors(num), others)
+            instead = f"tp x cp x pp must divide {num}: {_listed(near)} do, {others} does not"
+        yield Problem(what=f"{product} are {layout.num_devices} devices and the cluster has {num}", instead=instead)
+    each = layout.dp * layout.micro_batch
+    if layout.global_batch != job.global_batch:
+        near_batches = [batch for batch in (job.global_batch // each * each, -(-job.global_batch // each) * each) if batch]
+        fitting_micro = [micro for micro in divisors(job.global_batch) if job.global_batch % (layout.dp * micro) == 0]
+        micro = f", or mb{_near(fitting_micro, layout.micro_batch)[0]}" if fitting_micro else ""
+        yield Problem(
+            what=f"a batch of {job.global_batch} is not a multiple of dp{layout.dp} x mb{layout.micro_batch} = {each}",
+            instead=f"{_listed(sorted(set(near_batches)))} would be{micro}",
+        )
+    copies = layout.dp * layout.cp
+    if layout.shard and copies % layout.shard and layout.shard < copies:
+        yield Problem(
+            what=f"{copies} data ranks cannot be cut into shards of {layout.shard}", instead=_could(copies, layout.shard)
+        )
+
+
+def _cut_problems(job: Job, layout: Layout) -> Iterator[Problem]:
+    model, tp = job.model, layout.tp
+    widths = [each for each in divisors(model.heads) if model.kv_heads % each == 0 or each % model.kv_heads == 0]
+    if tp not in widths:
+        what = f"{model.heads} heads ({model.kv_heads} of keys and values) cannot be shared by {tp} tensor ranks"
+        yield Problem(what=what, instead=f"{_listed(_near(widths, tp))} can")
+    for width, whose in ((model.ffn_hidden, "the MLP's"), (model.experts.ffn_hidden if model.experts else 0, "an expert's")):
+        if width and width % tp:
+            yield Problem(what=f"{whose} width of {width} cannot be shared by {tp} tensor ranks", instead=_could(width, tp))
+    if layout.is_sequence_parallel and tp == 1:
+        yield Problem(what="sequence parallelism is among tensor ranks and there is one", instead="leave sp out, or use tp2")
+    if layout.cp > 1 and job.seq_len % (2 * layout.cp):
+        # Rank i takes the i-th piece from both ends.
+        nearest = [each for each in divisors(job.seq_len) if job.seq_len % (2 * each) == 0] or [1]
+        what = f"{job.seq_len} tokens cannot be cut into two pieces for each of {layout.cp} context ranks"
+        yield Problem(what=what, instead=f"{_listed(_near(nearest, layout.cp))} can")
+    if layout.ep > 1 and model.experts is None:
+        yield Problem(what=f"{model.name} has no experts to spread over ep{layout.ep}", instead="leave ep out")
+    elif model.experts is not None and (model.experts.num % layout.ep or (layout.dp * layout.cp) % layout.ep):
+        copies = layout.dp * layout.cp
+        possible = [each for each in divisors(model.experts.num) if copies % each == 0]
+        what = f"ep{layout.ep} must divide {model.experts.num} experts and dp x cp = {copies}"
+        yield Problem(what=what, instead=f"{_listed(_near(possible, layout.ep))} would")
+
+
+def _pipe_problems(job: Job, layout: Layout) -> Iterator[Problem]:
+    layers, pp, vpp = job.model.layers, layout.pp, layout.vpp
+    if pp > layers or (layers % pp and not job.framework.balances_stages):
+        yield Problem(what=f"{layers} layers cannot be cut into {pp} equal stages", instead=_could(layers, pp))
+    elif vpp > 1 and layers % (pp * vpp):
+        possible = [each for each in divisors(layers) if layers % (pp * each) == 0] or [1]
+        what = f"{layers} layers cannot be cut into {pp} stages of {vpp} pieces"
+        yield Problem(what=what, instead=f"pieces of a stage can be {_listed(_near(possible, vpp))}")
+    if vpp > 1 and (pp == 1 or layout.schedule != "1f1b"):
+        yield Problem(what=f"v{vpp} interleaves the stages of 1f1b", instead="leave it out, or use pp2 or more with 1f1b")
+    elif vpp > 1 and layout.num_micro % pp:
+        batch = layout.dp * layout.micro_batch
+        near = sorted({max(1, layout.num_micro // pp) * pp * batch, -(-layout.num_micro // pp) * pp * batch})
+        what = f"interleaving needs micro-batches in groups of pp{pp} and there are {layout.num_micro}"
+        yield Problem(what=what, instead=f"a batch of {_listed(near)} has them")
+    if layout.schedule != "1f1b" and pp == 1:
+        yield Problem(what=f"{layout.schedule} is a pipeline's schedule and there is one stage", instead="leave it out")
+    least = {"zb1p": pp, "zb2p": 2 * pp, "zbv": 2 * pp}.get(layout.schedule, 1)
+    if layout.num_micro < least and pp > 1:
+        what = f"{layout.schedule} fills its bubbles with {least} micro-batches or more and there are {layout.num_micro}"
+        yield Problem(what=what, instead=f"use 1f1b, or a batch of {least * layout.dp * layout.micro_batch}")
+
+
+def warnings(job: Job, layout: Layout) -> list[str]:
+    """What can run but seldom should."""
+    found = []
+    per_node = job.cluster.devices_per_node
+    if layout.tp > per_node:
+        found.append(f"tp{layout.tp} is wider than a node of {per_node}: its collectives leave the node")
+    elif per_node % layout.tp:
+        found.append(
+            f"tp{layout.tp} does not divide a node of {per_node}: some groups lie in two nodes; {_could(per_node, layout.tp)}"
+        )
+    if layout.zero_stage == 2 and layout.pp > 1:
+        found.append("ZeRO-2 under a pipeline reduces gradients after each micro-batch; ZeRO-1 does it once")
+    share = choices_of(job, [layout])[0].memory_bytes / job.cluster.memory_bytes
+    if TIGHT < share <= 1:
+        found.append(f"{share:.0%} of the memory is taken and such estimates are off by some 10 %: try it before you count on it")
+    if layout.offload != "none":
+        host = job.cluster.host_memory_bytes / 2**30
+        found.append(f"a node's own memory is taken to be {host:.0f} GiB; --host-memory says otherwise")
+        if not job.framework.offloads:
+            found.append(f"{job.framework.name} does not offload: this is what a framework that does would give")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How one layout fills its device."""
+
+    memory_bytes: float
+    missing_bytes: float
+    """0 where it fits."""
+    largest_part: str
+    missing_host_bytes: float
+    nearest: Layout | None
+    """The same with as little as possible changed, such that it fits; None where nothing tried does, or it fits already."""
+
+
+def room_of(job: Job, layout: Layout) -> Room:
+    """Whether a layout fits, and what would make it."""
+    choice = choices_of(job, [layout])[0]
+    columns = Layouts.of([layout])
+    on_host = float(np.max(host_bytes(job, columns, parameters(job, columns)))) - job.cluster.host_memory_bytes
+    missing = max(0.0, choice.memory_bytes - job.cluster.memory_bytes)
+    return Room(
+        memory_bytes=choice.memory_bytes,
+        missing_bytes=missing,
+        largest_part=max(choice.memory, key=lambda name: choice.memory[name]),
+        missing_host_bytes=max(0.0, on_host),
+        nearest=_nearest_fitting(job, layout) if missing or on_host > 0 else None,
+    )
+
+
+def _nearest_fitting(job: Job, layout: Layout) -> Layout | None:
+    """By what changes least, each on top of the last: sequence parallelism, shards, recompute, a smaller micro-batch, offload."""
+    tried = layout
+    smaller: list[dict[str, object]] = [{"micro_batch": micro} for micro in reversed(divisors(layout.micro_batch)[:-1])]
+    steps: list[dict[str, object]] = [
+        {"is_sequence_parallel": layout.tp > 1},
+        {"zero_stage": max(layout.zero_stage, 1)},
+        {"recompute": "full"},
+        *smaller,
+        {"zero_stage": 3},
+        {"offload": "optimizer"},
+        {"offload": "all"},
+    ]
+    for change in steps:
+        tried = replace(tried, **change)  # type: ignore[arg-type]
+        tried = replace(tried, num_micro=max(1, job.global_batch // (tried.dp * tried.micro_batch)))
+        columns = Layouts.of([tried])
+        on_host = float(np.max(host_bytes(job, columns, parameters(job, columns))))
+        fits = choices_of(job, [tried])[0].memory_bytes <= job.cluster.memory_bytes
+        if tried != layout and fits and on_host <= job.cluster.host_memory_bytes and not problems(job, tried):
+            return tried
+    return None
+
+
+# A whole job.
+
+
+def job_problems(job: Job) -> list[Problem]:
+    """What no layout can fix."""
+    found = []
+    for what, value in (("sequence", job.seq_len), ("batch", job.global_batch)):
+        if value < 1:
+            found.append(Problem(what=f"a {what} of {value} is none", instead="give at least 1"))
+    if job.precision not in job.cluster.peak_flops:
+        found.append(_no_unit(job))
+    reach = job.model.max_positions
+    if reach and job.seq_len > reach:
+        what = f"{job.model.name} has learned positions for {reach} tokens, not {job.seq_len}"
+        found.append(Problem(what=what, instead=f"use a sequence of {reach}, or a model with rotated positions"))
+    return found
+
+
+def _no_unit(job: Job) -> Problem:
+    has = [each for each in PRECISIONS if each in job.cluster.peak_flops]
+    place = PRECISIONS.index(job.precision) if job.precision in PRECISIONS else 0
+    nearest = sorted(has, key=lambda each: abs(PRECISIONS.index(each) - place))[:2]
+    what = f"{job.cluster.device.name} has no unit for {job.precision[:20]!a}"
+    return Problem(what=what, instead=f"use {' or '.join(nearest)}" if nearest else "its datasheet here has no rate that we know")
+
+
+def check_space(space: Space) -> None:
+    """Raise what a space cannot have been told."""
+    for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch"):
+        values = getattr(space, name)
+        if values is not None and (not values or min(values) < 1):
+            raise UsageError(f"{name} must be 1 or more, not {', '.join(map(str, values)) or 'nothing'}")
+    words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD, "zero_stage": (0, 1, 2, 3)}
+    for name, known in words.items():
+        given = getattr(space, name)
+        for value in known if given is None else given or ("nothing",):
+            if value not in known:
+                listed = ", ".join(map(str, known))
+                raise UsageError(f"{name.replace('_', ' ')} is one of {listed}, not {str(value)[:40]!a}")
+    if space.shard is not None and (not space.shard or min(space.shard) < 0):
+        raise UsageError("a shard is of so many ranks, or 0 for all of them")
+
+
+def check_job(job: Job, space: Space | None = None) -> None:
+    """Raise what no layout can fix, and what leaves none to choose from."""
+    check_space(space or Space())
+    found = job_problems(job)
+    if found:
+        raise UsageError("\n".join(str(each) for each in found))
+    grid = Grid(job, space or Space())
+    if len(grid):
+        return
+    reasons = [reason for reason, num in grid.dropped.items() if num]
+    why = f" (what does not divide: {', '.join(reasons)})" if reasons else ""
+    batches = _nearest_batches(job, space)
+    instead = f"a batch of {_listed(batches)} would do" if batches else "loosen what is pinned, or change the number of devices"
+    raise UsageError(
+        f"no layout fills {job.cluster.num_devices} devices with a batch of {job.global_batch} as it is pinned{why}; {instead}"
+    )
+
+
+def _nearest_batches(job: Job, space: Space | None) -> list[int]:
+    """The next smaller and the next larger batch that some layout divides, if they are near."""
+    found: list[int] = []
+    batch = job.global_batch
+    smaller, larger = range(batch - 1, max(0, batch - _MOST_TRIES), -1), range(batch + 1, batch + _MOST_TRIES)
+    for batches in (smaller, larger):
+        found += next(([batch] for batch in batches if len(Grid(replace(job, global_batch=batch), space or Space()))), [])
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """By how much a cluster is too small for a job, and what would help."""
+
+    layout: Layout
+    """The one with the least memory."""
+    memory_bytes: float
+    missing_bytes: float
+    helps: tuple[str, ...]
+    """Each tried: it makes the job fit."""
+
+    def __str__(self) -> str:
+        need, has = self.memory_bytes / GIB, (self.memory_bytes - self.missing_bytes) / GIB
+        helps = f"what helps: {'; '.join(self.helps)}" if self.helps else "nothing that we tried helps"
+        return f"it does not fit: the least is {need:.1f} GiB a device ({self.layout}) and there are {has:.1f}; {helps}"
+
+
+def shortfall(job: Job, space: Space | None = None) -> Shortfall | None:
+    """None where some layout fits, or none divides the job (see `check_job`)."""
+    space = space or Space()
+    least = least_memory(job, space)
+    has = job.cluster.memory_bytes
+    if least is None or least.memory_bytes <= has:
+        return None
+    return Shortfall(
+        layout=least.layout,
+        memory_bytes=least.memory_bytes,
+        missing_bytes=least.memory_bytes - has,
+        helps=tuple(_helps(job, space)),
+    )
+
+
+def _helps(job: Job, space: Space) -> Iterator[str]:
+    if "full" not in space.recompute and _fits(job, replace(space, recompute=RECOMPUTE)):
+        yield "recompute activations (full)"
+    if space.zero_stage is not None and _fits(job, replace(space, zero_stage=None)):
+        yield "shard weights too (ZeRO-3)"
+    if not space.spans_nodes and _fits(job, replace(space, spans_nodes=True)):
+        yield "tensor ranks over more than a node"
+    yield from _offload_helps(job, space)
+    if not job.is_adapter and _fits(replace(job, is_adapter=True), space):
+        yield "train adapters (LoRA) beside frozen weights"
+    more = smallest_cluster(job, space)
+    if more is not None:
+        yield f"{more.num_devices} devices instead of {job.cluster.num_devices}"
+
+
+def _offload_helps(job: Job, space: Space) -> Iterator[str]:
+    has, host = job.cluster.memory_bytes, job.cluster.host_memory_bytes
+    wider = [kinds for kinds in (OFFLOAD[:2], OFFLOAD) if not set(kinds) <= set(space.offload)]
+    roomy = replace(job, cluster=replace(job.cluster, host_memory_bytes=float("inf")))
+    for there in (job, roomy):
+        for kinds in wider:
+            least = least_memory(there, replace(space, offload=kinds))
+            if least is not None and least.memory_bytes <= has:
+                need = f"{least.layout} needs {least.memory_bytes / GIB:.1f} GiB a device"
+                short = f", of which a node has {host / GIB:.0f}" if least.host_bytes > host else ""
+                yield f"offload to the host: {need} and {least.host_bytes / GIB:.0f} GiB of the host{short}"
+                return
+
+
+def _fits(job: Job, space: Space) -> bool:
+    least = least_memory(job, space)
+    return least is not None and least.memory_bytes <= job.cluster.memory_bytes
+
+
+# Words.
+
+
+def _near(values: Sequence[int], wanted: int) -> list[int]:
+    """The nearest below and the nearest above."""
+    below, above = [each for each in values if each <= wanted], [each for each in values if each >= wanted]
+    return sorted({*([max(below)] if below else []), *([min(above)] if above else [])})
+
+
+def _could(whole: int, wanted: int) -> str:
+    return f"{_listed(_near(divisors(whole), wanted))} can"
+
+
+def _listed(values: Sequence[int]) -> str:
+    return " or ".join(str(each) for each in values)

@@ -1,0 +1,312 @@
+"""The questions people bring: what fits, how many devices it takes, how it scales, what a change would give, what it costs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from stepscope.errors import UsageError
+from stepscope.planner.catalog import find_model, model_names, scaled_model
+from stepscope.planner.cluster import faster_network, resized
+from stepscope.planner.cluster_parse import with_device
+from stepscope.planner.job import PRECISIONS, Job
+from stepscope.planner.model import Model
+from stepscope.planner.search import Choice, Least, least_memory, search
+from stepscope.planner.space import Space, divisors
+
+SMALLEST_PARAMS, MOST_PARAMS = 10e6, 100e12
+NEAR = 1.02
+"""Sizes are distinguished down to this."""
+MOST_NODES = 8192
+SECONDS_PER_DAY = 86400.0
+
+
+def fitting(job: Job, space: Space | None = None) -> Least | None:
+    """The least memory of the job, if that is no more than a device has."""
+    least = least_memory(job, space)
+    return least if least is not None and least.memory_bytes <= job.cluster.memory_bytes else None
+
+
+def fastest(job: Job, space: Space | None = None) -> Choice | None:
+    """The best layout; None where none fits."""
+    return next(iter(search(job, space, top=1).best), None)
+
+
+# The largest model.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Largest:
+    """What a cluster can train at most."""
+
+    model: Model | None
+    """A llama of any size; None where not even the smallest fits."""
+    choice: Choice | None
+    named: Model | None
+    """The largest of the built-in models."""
+    named_choice: Choice | None
+
+
+def largest_model(job: Job, space: Space | None = None) -> Largest:
+    """The largest that fits on the job's cluster at its sequence and batch; the job's own model does not matter."""
+    low, high = SMALLEST_PARAMS, MOST_PARAMS
+    model = None
+    while high / low > NEAR:
+        middle = math.sqrt(low * high)
+        tried = scaled_model(middle)
+        if fitting(replace(job, model=tried), space) is None:
+            high = middle
+        else:
+            low, model = middle, tried
+    # A mixture may need fewer bytes for a parameter than a llama: look a little further.
+    fit = (each for each in _by_size(job, 2.0 * high) if fitting(replace(job, model=each), space) is not None)
+    named = next(fit, None)
+    return Largest(
+        model=model,
+        choice=None if model is None else fastest(replace(job, model=model), space),
+        named=named,
+        named_choice=None if named is None else fastest(replace(job, model=named), space),
+    )
+
+
+def _by_size(job: Job, most: float) -> Iterator[Model]:
+    """Those that have so many parameters and positions for the job's sequence, the largest first."""
+    models = (find_model(name) for name in model_names())
+    reach = (each for each in models if not each.max_positions or each.max_positions >= job.seq_len)
+    yield from sorted((each for each in reach if each.num_params <= most), key=lambda each: -each.num_params)
+
+
+# The smallest cluster.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smallest:
+    """The fewest devices that hold a model."""
+
+    num_devices: int
+    job: Job
+    """The job on them."""
+    least: Least
+    """The layout with the least memory there."""
+    choice: Choice
+    """The fastest there."""
+
+
+def smallest_cluster(job: Job, space: Space | None = None, *, most_nodes: int = MOST_NODES) -> Smallest | None:
+    """The fewest devices of the job's kind: a part of a node, or whole nodes. None where so many nodes do not do.
+
+    How many devices the job's own cluster has does not matter, how many a node has does.
+    """
+    for num in _sizes(job, space, most_nodes):
+        there = replace(job, cluster=resized(job.cluster, num))
+        least = fitting(there, space)
+        choice = None if least is None else fastest(there, space)
+        if least is not None and choice is not None:
+            return Smallest(num_devices=num, job=there, least=least, choice=choice)
+    return None
+
+
+def _sizes(job: Job, space: Space | None, most_nodes: int) -> Iterator[int]:
+    """Numbers of devices to try, from the first power of two that is surely needed."""
+    per_node = job.cluster.devices_per_node
+    doubled = [*divisors(per_node), *(per_node * 2**power for power in range(1, most_nodes.bit_length()))]
+    below = 0
+    for num in doubled:
+        if num > per_node * most_nodes:
+            break
+        if fitting(replace(job, cluster=resized(job.cluster, num)), space) is None:
+            below = num
+            continue
+        # Between the last that was too small and this one: whole nodes, sixteen steps at most.
+        step = max(1, (num - below) // per_node // 16) * per_node
+        yield from range(below + step, num, step) if below >= per_node else ()
+        yield num
+        below = num
+
+
+# Scaling.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A job on so many devices."""
+
+    num_devices: int
+    global_batch: int
+    choice: Choice | None
+    """None where nothing fits or divides."""
+    efficiency: float | None
+    """Tokens per second and device, over those of the first point that fits."""
+
+
+def scaling(job: Job, space: Space | None, nums_devices: Sequence[int], *, grows_batch: bool = False) -> tuple[Point, ...]:
+    """The best on each number of devices; with `grows_batch` each has as many sequences a device as the job has."""
+    points: list[Point] = []
+    first: Choice | None = None
+    for num in nums_devices:
+        batch = max(1, job.global_batch * num // job.cluster.num_devices) if grows_batch else job.global_batch
+        choice = fastest(replace(job, cluster=resized(job.cluster, num), global_batch=batch), space)
+        first = first or choice
+        share = None if choice is None or first is None else choice.tokens_per_s_per_device / first.tokens_per_s_per_device
+        points.append(Point(num_devices=num, global_batch=batch, choice=choice, efficiency=share))
+    return tuple(points)
+
+
+# What if.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Another cluster, batch, sequence or precision; 1 and None leave as it is."""
+
+    words: str
+    device: str | None = None
+    network: float = 1.0
+    batch: float = 1.0
+    seq: float = 1.0
+    nodes: float = 1.0
+    precision: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """What a change comes to."""
+
+    change: Change
+    job: Job
+    choice: Choice | None
+    """The best layout then."""
+    kept: Choice | None
+    """The baseline's own layout then; None where it no longer fits or divides."""
+    speedup: float | None
+    """In tokens per second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """A job as it is, and under some changes."""
+
+    baseline: Choice | None
+    changed: tuple[Changed, ...]
+
+
+_FACTOR = re.compile(r"(?:x\s*)?(\d{1,6}(?:\.\d{1,6})?)(?:\s*x)?|1/([1-9]\d{0,5})", re.IGNORECASE)
+_FACTORS = ("network", "batch", "seq", "nodes")
+
+
+def parse_change(word: str) -> Change:
+    """KEY=VALUE, several with commas: device=B200, network=2, batch=0.5, seq=2, nodes=4 (each times what is), precision=fp8."""
+    factors: dict[str, float] = {}
+    names: dict[str, str] = {}
+    for part in word.split(","):
+        key, _, value = (each.strip() for each in part.partition("="))
+        key = key.casefold()
+        if not value or key in factors or key in names or key not in (*_FACTORS, "device", "precision"):
+            raise UsageError(
+                f"a change is KEY=VALUE with device, precision, {', '.join(_FACTORS)}, each once, such as "
+                f"device=B200,network=2, not {part.strip()[:80]!a}"
+            )
+        if key in _FACTORS:
+            factors[key] = _factor(key, value)
+        else:
+            names[key] = value
+    if names.get("precision", PRECISIONS[0]) not in PRECISIONS:
+        raise UsageError(f"precisions are {', '.join(PRECISIONS)}, not {names['precision'][:80]!a}")
+    words = [f"{key} {value}" for key, value in names.items()] + [f"{key} x {value:g}" for key, value in factors.items()]
+    return Change(words=", ".join(words), device=names.get("device"), precision=names.get("precision"), **factors)
+
+
+def _factor(key: str, value: str) -> float:
+    match = _FACTOR.fullmatch(value)
+    factor = 0.0 if match is None else float(match[1]) if match[1] else 1 / float(match[2])
+    if factor <= 0:
+        raise UsageError(f"{key} is times what is there now, such as {key}=2 or {key}=1/2, not {value[:80]!a}")
+    return factor
+
+
+def changed_job(job: Job, change: Change) -> Job:
+    """The job after a change."""
+    cluster = job.cluster if change.device is None else with_device(job.cluster, change.device)
+    if change.nodes != 1.0:
+        cluster = resized(cluster, _whole("nodes", cluster.num_nodes * change.nodes) * cluster.devices_per_node)
+    cluster = cluster if change.network == 1.0 else faster_network(cluster, change.network)
+    precision = change.precision or job.precision
+    if precision not in cluster.peak_flops:
+        raise UsageError(f"{cluster.device.name} has no unit for {precision}; it has {', '.join(sorted(cluster.peak_flops))}")
+    return replace(
+        job,
+        cluster=cluster,
+        precision=precision,
+        global_batch=_whole("batch", job.global_batch * change.batch),
+        seq_len=_whole("seq", job.seq_len * change.seq),
+    )
+
+
+def _whole(what: str, value: float) -> int:
+    if abs(value - round(value)) > 1e-6 or value < 0.5:
+        raise UsageError(f"the {what} would be {value:g}, which is not a whole number; choose another factor")
+    return round(value)
+
+
+def what_if(job: Job, changes: Sequence[Change], space: Space | None = None) -> WhatIf:
+    """The best layout as things are, and after each change on its own."""
+    baseline = fastest(job, space)
+    return WhatIf(baseline=baseline, changed=tuple(_changed(job, change, space, baseline) for change in changes))
+
+
+def _changed(job: Job, change: Change, space: Space | None, baseline: Choice | None) -> Changed:
+    after = changed_job(job, change)
+    choice = fastest(after, space)
+    speedup = None if choice is None or baseline is None else choice.tokens_per_s / baseline.tokens_per_s
+    return Changed(change=change, job=after, choice=choice, kept=_kept(after, baseline), speedup=speedup)
+
+
+def _kept(job: Job, baseline: Choice | None) -> Choice | None:
+    """The same layout, with as many data ranks and micro-batches as there is room for."""
+    if baseline is None:
+        return None
+    layout = baseline.layout
+    others = layout.tp * layout.pp * layout.cp
+    pinned = Space(
+        tp=(layout.tp,), pp=(layout.pp,), vpp=(layout.vpp,), cp=(layout.cp,), ep=(layout.ep,), micro_batch=(layout.micro_batch,),
+        zero_stage=(layout.zero_stage,), shard=(layout.shard,), is_sequence_parallel=(layout.is_sequence_parallel,),
+        recompute=(layout.recompute,), schedule=(layout.schedule,), offload=(layout.offload,), is_flash=(layout.is_flash,),
+        dp=(max(1, job.cluster.num_devices // others),), spans_nodes=True,
+    )  # fmt: skip
+    return fastest(job, pinned)
+
+
+# Time and cost.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What so many tokens take. Cost and energy are None where price or power is not known."""
+
+    tokens: float
+    num_steps: int
+    days: float
+    device_hours: float
+    cost: float | None
+    energy_kwh: float | None
+
+
+def budget(job: Job, choice: Choice, tokens: float) -> Budget:
+    """Time, devices' hours, price and energy of a token budget, at the pace of a layout, without a pause."""
+    if not 0 < tokens < math.inf:
+        raise UsageError(f"a budget of {tokens:g} tokens makes no sense; give a number above 0")
+    num_steps = math.ceil(tokens / job.tokens)
+    seconds = num_steps * choice.step_s
+    # Idle devices are paid too.
+    hours = seconds / 3600 * job.cluster.num_devices
+    price, power = job.cluster.price_per_hour, job.cluster.power_w
+    return Budget(
+        tokens=tokens,
+        num_steps=num_steps,
+        days=seconds / SECONDS_PER_DAY,
+        device_hours=hours,
+        cost=None if price is None else price * hours,
+        energy_kwh=None if power is None else power * hours / 1e3,
+    )

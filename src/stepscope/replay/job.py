@@ -1,0 +1,157 @@
+"""A team: the graphs of several ranks, their collectives tied together, fitted to the unprofiled step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.core.comms import Ledger, Matched
+from stepscope.core.trace import NONE
+from stepscope.replay.changes import without_host_parts, without_tasks
+from stepscope.replay.graph import Graph
+from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
+from stepscope.replay.resources import TaskKinds, free_of
+from stepscope.replay.simulate_job import Part, Team, play_together
+from stepscope.replay.transfer_time import moving_ns
+
+CLOSE = 0.005
+MOST_MOVING = 3.0
+"""Times the time from the last arrival to the end that moving the bytes may be taken to need."""
+PROBE = 1.1
+LEAST_SLOPE = 0.5
+"""Of a collective's longer time that the step must grow by: else it is not the collectives that it waits for."""
+LEAST_COST, MOST_COST = 0.5, 3.0
+"""Times the usual cost of recording, between which it is looked for: nine of ten hosts lie well within."""
+MOST_STRETCH = 4.0
+"""Times the recorded host time, with the profiler's usual cost taken off: a host slower than that is not what was recorded."""
+
+
+def team_of(graphs: Sequence[Graph], ledgers: Sequence[Ledger], matched: Matched) -> Team:
+    """Tie the graphs' tasks together by the collectives they are part of."""
+    parts = []
+    members = np.zeros(matched.num, np.int64)
+    for graph, ledger in zip(graphs, ledgers, strict=True):
+        number = dict(zip(ledger.event.tolist(), matched.of[ledger.rank].tolist(), strict=True))
+        shared = np.array([number.get(event, NONE) for event in graph.task_event.tolist()], np.int64)
+        members[np.unique(shared[shared != NONE])] += 1
+        parts.append(Part(graph=graph, shared=shared))
+    single = np.flatnonzero(members == 1)
+    parts = [replace(part, shared=np.where(np.isin(part.shared, single), NONE, part.shared)) for part in parts]
+    return Team(parts=tuple(parts), moving_ns=moving_ns(parts, ledgers, matched), members=members)
+
+
+def with_graphs(team: Team, graphs: Sequence[Graph]) -> Team:
+    """The same team with changed graphs."""
+    return replace(team, parts=tuple(replace(part, graph=graph) for part, graph in zip(team.parts, graphs, strict=True)))
+
+
+def calibrated(team: Team, pitch_ns: float) -> Team:
+    """Moving takes as much longer as the step needs to come out, where the step waits for it and the ranks' own work does not
+    account for the time: they share a device or a wire, and what that costs was spent while the collectives ran."""
+    plain, longer = (play_together(_moving(team, factor)).pitch_ns for factor in (1.0, PROBE))
+    moving = float(team.moving_ns.sum()) / max(team.parts[0].graph.num_steps, 1)
+    if plain >= pitch_ns * (1 - CLOSE) or longer - plain < LEAST_SLOPE * (PROBE - 1) * moving:
+        return team
+    low, high = 1.0, MOST_MOVING
+    for _ in range(10):
+        middle = (low + high) / 2
+        low, high = (low, middle) if play_together(_moving(team, middle)).pitch_ns > pitch_ns else (middle, high)
+    return _moving(team, low)
+
+
+def fit_team(recorded: Team, step_ns: float | None) -> Team:
+    """The team of the unprofiled run.
+
+    One step time cannot tell two unknowns, the hosts' time and the collectives'. The hosts' is known better: the profiler's cost
+    follows from their pace (`usual_cost_ns`). So that is taken off first. If the step is still too long, recording cost more, up
+    to MOST_COST times as much. If it is too short and the step waits for collectives, these took longer than the recording shows;
+    else recording cost less, down to LEAST_COST.
+
+    A step that takes longer than its recording, though nothing is recorded for free: a recording of few steps lets the hosts run
+    ahead on the device's backlog, and hides what they take. Then no host is taken to run ahead: each waits for its device once a
+    step, and its time is fitted so.
+    """
+    usual = _at_cost(recorded, 1.0)
+    if step_ns is None or play_together(_scaled(recorded, 0.0)).pitch_ns >= step_ns * DEVICE_BOUND:
+        # Nothing to fit to, or device and wire hold the step up: the hosts' time cannot be told from it.
+        return usual
+    if play_together(usual).pitch_ns >= step_ns * (1 - CLOSE):
+        return _bisected(recorded, step_ns, 1.0, MOST_COST)
+    if play_together(recorded).pitch_ns < step_ns:
+        return _in_turns(with_graphs(usual, [waiting_each_step(part.graph) for part in usual.parts]), step_ns)
+    slower = calibrated(usual, step_ns)
+    if play_together(slower).pitch_ns >= step_ns * (1 - CLOSE):
+        return slower
+    return calibrated(_bisected(recorded, step_ns, LEAST_COST, 1.0), step_ns)
+
+
+def waiting_each_step(graph: Graph) -> Graph:
+    """The host waits at the end of each step until the work it launched last is done."""
+    wait = graph.call_wait.copy()
+    for step in range(graph.num_steps):
+        calls = np.flatnonzero((graph.call_step == step) & (np.diff(graph.call_first) > 0))
+        if len(calls):
+            wait[calls[-1]] = graph.call_first[calls[-1] + 1] - 1
+    return replace(graph, call_wait=wait)
+
+
+def _at_cost(team: Team, factor: float) -> Team:
+    """Recording cost every host so many times its usual."""
+    return with_graphs(team, [without_cost(part.graph, factor * usual_cost_ns(part.graph)) for part in team.parts])
+
+
+def _moving(team: Team, factor: float) -> Team:
+    return replace(team, moving_ns=team.moving_ns * factor)
+
+
+def _bisected(team: Team, step_ns: float, low: float, high: float) -> Team:
+    """The cost at which the step is met; the highest, or the device's own pace, when none is."""
+    for _ in range(10):
+        middle = (low + high) / 2
+        low, high = (middle, high) if play_together(_at_cost(team, middle)).pitch_ns > step_ns else (low, middle)
+    return _at_cost(team, high)
+
+
+def _in_turns(team: Team, step_ns: float) -> Team:
+    """All hosts' time scaled alike until the step is met, as far as MOST_STRETCH allows."""
+    low, high = 0.0, MOST_STRETCH
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if play_together(_scaled(team, middle)).pitch_ns > step_ns else (middle, high)
+    return _scaled(team, low)
+
+
+def _scaled(team: Team, factor: float) -> Team:
+    graphs = [replace(p.graph, call_parts={k: v * factor for k, v in p.graph.call_parts.items()}) for p in team.parts]
+    return with_graphs(team, graphs)
+
+
+def alone(team: Team) -> list[float]:
+    """Per rank, its step if it never had to wait for another: collectives only move their bytes."""
+    pitches = []
+    for part in team.parts:
+        mine = replace(team, parts=(part,), members=np.ones_like(team.members))
+        pitches.append(play_together(mine).pitch_ns)
+    return pitches
+
+
+def team_shares(team: Team, kinds: Sequence[TaskKinds]) -> dict[str, float]:
+    """For each resource, how much shorter the job's step is without it on all ranks; imbalance is waiting for one another."""
+    whole = play_together(team).pitch_ns
+    if not whole > 0:
+        return {}
+    names = ("data", "host", "transfer", "compute", "memory")
+    found = {}
+    for name in names:
+        graphs = [free_of(part.graph, kind)[name] for part, kind in zip(team.parts, kinds, strict=True)]
+        found[name] = play_together(with_graphs(team, graphs)).pitch_ns
+    bare = [
+        without_host_parts(without_tasks(part.graph, kind.comms & (part.shared == NONE)), "comms")
+        for part, kind in zip(team.parts, kinds, strict=True)
+    ]
+    found["comms"] = play_together(replace(with_graphs(team, bare), moving_ns=np.zeros_like(team.moving_ns))).pitch_ns
+    pitches = sorted(alone(team))
+    found["imbalance"] = pitches[(len(pitches) - 1) // 2]
+    return {name: max(0.0, 1.0 - pitch / whole) for name, pitch in found.items()}

@@ -1,0 +1,145 @@
+"""Bytes, times and bandwidths of collectives: by hand on made-up jobs, and from the raw text of public traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from stepscope.analyses.collectives.group_families import Families
+from stepscope.analyses.collectives.matching import match
+from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.table import gather_entries, link_fits, table
+from stepscope.analyses.rank_context import survey
+from stepscope.core.comms import Ledger
+from stepscope.core.comms_facts import CollectiveRow
+from stepscope.readers.open_trace import read_trace
+from tests.builders import source
+from tests.ledgers import MS, Call, ledger
+from tests.shared_data import SHARED, needs_shared
+
+
+def rows_of(*ledgers: Ledger) -> list[CollectiveRow]:
+    for one in ledgers:
+        one.self_check()
+    matched, families = match(ledgers), Families(ledgers)
+    return [row for _, row in table(gather_entries(ledgers, matched, families), matched, families)]
+
+
+def recorded(path: Path) -> Ledger:
+    return ledger_of(survey(read_trace(source(path), use_cache=False), None), 0)
+
+
+def raw_kernels(path: Path, elements: int) -> list[dict[str, Any]]:
+    """NCCL kernels with so many elements, as the file has them, by time."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    found = [e for e in events if e.get("cat") == "kernel" and e.get("args", {}).get("In msg nelems") == elements]
+    return sorted(found, key=lambda e: e["ts"])
+
+
+def test_bandwidth_counts_from_the_last_arrival() -> None:
+    early = ledger(0, [Call(at=10, end=40, bytes=100_000_000, exposed=0.5)])
+    late = ledger(1, [Call(at=30, end=40, bytes=100_000_000, exposed=0.5)])
+    (row,) = rows_of(early, late)
+    assert (row.op, row.num_ranks, row.bytes, row.count_per_step) == ("all_reduce", 2, 100_000_000, 1.0)
+    assert row.moving_ns == 10 * MS
+    assert not row.includes_waits
+    assert row.algbw_bytes_per_s == pytest.approx(10e9)
+    assert row.busbw_bytes_per_s == pytest.approx(10e9)  # 2 (n - 1) / n is 1 for two ranks
+    assert row.wait_ns_per_step == pytest.approx(10 * MS)  # 20 ms on one of two ranks
+    assert row.ns_per_step == pytest.approx(20 * MS)
+    assert row.exposed_share == pytest.approx(0.5)
+
+
+def test_one_rank_alone_includes_its_waits() -> None:
+    (row,) = rows_of(ledger(0, [Call(at=10, end=40, ranks=tuple(range(4)), bytes=30_000_000)], world_size=4))
+    assert row.includes_waits
+    assert row.wait_ns_per_step is None
+    assert row.algbw_bytes_per_s == pytest.approx(1e9)
+    assert row.busbw_bytes_per_s == pytest.approx(1.5e9)
+
+
+def test_two_ranks_of_many_are_not_the_whole_group() -> None:
+    calls = [Call(at=10, end=40, group="", ranks=(), size=64)]
+    (row,) = rows_of(ledger(0, calls, world_size=64), ledger(1, calls, world_size=64))
+    assert row.includes_waits
+
+
+def test_groups_alike_share_a_row_and_the_slow_one_is_named() -> None:
+    fast, slow = Call(at=10, end=20, group="1", ranks=(0, 1)), Call(at=10, end=50, group="2", ranks=(2, 3))
+    every = Call(at=60, end=70, group="0", ranks=(0, 1, 2, 3))
+    ledgers = [ledger(rank, [fast if rank < 2 else slow, every], world_size=4) for rank in range(4)]
+    pairs = next(row for row in rows_of(*ledgers) if row.num_ranks == 2)
+    assert pairs.num_groups == 2
+    assert pairs.slowest_group == "2-3"
+    assert pairs.slowest_busbw_bytes_per_s == pytest.approx((1 << 20) / 0.040)
+
+
+def test_all_to_alls_of_many_sizes_are_one_row() -> None:
+    a = [Call(at=10, end=20, op="all_to_all", bytes=3_000_000), Call(at=30, end=40, op="all_to_all", bytes=1_000_000)]
+    b = [Call(at=10, end=20, op="all_to_all", bytes=1_000_000), Call(at=30, end=40, op="all_to_all", bytes=1_000_000)]
+    (row,) = rows_of(ledger(0, a), ledger(1, b))
+    assert row.count_per_step == 2
+    assert row.num_sizes == 2
+    assert row.imbalance == pytest.approx((1.5 + 1.0) / 2)
+    assert row.algbw_bytes_per_s == pytest.approx(3_000_000 / 0.020)
+
+
+def test_recorded_splits_tell_the_imbalance() -> None:
+    (row,) = rows_of(ledger(0, [Call(at=10, end=20, op="all_to_all", uneven=1.75)]))
+    assert row.imbalance == 1.75
+
+
+def test_fit_finds_latency_and_bandwidth() -> None:
+    sizes = (1_000_000, 4_000_000, 16_000_000)
+    # 1 ms a step, 2 GB/s over the bus, two ranks: 2 steps, volume 1.
+    calls = [Call(at=100 * i, end=100 * i + 2 + size / 2e6, bytes=size) for i, size in enumerate(sizes, 1)]
+    ledgers = [ledger(0, calls), ledger(1, calls)]
+    matched, families = match(ledgers), Families(ledgers)
+    (found,) = link_fits(table(gather_entries(ledgers, matched, families), matched, families))
+    assert found.alpha_ns == pytest.approx(MS, rel=1e-3)
+    assert found.beta_bytes_per_s == pytest.approx(2e9, rel=1e-3)
+    assert found.goodness > 0.999
+    assert found.worst < 1e-3
+    assert found.num_sizes == 3
+
+
+@needs_shared
+def test_hand_check_nccl_parser_config() -> None:
+    path = SHARED / "public" / "hta" / "nccl_parser_config.nccl_data.json.gz"
+    rows = {row.bytes: row for row in rows_of(recorded(path)) if row.op == "all_reduce"}
+    assert set(rows) == {4 * n for n in (2_049_000, 7_875_584, 6_563_840, 6_637_568, 2_431_040)}
+    measured_us = median(kernel["dur"] for kernel in raw_kernels(path, 7_875_584)[1:])
+    assert measured_us == pytest.approx((2673.916 + 5983.024) / 2)
+    row = rows[31_502_336]
+    assert row.moving_ns == pytest.approx(measured_us * 1e3, abs=2)
+    assert row.busbw_bytes_per_s == pytest.approx(31_502_336 / 4_328_470e-9, rel=1e-6)
+    assert (row.num_ranks, row.count_per_step, row.dtype) == (2, 1.0, "fp32")
+
+
+@needs_shared
+def test_hand_check_resnet_on_eight_mi300() -> None:
+    path = SHARED / "public" / "tracelens" / "mi300.resnet_act_checkpoint.json.gz"
+    rows = {row.bytes: row for row in rows_of(recorded(path)) if row.op == "all_reduce"}
+    assert set(rows) == {2 * 2_873_320, 2 * 8_816_192}
+    measured_us = median(kernel["dur"] for kernel in raw_kernels(path, 8_816_192)[1:])
+    row = rows[17_632_384]
+    assert row.algbw_bytes_per_s == pytest.approx(17_632_384 / (measured_us * 1e-6), rel=1e-6)
+    assert row.busbw_bytes_per_s == pytest.approx(17_632_384 / 8_932_807e-9 * 14 / 8, rel=1e-6)
+
+
+@needs_shared
+def test_hand_check_collectives_named_only_by_the_ranges_around_them() -> None:
+    path = SHARED / "public" / "hta" / "trace_filter.sampled_rank-0.json.gz"
+    rows = {(row.op, row.bytes): row for row in rows_of(recorded(path))}
+    gather = rows["all_gather", 1_073_741_824]  # c10d::_allgather_base_ of 16777216 into 1073741824 signed chars
+    assert gather.num_ranks == 64
+    assert gather.busbw_bytes_per_s == pytest.approx(1_073_741_824 / 0.063644 * 63 / 64, rel=1e-6)
+    exchange = rows["all_to_all", 419_430_400]  # the kernel itself is called SendRecv
+    assert exchange.algbw_bytes_per_s == pytest.approx(419_430_400 / 0.067827, rel=1e-6)
+    assert exchange.busbw_bytes_per_s is None  # how many ranks share it was not recorded
+    assert rows["all_reduce", 4 * 26_258_430].count_per_step == 1.0

@@ -1,0 +1,135 @@
+"""Ranks replayed as one: a collective waits for the last, and what one rank loses all lose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepscope.core.trace import NONE
+from stepscope.replay.changes import without_host_parts
+from stepscope.replay.graph import HOST_PARTS, Graph
+from stepscope.replay.job import alone
+from stepscope.replay.simulate_job import Part, Team, play_together
+from tests.rules.job_cases import Fleet, ddp
+
+US = 1_000
+
+
+def graph_of(work: list[list[tuple[float, int]]]) -> tuple[Graph, np.ndarray]:
+    """Steps of tasks (microseconds, number of the collective or NONE), each launched by its own call in no time."""
+    flat = [(step, us, number) for step, tasks in enumerate(work) for us, number in tasks]
+    n = len(flat)
+    zero, none = np.zeros(n), np.full(n, NONE, np.int64)
+    graph = Graph(
+        call_event=np.arange(n),
+        call_step=np.array([step for step, _, _ in flat], np.int64),
+        call_start_ns=np.arange(n),
+        call_end_ns=np.arange(1, n + 1),
+        call_parts=dict.fromkeys(HOST_PARTS, zero),
+        call_events=dict.fromkeys(HOST_PARTS, np.zeros(n, np.int64)),
+        call_wait=none,
+        call_tail_ns=zero,
+        call_first=np.arange(n + 1),
+        task_event=np.arange(n),
+        task_step=np.array([step for step, _, _ in flat], np.int64),
+        task_stream=np.zeros(n, np.int64),
+        task_ns=np.array([us * US for _, us, _ in flat], np.float64),
+        task_latency_ns=zero,
+        task_gap_ns=zero,
+        task_after=none,
+        task_lag_ns=zero,
+        backlog_ns=0.0,
+        num_streams=1,
+        num_steps=len(work),
+    )
+    graph.self_check()
+    return graph, np.array([number for _, _, number in flat], np.int64)
+
+
+def team(*ranks: list[list[tuple[float, int]]], moving_us: float = 10.0) -> Team:
+    made = [graph_of(work) for work in ranks]
+    num = 1 + max(int(shared.max()) for _, shared in made)
+    members = sum(np.bincount(shared[shared != NONE], minlength=num) for _, shared in made)
+    parts = tuple(Part(graph=graph, shared=shared) for graph, shared in made)
+    return Team(parts=parts, moving_ns=np.full(num, moving_us * US), members=np.asarray(members, np.int64))
+
+
+def steps(us: float, num: int = 3) -> list[list[tuple[float, int]]]:
+    return [[(us, NONE), (10.0, step)] for step in range(num)]
+
+
+def test_a_collective_starts_when_the_last_arrives() -> None:
+    played = play_together(team(steps(100), steps(300)))
+    assert played.num_forced == 0
+    assert [rank.end_ns[1] for rank in played.ranks] == [310 * US, 310 * US]
+    assert played.waited_ns[0][1] == 200 * US
+    assert played.waited_ns[1][1] == 0
+    assert played.pitch_ns == 310 * US
+
+
+def test_a_change_on_one_rank_moves_all() -> None:
+    slow = team(steps(100), steps(300))
+    part = slow.parts[1]
+    faster = replace(slow, parts=(slow.parts[0], replace(part, graph=replace(part.graph, task_ns=part.graph.task_ns / 3))))
+    assert [rank.pitch_ns for rank in play_together(faster).ranks] == [110 * US, 110 * US]
+
+
+def test_alone_nobody_waits() -> None:
+    assert alone(team(steps(100), steps(300))) == [110 * US, 310 * US]
+
+
+def test_collectives_of_some_ranks_do_not_hold_the_others_up() -> None:
+    work = [[(100.0, NONE)] for _ in range(3)]
+    made = team(steps(100), steps(300), work)
+    assert play_together(made).ranks[2].pitch_ns == 100 * US
+
+
+def test_crossed_orders_do_not_hang() -> None:
+    one = [[(10.0, NONE), (5.0, 0), (5.0, 1)] for _ in range(1)]
+    other = [[(10.0, NONE), (5.0, 1), (5.0, 0)] for _ in range(1)]
+    played = play_together(team(one, other))
+    assert played.num_forced > 0
+    assert all(np.isfinite(rank.end_ns).all() for rank in played.ranks)
+
+
+def test_a_rank_that_stops_early_does_not_hang_the_rest() -> None:
+    made = team(steps(100), steps(100, num=2))
+    made = replace(made, members=np.full_like(made.members, 2))
+    played = play_together(made)
+    assert played.num_forced == 1
+    assert len(played.ranks[0].end_ns) == 6
+
+
+@given(st.lists(st.lists(st.floats(1, 500), min_size=4, max_size=4), min_size=2, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_every_step_lasts_as_long_as_its_slowest_rank(work: list[list[float]]) -> None:
+    made = team(*[[[(us, NONE), (10.0, step)] for step, us in enumerate(rank)] for rank in work])
+    played = play_together(made)
+    slowest = np.max(np.array(work), axis=0) + 10.0
+    for rank in played.ranks:
+        assert rank.step_end_ns == pytest.approx(np.cumsum(slowest) * US)
+
+
+def test_an_unchanged_replay_gives_the_recorded_step() -> None:
+    job = ddp(us=[100, 140], steps=5).job()
+    recorded = [case.facts.steps.pitch_ns or 0.0 for case in job.cases]
+    parts = tuple(replace(p, graph=c.recorded) for p, c in zip(job.team.parts, job.cases, strict=True) if c.recorded is not None)
+    assert play_together(replace(job.team, parts=parts)).pitch_ns == pytest.approx(np.median(recorded), rel=0.03)
+
+
+def test_the_late_ranks_host_holds_both_up() -> None:
+    fleet = Fleet()
+    for _ in range(4):
+        fleet.host([10, 3000])
+        for _ in range(5):
+            fleet.compute(50)
+        fleet.collective("all_reduce", 1 << 20, 100)
+        fleet.step()
+    job = fleet.job()
+    graph = without_host_parts(job.team.parts[1].graph, "work")
+    freed = replace(job.team, parts=(job.team.parts[0], replace(job.team.parts[1], graph=graph)))
+    assert job.speedup(freed) > 3
