@@ -19,15 +19,15 @@ from stepscope.cli import (
     fix,
     formats,
     health,
-    plan,
-    query,
     report,
     run,
-    tune,
-    verify,
-    watch,
 )
+from stepscope.cli.plan import command as plan
 from stepscope.cli.printing import Parser, say
+from stepscope.cli.query import command as query
+from stepscope.cli.tune import command as tune
+from stepscope.cli.verify import command as verify
+from stepscope.cli.watch import command as watch
 from stepscope.errors import StepscopeError
 
 COMMANDS = (
@@ -85,7 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in COMMANDS:
         text = (module.__doc__ or "").strip()
-        name = module.__name__.rsplit(".", 1)[1]
+        name = module.__name__.removeprefix("stepscope.cli.").split(".")[0]
         command = commands.add_parser(
             name, help=text.splitlines()[0], description=text, formatter_class=argparse.RawDescriptionHelpFormatter
         )
