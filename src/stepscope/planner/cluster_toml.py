@@ -11,7 +11,7 @@ from stepscope.core.hardware import DeviceSpec, Figure
 from stepscope.core.toml_text import parse_toml
 from stepscope.errors import InputError, UsageError
 from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, sized
-from stepscope.planner.cluster_parse import MAX_DEVICES, FoundDevice, find_device, joined, links_of
+from stepscope.planner.devices import MAX_DEVICES, FoundDevice, find_device, joined, links_of
 from stepscope.untrusted import read_regular
 
 MAX_BYTES = 2**20

@@ -11,7 +11,7 @@ from stepscope.errors import UsageError
 from stepscope.planner import validate as checks
 from stepscope.planner import what_if as recipes
 from stepscope.planner.cluster import Cluster
-from stepscope.planner.cluster_parse import links_of, make_cluster
+from stepscope.planner.devices import links_of, make_cluster
 from stepscope.planner.job import Job
 from stepscope.planner.layout import OFFLOAD, Layout
 from stepscope.planner.search import Choice, Found, choices_of, search, why

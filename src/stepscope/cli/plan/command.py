@@ -118,41 +118,35 @@ def run(arguments: argparse.Namespace) -> int:
         memory = read_memory(arguments.beside)
     plan = answer(arguments)
     beside = None if memory is None else laid_beside(plan, *memory)
+    from stepscope.cli.report import put_or_write
+
     if arguments.format == "json":
         from stepscope.report.plan.json import plan_json
 
-        put(plan_json(plan, beside) + "\n", arguments.out)
+        put_or_write(plan_json(plan, beside) + "\n", arguments.out)
     elif arguments.format == "html":
         from stepscope.report.plan.beside import beside_html
         from stepscope.report.plan.html import plan_html
 
-        put(plan_html(plan) if beside is None else beside_html(plan, beside), arguments.out)
+        put_or_write(plan_html(plan) if beside is None else beside_html(plan, beside), arguments.out)
     else:
         _print(plan, beside, arguments.out)
     return 0 if plan.best is not None else NOTHING_FITS
 
 
 def _print(plan: Plan, beside: PlanBeside | None, out: Path | None) -> None:
+    from stepscope.cli.report import put_or_write
     from stepscope.report.plan.text import render_plan, show_plan
 
     if out is not None:
-        put(render_plan(plan, beside), out)
+        put_or_write(render_plan(plan, beside), out)
         return
     printing.print_report(lambda console: show_plan(plan, console, beside), lambda: render_plan(plan, beside))
 
 
-def put(text: str, out: Path | None) -> None:
-    if out is None:
-        printing.put(text)
-        return
-    from stepscope.cli.report import write
-
-    write(text, out)
-    printing.note(out)
-
-
 def _run_rows(arguments: argparse.Namespace) -> int:
     """A line for each row, in the file's order. What was measured is taken out before anything looks at a row."""
+    from stepscope.cli.report import put_or_write
     from stepscope.errors import UsageError
     from stepscope.json_text import json_text
     from stepscope.planner.rows import predict, read_rows
@@ -173,7 +167,7 @@ def _run_rows(arguments: argparse.Namespace) -> int:
     if is_told:
         printing.progress("")
     if arguments.out is not None:
-        put("".join(f"{line}\n" for line in lines), arguments.out)
+        put_or_write("".join(f"{line}\n" for line in lines), arguments.out)
     return 0
 
 

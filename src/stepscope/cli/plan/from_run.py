@@ -21,6 +21,7 @@ MISFIT = 0.25
 
 def run_from(arguments: argparse.Namespace) -> int:
     from stepscope.cli.plan.job import cluster_of
+    from stepscope.cli.report import put_or_write
     from stepscope.planner.from_run import extrapolate
     from stepscope.report.plan.run import RunPlan, run_plan_json, run_plan_text, show_run_plan
 
@@ -38,16 +39,14 @@ def run_from(arguments: argparse.Namespace) -> int:
         step_source=job.facts.step_source,
         notes=(*made.notes, *notes, *job.notes),
     )
-    from stepscope.cli.plan.command import put
-
     if arguments.format == "json":
-        put(run_plan_json(plan) + "\n", arguments.out)
+        put_or_write(run_plan_json(plan) + "\n", arguments.out)
     elif arguments.format == "html":
         from stepscope.report.plan.run_html import run_plan_html
 
-        put(run_plan_html(plan), arguments.out)
+        put_or_write(run_plan_html(plan), arguments.out)
     elif arguments.out is not None:
-        put(run_plan_text(plan), arguments.out)
+        put_or_write(run_plan_text(plan), arguments.out)
     else:
         print_report(lambda console: show_run_plan(plan, console), lambda: run_plan_text(plan))
     sys.stdout.flush()

@@ -125,7 +125,7 @@ def _attention(found: Calibrated) -> dict[str, float]:
 
 def _is_same(measured_on: str, named: str) -> bool:
     """Whether the file's device is the cluster's, by the datasheet that both lead to."""
-    from stepscope.planner.cluster_parse import find_device
+    from stepscope.planner.devices import find_device
 
     try:
         return find_device(measured_on).spec.name == named
