@@ -19,6 +19,10 @@ import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from stepscope.errors import UsageError
 
@@ -122,6 +126,21 @@ class Gate:
     @property
     def is_passed(self) -> bool:
         return not self.stopped_by
+
+
+class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the file of `--budget` holds."""
+
+    fail_if: Annotated[
+        str | list[str],
+        Meta(description='a condition in quotes, or a list of them: fail_if = ["step_ms > 100"]'),
+    ] = msgspec.field(default_factory=list)
+    limits: Annotated[
+        dict[str, Any],
+        Meta(description="a table: write [limits], and a line for each, such as step_ms = 70"),
+    ] = msgspec.field(default_factory=dict)
+    missing: Annotated[Literal["fail", "pass"], Meta(description="'fail' or 'pass'")] = "fail"
+    baseline: Annotated[str, Meta(min_length=1, description="a path in quotes")] | None = None
 
 
 def parse(text: str, where: str, names: Collection[str]) -> Node:
