@@ -23,7 +23,7 @@ from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, 
 from stepscope.capture.recording.forked import is_profiler_inherited
 from stepscope.capture.recording.schedule import Schedule
 from stepscope.capture.recording.window import Others, Window, backward_asker, is_profiling
-from stepscope.capture.writer import Writer
+from stepscope.capture.writer import Row, Writer
 from stepscope.runfolder import PROBLEM_FILE, STATES, claim_rank
 
 TIMED, FIRST, PROFILED, AFTER = range(len(STATES))
@@ -48,8 +48,6 @@ MOST_TOLD = 50_000
 MOST_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
 
-Row = list[Any]
-"""One step, in the order of runfolder.STEP_COLUMNS."""
 WAITED, PASSED, STEPPED, SAVED, COLLECTED = range(5)
 Tape = deque[tuple[int, int, int, int]]
 """What the hooks tell in passing: what it was, when it began and ended, and whose it was. The writer reads it once a second;
