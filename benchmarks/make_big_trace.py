@@ -111,7 +111,7 @@ def read_pieces(path: Path) -> Iterator[bytes]:
         yield text[closing:]
 
 
-def survey(path: Path, gap_us: int) -> Source:
+def context(path: Path, gap_us: int) -> Source:
     """Read the source once: sizes, the events that stand once, and how far each kind of number must move per copy."""
     pieces = read_pieces(path)
     source = Source(head=next(pieces))
@@ -177,7 +177,7 @@ def last_events(source: Source, copies: int) -> list[bytes]:
 
 def make_big_trace(source_path: Path, out_path: Path, *, megabytes: float, gap_us: int = 1000) -> int:
     """Write about `megabytes` (10^6 bytes of JSON) of copies to `out_path` (gzipped when it ends in .gz); return the events."""
-    source = survey(source_path, gap_us)
+    source = context(source_path, gap_us)
     if not source.body_bytes:
         raise LayoutError(f"{source_path}: no events to copy; give a trace of a run")
     fixed = len(source.head) + len(source.tail) + sum(len(event) + len(BORDER) for event in source.once)

@@ -24,7 +24,7 @@ import numpy as np
 
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
-from stepscope.core.comms import Collective, Ledger
+from stepscope.core.comms import Collective, CollectiveRecords
 from stepscope.core.trace import NONE
 
 TENSOR, DATA = 8, 64
@@ -33,7 +33,7 @@ EPOCH_NS, US = 1_760_000_000_000_000_000, 1_000
 Rows = dict[int, list[tuple[Collective, int, int, int]]]
 
 
-def made_up(num: int) -> list[Ledger]:
+def made_up(num: int) -> list[CollectiveRecords]:
     """The ledgers of a job of `num` ranks."""
     draw = np.random.default_rng(num)
     tensor = [tuple(range(at, at + TENSOR)) for at in range(0, num, TENSOR)]
@@ -80,12 +80,12 @@ def _pass(now: Any, rows: Rows, ranks: tuple[int, ...], way: tuple[int, int], st
     now[way[1]] = end
 
 
-def _ledger(rank: int, rows: list[tuple[Collective, int, int, int]], shift: int) -> Ledger:
+def _ledger(rank: int, rows: list[tuple[Collective, int, int, int]], shift: int) -> CollectiveRecords:
     rows.sort(key=lambda row: row[1])
     kinds = {kind: i for i, kind in enumerate(dict.fromkeys(row[0] for row in rows))}
     start, end, step = (np.array([row[i] for row in rows], np.int64) for i in (1, 2, 3))
     none, empty = np.full(len(rows), NONE, np.int64), np.empty(0, np.int64)
-    return Ledger(
+    return CollectiveRecords(
         rank=rank,
         kinds=tuple(kinds),
         kind=np.array([kinds[row[0]] for row in rows], np.int64),
@@ -106,15 +106,15 @@ def _ledger(rank: int, rows: list[tuple[Collective, int, int, int]], shift: int)
 
 
 def measured(num: int) -> dict[str, float]:
-    ledgers = made_up(num)
+    rank_records = made_up(num)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()
-    matched = match(ledgers)
+    matched = match(rank_records)
     between = time.process_time()
-    lateness(ledgers, matched)
+    lateness(rank_records, matched)
     ended = time.process_time()
     return {
-        "entries": sum(map(len, ledgers)),
+        "entries": sum(map(len, rank_records)),
         "collectives": matched.num,
         "complete": float(matched.complete.mean()),
         "match_s": between - began,

@@ -28,14 +28,14 @@ from typing import Any
 import msgspec
 
 from benchmarks.degrade import DEGRADATIONS, TraceJson
-from stepscope.analyses.rank_context import device_of, survey
+from stepscope.analyses.rank_context import context, device_of
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import Facts
 from stepscope.errors import StepscopeError
 from stepscope.hardware.lookup import find_spec
+from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job
-from stepscope.pipeline.surveys import Surveys
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
@@ -84,8 +84,8 @@ def traces(folder: Path, name: str, variant: str) -> list[str]:
 def diagnosed(paths: list[str], step_ms: float | None, hardware: Calibrated | None = None) -> Diagnosis:
     with find_sources(paths) as found:
         step_ns = None if step_ms is None else round(step_ms * 1e6)
-        surveys = Surveys(use_cache=False, hardware=hardware)
-        return diagnose_job(measure_job(found.sources, step_ns=step_ns, surveys=surveys))
+        contexts = RankContexts(use_cache=False, hardware=hardware)
+        return diagnose_job(measure_job(found.sources, step_ns=step_ns, contexts=contexts))
 
 
 def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool, hardware: Calibrated | None = None) -> Score | None:
@@ -143,7 +143,7 @@ def diagnosed_degraded(trace: TraceJson, name: str, steps_ms: list[float | None]
         path.write_bytes(msgspec.json.encode(DEGRADATIONS[name](trace) if name else trace))
         read = read_trace(Source(path=path, label=path.name), use_cache=False)
     device = device_of(read)
-    found = survey(read, None if device is None else find_spec(device))
+    found = context(read, None if device is None else find_spec(device))
     diagnoses = []
     for step_ms in steps_ms:
         step_ns = None if step_ms is None else round(step_ms * 1e6)

@@ -79,10 +79,10 @@ def measured_once() -> Iterator[None]:
     measure_job, judge_job = measure.measure_job, judge_job_module.judge_job
 
     def measure_once(sources: Sequence[Source], **options: Any) -> Job:
-        surveys = options.get("surveys")
+        contexts = options.get("surveys")
         shared = all(source.path == DEMO or SHARED in Path(str(source.path)).parents for source in sources)
         plain = not any(options.get(name) for name in ("logs", "beside", "run"))
-        if not shared or not plain or (surveys is not None and (surveys.use_cache or surveys.hardware is not None)):
+        if not shared or not plain or (contexts is not None and (contexts.use_cache or contexts.hardware is not None)):
             return measure_job(sources, **options)
         key = (tuple(sources), options.get("step_ns"))
         if key not in _measured:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepscope.core.comms_facts import Buckets, CollectiveRow, CommsFacts, Dimension, Gathers, Link, LinkFit, RankComms
-from stepscope.core.diagnosis import Diagnosis, Finding, Place, ReplayCheck, StepTime, Verdict
+from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, SourceLocation, StepTime, Verdict
 from stepscope.core.facts import (
     PARTS,
     CallRow,
@@ -121,8 +121,8 @@ FINDINGS = (
         predicted_step_ms=58.5,
         changes_numerics=True,
         places=(
-            Place(line="model.py:25 in forward", module="GPT_0 > Block_*", share=0.7),
-            Place(line=None, module="A_0", share=0.1),
+            SourceLocation(line="model.py:25 in forward", module="GPT_0 > Block_*", share=0.7),
+            SourceLocation(line=None, module="A_0", share=0.1),
         ),
     ),
 )
@@ -213,12 +213,12 @@ def diagnosis(
     notes: Sequence[str] = (),
 ) -> Diagnosis:
     """A diagnosis of these ranks; the step time is the first rank's, from its trace, unless given."""
-    pitch = ranks[0].steps.pitch_ns if ranks else None
-    pitch_ms = None if pitch is None else pitch / MS
+    step_interval = ranks[0].steps.step_interval_ns if ranks else None
+    step_interval_ms = None if step_interval is None else step_interval / MS
     count = len(ranks[0].steps.windows) if ranks else 0
     return Diagnosis(
         verdict=Verdict(bound=bound, summary=summary, shares={}),
-        step=step or StepTime(count=count, ms=pitch_ms, profiled_ms=pitch_ms, source="trace"),
+        step=step or StepTime(count=count, ms=step_interval_ms, profiled_ms=step_interval_ms, source="trace"),
         ladder=(),
         replay=None,
         findings=tuple(findings),

@@ -33,7 +33,7 @@ def test_the_parts_of_a_bar_are_those_of_the_step(diagnosis: ShownDiagnosis) -> 
             assert bar.get_x() == pytest.approx(end), "each part begins where the one before ends"
             assert bar.get_width() == pytest.approx(parts[part] / 1e6)
             end += bar.get_width()
-    assert end == pytest.approx((diagnosis.facts.ranks[0].steps.pitch_ns or 0) / 1e6)
+    assert end == pytest.approx((diagnosis.facts.ranks[0].steps.step_interval_ns or 0) / 1e6)
 
 
 def test_findings_are_drawn_after_todays_step(diagnosis: ShownDiagnosis) -> None:
@@ -71,6 +71,6 @@ def test_waits_stand_on_top_of_each_ranks_own_time() -> None:
     axes = run.plot_ranks().axes[0]
     own, waits = axes.containers
     for rank, low, high in zip(run.diagnosis.facts.ranks, own.patches, waits.patches, strict=True):
-        assert low.get_height() + high.get_height() == pytest.approx((rank.steps.pitch_ns or 0) / 1e6)
+        assert low.get_height() + high.get_height() == pytest.approx((rank.steps.step_interval_ns or 0) / 1e6)
         assert high.get_height() == pytest.approx((rank.typical_parts_ns or {})["comms_wait"] / 1e6)
     assert any(bar.get_height() > 0 for bar in waits.patches)

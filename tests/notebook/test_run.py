@@ -17,7 +17,7 @@ from stepscope.core.saved import load as load_saved
 from stepscope.core.saved import save
 from stepscope.errors import InputError, UsageError
 from stepscope.notebook import run_tables
-from stepscope.pipeline import recording, surveys
+from stepscope.pipeline import contexts, recording
 from stepscope.readers.open_trace import read_trace
 from tests.builders import kernel, trace_text, write
 from tests.live_runs import add_steps, row, write_rank, write_run
@@ -68,7 +68,7 @@ def test_nothing_is_read_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         read.append(source.label)
         return read_trace(source, **options)
 
-    monkeypatch.setattr(surveys, "read_trace", counted)
+    monkeypatch.setattr(contexts, "read_trace", counted)
     run = stepscope.load(DEMO, cache=False)
     assert "not built yet" in repr(run.kernels)
     assert "dur_ns" in run.kernels.columns
@@ -86,10 +86,10 @@ def test_only_the_named_tables_are_built(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_trace_too_large_to_keep_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surveys, "MOST_KEPT_EVENTS", 10)
+    monkeypatch.setattr(contexts, "MOST_KEPT_EVENTS", 10)
     run = stepscope.load(DEMO, cache=False)
     assert len(run.kernels) > 0
-    assert run._recording.surveys._kept == {}
+    assert run._recording.contexts._kept == {}
     assert len(run.launches) > 0
 
 

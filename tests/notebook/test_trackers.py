@@ -38,10 +38,10 @@ def test_scalars_are_what_was_measured(run: Run) -> None:
     found = {(one.name, one.step): one.value for one in scalars(run)}
     rank = run.diagnosis.facts.ranks[0]
     assert found["stepscope/step_ms", None] == 65.48
-    assert [found["stepscope/rank0/step_ms", n] for n in (1, 2)] == [ns / 1e6 for ns in rank.steps.pitches]
+    assert [found["stepscope/rank0/step_ms", n] for n in (1, 2)] == [ns / 1e6 for ns in rank.steps.step_intervals]
     assert found["stepscope/rank0/mfu", None] == rank.roofline.mfu
     parts = [found[f"stepscope/rank0/partition_ms/{part}", None] for part in PARTS]
-    assert sum(parts) == pytest.approx((rank.steps.pitch_ns or 0) / 1e6)
+    assert sum(parts) == pytest.approx((rank.steps.step_interval_ns or 0) / 1e6)
     assert found["stepscope/finding/serial-loader/predicted_step_ms", None] == run.diagnosis.findings[0].predicted_step_ms
     assert list(scalars(run.diagnosis)) == list(scalars(run))
 
@@ -125,8 +125,8 @@ def test_wandb_gets_steps_on_their_own_axis_a_summary_and_an_artifact(
     fake = FakeWandbRun()
     module(monkeypatch, "wandb", run=fake, Artifact=FakeArtifact)
     log_to_wandb(run, report=report)
-    pitches = run.diagnosis.facts.ranks[0].steps.pitches
-    assert fake.logged == [{"stepscope/step": i, "stepscope/rank0/step_ms": ns / 1e6} for i, ns in enumerate(pitches, 1)]
+    step_intervals = run.diagnosis.facts.ranks[0].steps.step_intervals
+    assert fake.logged == [{"stepscope/step": i, "stepscope/rank0/step_ms": ns / 1e6} for i, ns in enumerate(step_intervals, 1)]
     assert fake.metrics[-1] == ("stepscope/*", "stepscope/step")
     assert fake.summary == {one.name: one.value for one in scalars(run) if one.step is None}
     assert [(one.type, one.files) for one in fake.artifacts] == [("report", [str(report)])]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.pipeline import surveys
+from stepscope.pipeline import contexts
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording, diagnose
 from stepscope.readers import open_trace as sniff
@@ -93,17 +93,17 @@ def test_ranks_read_by_other_processes_are_not_parsed_again(parsed: Counter[str]
     paths = sorted((SHARED / "lab" / "ranks2").glob("ddp_straggler.slow.rank*.json.gz"))
     with Recording(paths, Options(use_cache=False, jobs=2)) as recording:
         assert recording.diagnosis.findings
-        folder = recording.surveys.folder
+        folder = recording.contexts.folder
         assert len(list(folder.iterdir())) == 2
     assert not parsed
     assert not folder.exists()
 
 
 def test_a_trace_too_large_to_keep_is_not_parsed_again(parsed: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surveys, "MOST_KEPT_EVENTS", 10)
+    monkeypatch.setattr(contexts, "MOST_KEPT_EVENTS", 10)
     with Recording([DEMO], Options(use_cache=False)) as recording:
         first = contract(recording.diagnosis)
-        recording.survey(recording.found.sources[0])
+        recording.context(recording.found.sources[0])
     assert parsed == {DEMO.name: 1}
     monkeypatch.undo()
     assert contract(diagnose([DEMO], Options(use_cache=False))) == first
@@ -131,7 +131,7 @@ def test_ranks_that_exchange_data_and_are_the_same_are_judged_as_one() -> None:
     fleet = ddp()
     traces = fleet.traces()
     two, one = fleet.job(traces), fleet.job(traces[:1])
-    assert two.pitch_ns == pytest.approx(one.pitch_ns, rel=0.01)
+    assert two.step_interval_ns == pytest.approx(one.step_interval_ns, rel=0.01)
     gains = [{finding.code: finding.predicted_speedup for finding in judge(job).findings} for job in (one, two)]
     shared = gains[0].keys() & gains[1].keys()
     assert shared
@@ -143,7 +143,7 @@ def test_the_rank_that_a_log_was_compared_with_is_not_read_by_a_worker_too(parse
     for path in paths:
         shutil.copy(DEMO, path)
     with Recording(paths, Options(use_cache=False, jobs=2)) as recording:
-        recording.survey(recording.found.sources[0])
+        recording.context(recording.found.sources[0])
         assert len(recording.job.facts.ranks) == 2
-        assert len(list(recording.surveys.folder.iterdir())) == 1, "the other rank's columns alone came from a worker"
+        assert len(list(recording.contexts.folder.iterdir())) == 1, "the other rank's columns alone came from a worker"
     assert parsed == {paths[0].name: 1}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analyses.rank_context import Survey, survey
+from stepscope.analyses.rank_context import RankContext, context
 from stepscope.core.trace import NONE
 from stepscope.readers.kineto.trace import read_kineto
 from stepscope.readers.source import Source
@@ -27,10 +27,10 @@ US, MS = 1_000, 1_000_000
 
 
 def graph_of(*events: Event) -> Graph:
-    return built(survey(trace_of(*events), None))
+    return built(context(trace_of(*events), None))
 
 
-def built(found: Survey) -> Graph:
+def built(found: RankContext) -> Graph:
     graph = build(found.trace, found.links, found.cut, found.host, found.collective)
     assert graph is not None
     graph.self_check()
@@ -60,19 +60,19 @@ def steps(num_steps: int, *, host_us: int, device_us: int, sync: bool = False) -
 
 @pytest.mark.parametrize(("host_us", "device_us", "sync"), [(50, 10, False), (20, 100, False), (30, 30, True), (50, 200, True)])
 def test_an_unchanged_replay_gives_the_recorded_step(host_us: int, device_us: int, sync: bool) -> None:
-    found = survey(trace_of(*steps(5, host_us=host_us, device_us=device_us, sync=sync)), None)
-    assert play(built(found)).pitch_ns == pytest.approx(found.cut.steps.pitch_ns, rel=0.03)
+    found = context(trace_of(*steps(5, host_us=host_us, device_us=device_us, sync=sync)), None)
+    assert play(built(found)).step_interval_ns == pytest.approx(found.cut.steps.step_interval_ns, rel=0.03)
 
 
 @given(st.integers(12, 80), st.integers(2, 150), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_any_even_run_is_reproduced(host_us: int, device_us: int, sync: bool) -> None:
-    found = survey(trace_of(*steps(4, host_us=host_us, device_us=device_us, sync=sync)), None)
-    assert play(built(found)).pitch_ns == pytest.approx(found.cut.steps.pitch_ns, rel=0.05)
+    found = context(trace_of(*steps(4, host_us=host_us, device_us=device_us, sync=sync)), None)
+    assert play(built(found)).step_interval_ns == pytest.approx(found.cut.steps.step_interval_ns, rel=0.05)
 
 
 def test_a_host_bound_run_gains_from_the_host_alone() -> None:
-    found = survey(trace_of(*steps(5, host_us=50, device_us=10)), None)
+    found = context(trace_of(*steps(5, host_us=50, device_us=10)), None)
     graph = built(found)
     gained = shares(graph, task_kinds(found, graph))
     assert max(gained, key=lambda name: gained[name]) == "host"
@@ -81,7 +81,7 @@ def test_a_host_bound_run_gains_from_the_host_alone() -> None:
 
 
 def test_a_device_bound_run_gains_nothing_from_the_host() -> None:
-    found = survey(trace_of(*steps(5, host_us=12, device_us=100)), None)
+    found = context(trace_of(*steps(5, host_us=12, device_us=100)), None)
     graph = built(found)
     gained = shares(graph, task_kinds(found, graph))
     assert gained["host"] < 0.01
@@ -92,7 +92,7 @@ def test_dropping_syncs_lets_the_host_run_ahead() -> None:
     graph = graph_of(*steps(5, host_us=30, device_us=28, sync=True))
     freed = without_waits(graph, graph.call_wait != NONE)
     assert int((graph.call_wait != NONE).sum()) == 5
-    assert play(freed).pitch_ns < play(graph).pitch_ns
+    assert play(freed).step_interval_ns < play(graph).step_interval_ns
 
 
 def test_work_waits_for_the_other_streams_it_waited_for() -> None:
@@ -117,9 +117,9 @@ def test_the_profilers_cost_is_fitted_to_the_given_step() -> None:
     graph = graph_of(*steps(5, host_us=50, device_us=10))
     fitted = fit(graph, 420 * US, np.zeros(len(graph), np.bool_))
     assert fitted.error == pytest.approx(0.0, abs=0.01)
-    assert fitted.pitch_ns == pytest.approx(420 * US, rel=0.01)
+    assert fitted.step_interval_ns == pytest.approx(420 * US, rel=0.01)
     assert fitted.cost_ns == pytest.approx(80 * US / 30, rel=0.1)  # ten operators, and ten calls that weigh two each
-    assert play(without_cost(graph, fitted.cost_ns)).pitch_ns == fitted.pitch_ns
+    assert play(without_cost(graph, fitted.cost_ns)).step_interval_ns == fitted.step_interval_ns
 
 
 def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
@@ -127,7 +127,7 @@ def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
     graph = graph_of(*steps(5, host_us=50, device_us=100))
     none = np.zeros(len(graph), np.bool_)
     fitted = fit(graph, 1010 * US, none, 300 * US)
-    assert fitted.pitch_ns == pytest.approx(1010 * US, rel=0.01)
+    assert fitted.step_interval_ns == pytest.approx(1010 * US, rel=0.01)
     assert fitted.graph.call_ns.sum() / graph.num_steps == pytest.approx(300 * US, rel=0.02)
     assert fit(graph, 1010 * US, none).graph.call_ns.sum() / graph.num_steps > 400 * US
     for step, host, is_open in ((1010, None, True), (None, None, True), (1010, 300, False)):
@@ -144,7 +144,7 @@ def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
 def test_a_run_slower_than_its_recording_is_stretched_to_it() -> None:
     graph = graph_of(*steps(5, host_us=50, device_us=10))
     fitted = fit(graph, 900 * US, np.zeros(len(graph), np.bool_))
-    assert fitted.pitch_ns == pytest.approx(900 * US, rel=0.01)
+    assert fitted.step_interval_ns == pytest.approx(900 * US, rel=0.01)
 
 
 def test_what_varies_takes_up_the_difference_to_the_given_step() -> None:
@@ -163,7 +163,7 @@ def test_what_varies_takes_up_the_difference_to_the_given_step() -> None:
         events.append(mark(f"ProfilerStep#{step}", began, now - 1))
     graph = graph_of(*events)
     fitted = fit(graph, 1.4 * MS, np.zeros(len(graph), np.bool_))
-    assert fitted.pitch_ns == pytest.approx(1.4 * MS, rel=0.01)
+    assert fitted.step_interval_ns == pytest.approx(1.4 * MS, rel=0.01)
     assert fitted.graph.call_parts["work"].sum() == pytest.approx(without_cost(graph, fitted.cost_ns).call_parts["work"].sum())
     assert fitted.graph.call_parts["input"].sum() == pytest.approx(graph.call_parts["input"].sum() / 2, rel=0.1)
 
@@ -183,27 +183,27 @@ def test_a_host_that_waited_for_room_in_the_queue_is_not_slow() -> None:
             ]
         events.append(mark(f"ProfilerStep#{step}", step * 2000 * US, (step + 1) * 2000 * US - 1))
     graph = graph_of(*events)
-    assert play(graph).pitch_ns == pytest.approx(2000 * US, rel=0.02)
+    assert play(graph).step_interval_ns == pytest.approx(2000 * US, rel=0.02)
     light = with_task_ns(graph, np.ones(len(graph), np.bool_), np.full(len(graph), 1.0 * US))
-    assert play(light).pitch_ns == pytest.approx(20 * 17 * US, rel=0.1)
+    assert play(light).step_interval_ns == pytest.approx(20 * 17 * US, rel=0.1)
 
 
 def test_changes_compose_and_leave_the_graph_they_were_given_alone() -> None:
     graph = graph_of(*steps(4, host_us=50, device_us=40))
-    before = play(graph).pitch_ns
+    before = play(graph).step_interval_ns
     everything = np.ones(len(graph.call_event), np.bool_)
     graphed = captured_in_pieces(graph, everything, graph.call_step, launch_ns=10 * US, per_task_ns=100, gap_ns=500)
     faster = with_task_ns(graphed, np.ones(len(graph), np.bool_), np.full(len(graph), 20.0 * US))
     faster.self_check()
-    assert play(faster).pitch_ns == pytest.approx(10 * 20.5 * US, rel=0.05)
-    assert play(graph).pitch_ns == before
+    assert play(faster).step_interval_ns == pytest.approx(10 * 20.5 * US, rel=0.05)
+    assert play(graph).step_interval_ns == before
 
 
 @given(st.integers(12, 60), st.integers(5, 80))
 @settings(max_examples=25, deadline=None)
 def test_taking_time_away_never_makes_a_step_longer(host_us: int, device_us: int) -> None:
     graph = graph_of(*steps(4, host_us=host_us, device_us=device_us, sync=True))
-    whole = play(graph).pitch_ns
+    whole = play(graph).step_interval_ns
     some = np.arange(len(graph)) % 3 == 0
     for changed in (
         without_tasks(graph, some),
@@ -211,11 +211,11 @@ def test_taking_time_away_never_makes_a_step_longer(host_us: int, device_us: int
         without_waits(graph, graph.call_wait != NONE),
         replace(graph, task_latency_ns=graph.task_latency_ns * 0.5),
     ):
-        assert play(changed).pitch_ns <= whole + 1
+        assert play(changed).step_interval_ns <= whole + 1
 
 
-def lab_graph(path: Path) -> tuple[Survey, Graph | None]:
-    found = survey(read_kineto(Source(path=path, label=path.name)), None)
+def lab_graph(path: Path) -> tuple[RankContext, Graph | None]:
+    found = context(read_kineto(Source(path=path, label=path.name)), None)
     return found, build(found.trace, found.links, found.cut, found.host, found.collective)
 
 
@@ -226,9 +226,9 @@ def test_the_labs_steps_are_reproduced_within_three_percent() -> None:
         found, graph = lab_graph(path)
         assert graph is not None, path.name
         graph.self_check()
-        pitch = found.cut.steps.pitch_ns
-        assert pitch is not None
-        errors.append(abs(play(graph, backlog_ns=graph.backlog_ns).pitch_ns / pitch - 1))
+        step_interval = found.cut.steps.step_interval_ns
+        assert step_interval is not None
+        errors.append(abs(play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval - 1))
     assert float(np.median(errors)) < 0.03
     assert max(errors) < 0.08
 
@@ -236,5 +236,5 @@ def test_the_labs_steps_are_reproduced_within_three_percent() -> None:
 def test_the_embedded_trace_is_reproduced() -> None:
     found, graph = lab_graph(DEMO)
     assert graph is not None
-    assert found.cut.steps.pitch_ns is not None
-    assert play(graph).pitch_ns == pytest.approx(found.cut.steps.pitch_ns, rel=0.03)
+    assert found.cut.steps.step_interval_ns is not None
+    assert play(graph).step_interval_ns == pytest.approx(found.cut.steps.step_interval_ns, rel=0.03)

@@ -13,7 +13,7 @@ from stepscope.core.trace import NONE
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.job import alone
-from stepscope.replay.simulate_job import Part, Team, play_together
+from stepscope.replay.simulate_job import JobGraph, Part, play_together
 from tests.rules.job_cases import Fleet, ddp
 
 US = 1_000
@@ -50,12 +50,12 @@ def graph_of(work: list[list[tuple[float, int]]]) -> tuple[Graph, np.ndarray]:
     return graph, np.array([number for _, _, number in flat], np.int64)
 
 
-def team(*ranks: list[list[tuple[float, int]]], moving_us: float = 10.0) -> Team:
+def job_graph(*ranks: list[list[tuple[float, int]]], moving_us: float = 10.0) -> JobGraph:
     made = [graph_of(work) for work in ranks]
     num = 1 + max(int(shared.max()) for _, shared in made)
     members = sum(np.bincount(shared[shared != NONE], minlength=num) for _, shared in made)
     parts = tuple(Part(graph=graph, shared=shared) for graph, shared in made)
-    return Team(parts=parts, moving_ns=np.full(num, moving_us * US), members=np.asarray(members, np.int64))
+    return JobGraph(parts=parts, moving_ns=np.full(num, moving_us * US), members=np.asarray(members, np.int64))
 
 
 def steps(us: float, num: int = 3) -> list[list[tuple[float, int]]]:
@@ -63,41 +63,41 @@ def steps(us: float, num: int = 3) -> list[list[tuple[float, int]]]:
 
 
 def test_a_collective_starts_when_the_last_arrives() -> None:
-    played = play_together(team(steps(100), steps(300)))
+    played = play_together(job_graph(steps(100), steps(300)))
     assert played.num_forced == 0
     assert [rank.end_ns[1] for rank in played.ranks] == [310 * US, 310 * US]
     assert played.waited_ns[0][1] == 200 * US
     assert played.waited_ns[1][1] == 0
-    assert played.pitch_ns == 310 * US
+    assert played.step_interval_ns == 310 * US
 
 
 def test_a_change_on_one_rank_moves_all() -> None:
-    slow = team(steps(100), steps(300))
+    slow = job_graph(steps(100), steps(300))
     part = slow.parts[1]
     faster = replace(slow, parts=(slow.parts[0], replace(part, graph=replace(part.graph, task_ns=part.graph.task_ns / 3))))
-    assert [rank.pitch_ns for rank in play_together(faster).ranks] == [110 * US, 110 * US]
+    assert [rank.step_interval_ns for rank in play_together(faster).ranks] == [110 * US, 110 * US]
 
 
 def test_alone_nobody_waits() -> None:
-    assert alone(team(steps(100), steps(300))) == [110 * US, 310 * US]
+    assert alone(job_graph(steps(100), steps(300))) == [110 * US, 310 * US]
 
 
 def test_collectives_of_some_ranks_do_not_hold_the_others_up() -> None:
     work = [[(100.0, NONE)] for _ in range(3)]
-    made = team(steps(100), steps(300), work)
-    assert play_together(made).ranks[2].pitch_ns == 100 * US
+    made = job_graph(steps(100), steps(300), work)
+    assert play_together(made).ranks[2].step_interval_ns == 100 * US
 
 
 def test_crossed_orders_do_not_hang() -> None:
     one = [[(10.0, NONE), (5.0, 0), (5.0, 1)] for _ in range(1)]
     other = [[(10.0, NONE), (5.0, 1), (5.0, 0)] for _ in range(1)]
-    played = play_together(team(one, other))
+    played = play_together(job_graph(one, other))
     assert played.num_forced > 0
     assert all(np.isfinite(rank.end_ns).all() for rank in played.ranks)
 
 
 def test_a_rank_that_stops_early_does_not_hang_the_rest() -> None:
-    made = team(steps(100), steps(100, num=2))
+    made = job_graph(steps(100), steps(100, num=2))
     made = replace(made, members=np.full_like(made.members, 2))
     played = play_together(made)
     assert played.num_forced == 1
@@ -107,7 +107,7 @@ def test_a_rank_that_stops_early_does_not_hang_the_rest() -> None:
 @given(st.lists(st.lists(st.floats(1, 500), min_size=4, max_size=4), min_size=2, max_size=4))
 @settings(max_examples=40, deadline=None)
 def test_every_step_lasts_as_long_as_its_slowest_rank(work: list[list[float]]) -> None:
-    made = team(*[[[(us, NONE), (10.0, step)] for step, us in enumerate(rank)] for rank in work])
+    made = job_graph(*[[[(us, NONE), (10.0, step)] for step, us in enumerate(rank)] for rank in work])
     played = play_together(made)
     slowest = np.max(np.array(work), axis=0) + 10.0
     for rank in played.ranks:
@@ -116,9 +116,11 @@ def test_every_step_lasts_as_long_as_its_slowest_rank(work: list[list[float]]) -
 
 def test_an_unchanged_replay_gives_the_recorded_step() -> None:
     job = ddp(us=[100, 140], steps=5).job()
-    recorded = [case.facts.steps.pitch_ns or 0.0 for case in job.cases]
-    parts = tuple(replace(p, graph=c.recorded) for p, c in zip(job.team.parts, job.cases, strict=True) if c.recorded is not None)
-    assert play_together(replace(job.team, parts=parts)).pitch_ns == pytest.approx(np.median(recorded), rel=0.03)
+    recorded = [case.facts.steps.step_interval_ns or 0.0 for case in job.cases]
+    parts = tuple(
+        replace(p, graph=c.recorded) for p, c in zip(job.job_graph.parts, job.cases, strict=True) if c.recorded is not None
+    )
+    assert play_together(replace(job.job_graph, parts=parts)).step_interval_ns == pytest.approx(np.median(recorded), rel=0.03)
 
 
 def test_the_late_ranks_host_holds_both_up() -> None:
@@ -130,6 +132,6 @@ def test_the_late_ranks_host_holds_both_up() -> None:
         fleet.collective("all_reduce", 1 << 20, 100)
         fleet.step()
     job = fleet.job()
-    graph = without_host_parts(job.team.parts[1].graph, "work")
-    freed = replace(job.team, parts=(job.team.parts[0], replace(job.team.parts[1], graph=graph)))
+    graph = without_host_parts(job.job_graph.parts[1].graph, "work")
+    freed = replace(job.job_graph, parts=(job.job_graph.parts[0], replace(job.job_graph.parts[1], graph=graph)))
     assert job.speedup(freed) > 3

@@ -10,7 +10,7 @@ import pytest
 from stepscope.replay.graph import Graph
 from stepscope.replay.job import LEAST_COST, MOST_COST, fit_team
 from stepscope.replay.profiler_cost import COST_SHARE, USUAL_COST_NS, USUAL_RANGE_NS, usual_cost_ns, without_cost
-from stepscope.replay.simulate_job import Team, play_together
+from stepscope.replay.simulate_job import JobGraph, play_together
 from stepscope.rules.job_case import JobCase
 from tests.rules.job_cases import Fleet, ddp
 
@@ -44,16 +44,16 @@ def test_few_calls_tell_no_pace() -> None:
     assert usual_cost_ns(graph_with(9_000.0, 3, calls=5)) == USUAL_COST_NS
 
 
-def recorded(job: JobCase) -> Team:
+def recorded(job: JobCase) -> JobGraph:
     parts = tuple(
         replace(part, graph=case.recorded)
-        for part, case in zip(job.team.parts, job.cases, strict=True)
+        for part, case in zip(job.job_graph.parts, job.cases, strict=True)
         if case.recorded is not None
     )
-    return replace(job.team, parts=parts)
+    return replace(job.job_graph, parts=parts)
 
 
-def exchanging(host_us: float, moving_us: float, *, needed: bool = True) -> Team:
+def exchanging(host_us: float, moving_us: float, *, needed: bool = True) -> JobGraph:
     """Ten kernels of 20 us, each after an exchange that, where `needed`, it waits for."""
     fleet = Fleet()
     for _ in range(5):
@@ -64,27 +64,29 @@ def exchanging(host_us: float, moving_us: float, *, needed: bool = True) -> Team
     return recorded(fleet.job())
 
 
-def host_ms(team: Team) -> float:
-    return float(team.parts[0].graph.call_ns.sum()) / 1e6
+def host_ms(job_graph: JobGraph) -> float:
+    return float(job_graph.parts[0].graph.call_ns.sum()) / 1e6
 
 
-def at_usual(team: Team) -> Team:
-    return replace(team, parts=tuple(replace(p, graph=without_cost(p.graph, usual_cost_ns(p.graph))) for p in team.parts))
+def at_usual(job_graph: JobGraph) -> JobGraph:
+    return replace(
+        job_graph, parts=tuple(replace(p, graph=without_cost(p.graph, usual_cost_ns(p.graph))) for p in job_graph.parts)
+    )
 
 
 def test_a_host_bound_step_tells_the_cost_of_recording() -> None:
     made = exchanging(host_us=100, moving_us=5)
-    usual = play_together(at_usual(made)).pitch_ns
+    usual = play_together(at_usual(made)).step_interval_ns
     for step_ns in (0.97 * usual, 1.02 * usual):
         fitted = fit_team(made, step_ns)
-        assert play_together(fitted).pitch_ns == pytest.approx(step_ns, rel=0.01)
+        assert play_together(fitted).step_interval_ns == pytest.approx(step_ns, rel=0.01)
         assert (fitted.moving_ns == made.moving_ns).all()
         assert (host_ms(fitted) > host_ms(at_usual(made))) == (step_ns > usual)
 
 
 def test_recording_costs_no_more_than_hosts_were_seen_to_pay() -> None:
     made = exchanging(host_us=400, moving_us=5)
-    cheapest = fit_team(made, 0.5 * play_together(made).pitch_ns)
+    cheapest = fit_team(made, 0.5 * play_together(made).step_interval_ns)
     graph = made.parts[0].graph
     most = without_cost(graph, MOST_COST * usual_cost_ns(graph))
     assert host_ms(cheapest) == pytest.approx(float(most.call_ns.sum()) / 1e6)
@@ -93,11 +95,11 @@ def test_recording_costs_no_more_than_hosts_were_seen_to_pay() -> None:
 
 def test_where_the_step_waits_for_collectives_they_take_the_rest() -> None:
     made = exchanging(host_us=125, moving_us=112, needed=False)
-    usual, whole = play_together(at_usual(made)).pitch_ns, play_together(made).pitch_ns
+    usual, whole = play_together(at_usual(made)).step_interval_ns, play_together(made).step_interval_ns
     step_ns = (usual + whole) / 2
     assert whole > 1.02 * usual, "the recording must leave something to explain"
     fitted = fit_team(made, step_ns)
-    assert play_together(fitted).pitch_ns == pytest.approx(step_ns, rel=0.01)
+    assert play_together(fitted).step_interval_ns == pytest.approx(step_ns, rel=0.01)
     assert host_ms(fitted) == pytest.approx(host_ms(at_usual(made)))
     assert (fitted.moving_ns > made.moving_ns).all()
 

@@ -17,7 +17,7 @@ def moving_us(*, held_us: list[float], host_us: list[float]) -> Float64:
         fleet.host(host_us)
         fleet.collective("all_reduce", 1 << 20, 100, held_us=held_us)
         fleet.step()
-    return np.asarray(fleet.job().team.moving_ns / US)
+    return np.asarray(fleet.job().job_graph.moving_ns / US)
 
 
 def test_a_kernel_kept_outside_adds_to_its_collective() -> None:

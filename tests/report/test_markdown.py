@@ -10,7 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from stepscope.cli.main import main
-from stepscope.core.diagnosis import Diagnosis, Finding, Place
+from stepscope.core.diagnosis import Diagnosis, Finding, SourceLocation
 from stepscope.core.gate import Gate, Result
 from stepscope.core.nccl import NcclLog, NcclWarning
 from stepscope.pipeline.options import Options
@@ -110,7 +110,7 @@ def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
         summary=text,
         action=text,
         evidence=(text, text),
-        places=(Place(line=text, module=text, share=0.5),),
+        places=(SourceLocation(line=text, module=text, share=0.5),),
     )
     result = Result(check=text, source=text, status="undecided", values={}, compared=(), missing=(text,))
     changed = replace(

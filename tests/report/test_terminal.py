@@ -127,8 +127,8 @@ def test_partition_lines_sum_to_the_total(name: str) -> None:
     unit = 10.0 ** -len(shown[-1][1].partition(".")[2])
     assert sum(float(ms.lstrip("<")) for _, ms, _ in shown[:-1]) == pytest.approx(total, abs=unit * len(shown))
     assert sum(float(share.lstrip("<")) for _, _, share in shown[:-1]) == pytest.approx(100, abs=0.1 * len(shown))
-    assert rank.steps.pitch_ns is not None
-    assert total == pytest.approx(rank.steps.pitch_ns / 1e6, abs=unit)
+    assert rank.steps.step_interval_ns is not None
+    assert total == pytest.approx(rank.steps.step_interval_ns / 1e6, abs=unit)
 
 
 def test_partition_leaves_out_zero_parts() -> None:

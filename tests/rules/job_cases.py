@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.records import ledger_of
-from stepscope.analyses.rank_context import survey
+from stepscope.analyses.collectives.records import collective_records_of
+from stepscope.analyses.rank_context import context
 from stepscope.core.trace import CollectiveArgs, Launch, Trace
 from stepscope.rules.case import case_of
 from stepscope.rules.job_case import JobCase, JobProposal, job_case_of
@@ -162,16 +162,16 @@ class Fleet:
         return [trace_of(*rank.events) for rank in self.ranks]
 
     def job(self, traces: Sequence[Trace] | None = None) -> JobCase:
-        cases = [case_of(survey(trace, None), at, None) for at, trace in enumerate(traces or self.traces())]
-        ledgers = [ledger_of(case.survey, at) for at, case in enumerate(cases)]
-        job = job_case_of(cases, ledgers, ledgers, match(ledgers), None)
+        cases = [case_of(context(trace, None), at, None) for at, trace in enumerate(traces or self.traces())]
+        rank_records = [collective_records_of(case.context, at) for at, case in enumerate(cases)]
+        job = job_case_of(cases, rank_records, rank_records, match(rank_records), None)
         assert job is not None
         return job
 
 
 def gain(job: JobCase, said: JobProposal | None) -> float:
     """What the proposal gives; 1 when the rule said nothing."""
-    return 1.0 if said is None else job.speedup(said.change(job.team))
+    return 1.0 if said is None else job.speedup(said.change(job.job_graph))
 
 
 def ddp(steps: int = 4, *, buckets: Sequence[tuple[int, float]] = ((25_000_000, 400.0),), **compute: Any) -> Fleet:

@@ -69,7 +69,7 @@ def test_all_tokens_to_one_of_two_is_twice_what_an_even_exchange_moves() -> None
 
 def test_only_the_work_that_is_uneven_is_shared_out() -> None:
     job = experts(even=False).job()
-    before, after = job.team, evened(job, job.team)
+    before, after = job.job_graph, evened(job, job.job_graph)
     ours = [part.graph.task_ns for part in before.parts]
     even = [part.graph.task_ns for part in after.parts]
     assert set((even[0][ours[0] == 600e3] / 1e3).round().tolist()) == {305.0}
@@ -83,7 +83,7 @@ def test_balanced_experts_gain_in_kernels_and_in_bytes() -> None:
     assert said is not None
     assert said.ranks == (0,)
     assert any("6 all-to-alls a step move 2.0 times" in line for line in said.evidence)
-    kernels_alone = job.pitch_ns / fixed.pitch_ns
+    kernels_alone = job.step_interval_ns / fixed.step_interval_ns
     assert kernels_alone * 1.1 < gain(job, said) < kernels_alone * 1.6
 
 

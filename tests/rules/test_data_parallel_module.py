@@ -32,8 +32,8 @@ def test_data_parallel_is_a_range() -> None:
     assert said is not None
     assert said.hopeful is not None
     assert said.cautious is not None
-    assert job.speedup(said.cautious(job.team)) == pytest.approx(1.0)
-    assert 1.1 < gain(job, said) < job.speedup(said.hopeful(job.team))
+    assert job.speedup(said.cautious(job.job_graph)) == pytest.approx(1.0)
+    assert 1.1 < gain(job, said) < job.speedup(said.hopeful(job.job_graph))
 
 
 @pytest.mark.parametrize(("name", "devices"), [("DistributedDataParallel.forward", 2), ("DataParallel.forward", 1)])

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from stepscope.analyses.kernels.measured_rates import Roofs
-from stepscope.analyses.rank_context import device_of, survey
+from stepscope.analyses.rank_context import context, device_of
 from stepscope.calibration.saving import save
 from stepscope.cli.main import main
 from stepscope.core.calibrated import AttentionPoint, Calibrated, CopyPoint, GemmPoint, Launch, Machine, Timing
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import DeviceProperties
 from stepscope.hardware.lookup import find_spec
+from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job
-from stepscope.pipeline.surveys import Surveys
 from stepscope.pipeline.workers import local_workers
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
@@ -141,7 +141,7 @@ def plain(source: Source) -> Job:
 
 def test_another_device_is_judged_by_datasheets(source: Source, plain: Job) -> None:
     other = replace(machine(), machine=Machine(kind="cuda", device="NVIDIA A100"))
-    told = measure_job([source], surveys=Surveys(use_cache=False, hardware=other))
+    told = measure_job([source], contexts=RankContexts(use_cache=False, hardware=other))
     assert told.facts == plain.facts
     assert judge_job(told) == judge_job(plain)
     assert set(told.notes) - set(plain.notes) == {
@@ -150,7 +150,7 @@ def test_another_device_is_judged_by_datasheets(source: Source, plain: Job) -> N
 
 
 def test_mfu_is_told_against_both(source: Source, plain: Job) -> None:
-    told = measure_job([source], surveys=Surveys(use_cache=False, hardware=machine(share=0.5)))
+    told = measure_job([source], contexts=RankContexts(use_cache=False, hardware=machine(share=0.5)))
     mfu = plain.facts.ranks[0].roofline.mfu
     assert mfu is not None
     assert told.facts.ranks[0].roofline == plain.facts.ranks[0].roofline, "against the datasheet, as before"
@@ -163,9 +163,9 @@ def test_mfu_is_told_against_both(source: Source, plain: Job) -> None:
 def test_it_travels_to_workers() -> None:
     hardware = machine()
     files = [Source(path=DEMO, label=f"rank{rank}") for rank in range(2)]
-    alone = measure_job(files, surveys=Surveys(use_cache=False, hardware=hardware))
+    alone = measure_job(files, contexts=RankContexts(use_cache=False, hardware=hardware))
     with local_workers(2) as workers:
-        assert measure_job(files, workers=workers, surveys=Surveys(use_cache=False, hardware=hardware)) == alone
+        assert measure_job(files, workers=workers, contexts=RankContexts(use_cache=False, hardware=hardware)) == alone
     assert sum("measured on NVIDIA H200" in note for note in alone.notes) == 1
 
 
@@ -175,10 +175,10 @@ def test_copies_go_at_the_measured_rate() -> None:
     trace = read_trace(Source(path=path, label=path.name), use_cache=False)
     device = device_of(trace)
     assert device is not None
-    case = case_of(survey(trace, find_spec(device), machine()), 0, None)
+    case = case_of(context(trace, find_spec(device), machine()), 0, None)
     assert pinned_bytes_per_s(case) == pytest.approx(40e9)
     assert pinned_bytes_per_s(case, 0.6) == pytest.approx(30e9), "as cautious as with the datasheet"
-    plain = case_of(survey(trace, find_spec(device)), 0, None)
+    plain = case_of(context(trace, find_spec(device)), 0, None)
     assert pinned_bytes_per_s(plain) == pytest.approx(64e9 * 0.8)
 
 

@@ -31,7 +31,7 @@ def test_a_slow_host_is_named_with_what_it_costs() -> None:
     said = propose_job(job)
     assert said is not None
     assert said.ranks == (2,)
-    assert gain(job, said) == pytest.approx(job.pitch_ns / 2.15e6, rel=0.15)
+    assert gain(job, said) == pytest.approx(job.step_interval_ns / 2.15e6, rel=0.15)
 
 
 def test_even_ranks_have_nobody_late() -> None:

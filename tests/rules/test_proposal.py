@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.diagnosis import Finding, Place
+from stepscope.core.diagnosis import Finding, SourceLocation
 from stepscope.rules import checkpoint_stall, device_sync, serial_loader
 from stepscope.rules import judge as judge_module
 from stepscope.rules.case import Case
@@ -71,7 +71,7 @@ def test_without_stacks_nothing_is_added_and_they_are_asked_for_once() -> None:
 
 
 def test_words_of_a_place() -> None:
-    whole = Place(line="a.py:1 in f", module="Block_3", share=0.5)
+    whole = SourceLocation(line="a.py:1 in f", module="Block_3", share=0.5)
     assert whole.words == "a.py:1 in f (module Block_3)"
     assert replace(whole, module=None).words == "a.py:1 in f"
     assert replace(whole, line=None).words == "module Block_3"
@@ -124,11 +124,15 @@ speedups = st.floats(0.0, 1e9)
 
 
 @given(speedups, speedups | st.none(), speedups | st.none(), st.floats(0.0, 1e18))
-def test_no_finding_promises_a_slower_step(likely: float, less: float | None, more: float | None, pitch_ns: float) -> None:
+def test_no_finding_promises_a_slower_step(
+    likely: float, less: float | None, more: float | None, step_interval_ns: float
+) -> None:
     def becoming(speedup: float | None) -> Any:
         return None if speedup is None else lambda _: speedup
 
-    job: Any = SimpleNamespace(team=None, host_bounds=None, pitch_ns=pitch_ns, speedup=lambda speedup: speedup)
+    job: Any = SimpleNamespace(
+        job_graph=None, host_bounds=None, step_interval_ns=step_interval_ns, speedup=lambda speedup: speedup
+    )
     words = {"code": "x", "bound": "host", "summary": "", "action": "", "evidence": (), "ranks": (0,)}
     proposal = JobProposal(change=becoming(likely), cautious=becoming(less), hopeful=becoming(more), **words)  # type: ignore[arg-type]
     finding = judge_module.finding_of(job, proposal)

@@ -50,7 +50,7 @@ def test_lab_partitions_sum_exactly_and_steps_agree(path: Path) -> None:
     facts = facts_of(path)
     parts = facts.typical_parts_ns
     assert parts is not None
-    assert sum(parts.values()) == facts.steps.pitch_ns
+    assert sum(parts.values()) == facts.steps.step_interval_ns
     assert facts.steps.source == "ProfilerStep"
     assert facts.steps.is_pitch
     assert facts.launches is not None
@@ -73,7 +73,7 @@ DEVICE_BOUND = (
 def test_where_the_device_is_the_limit_the_pitch_is_the_unprofiled_step(case: str) -> None:
     name, variant = case.split(".")
     facts = facts_of(SHARED / "lab" / "single" / f"{case}.pt.trace.json.gz")
-    assert facts.steps.pitch_ns == pytest.approx(TRUTH[name][f"{variant}_ms"] * 1e6, rel=0.02)
+    assert facts.steps.step_interval_ns == pytest.approx(TRUTH[name][f"{variant}_ms"] * 1e6, rel=0.02)
 
 
 @needs_shared

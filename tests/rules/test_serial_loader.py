@@ -87,7 +87,7 @@ def test_workers_that_wait_for_their_data_need_no_cores_of_their_own(
     """40 ms of loading and 10 of work on one core, without a device. If the core idles through the loading, workers wait
     together."""
     known = Known(rank=0, cores=1, cores_used=cores_used, loader=LoaderKnobs(num_workers=0))
-    case: Any = SimpleNamespace(graph=SimpleNamespace(on_host=True), known=known, pitch_ns=50e6)
+    case: Any = SimpleNamespace(graph=SimpleNamespace(on_host=True), known=known, step_interval_ns=50e6)
     assert serial_loader._workers(case) == workers
     assert serial_loader._batch_ns(case, 40e6, workers) == pytest.approx(batch_ms * 1e6)
     # To be sure of it, cores must be left over.

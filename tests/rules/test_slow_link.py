@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.kernels.measured_rates import Roofs
 from stepscope.core.calibrated import SCHEMA, Calibrated, CollectivePoint, Machine, Timing
 from stepscope.hardware.lookup import load_specs
@@ -64,7 +64,7 @@ def machine(bus_bytes_per_s: float, **told: object) -> Calibrated:
 
 def knowing(job: JobCase, measured: Calibrated) -> JobCase:
     spec = next(each for each in load_specs() if "H200" in each.name)
-    cases = [replace(case, survey=replace(case.survey, roofs=Roofs(spec=spec, measured=measured))) for case in job.cases]
+    cases = [replace(case, context=replace(case.context, roofs=Roofs(spec=spec, measured=measured))) for case in job.cases]
     return replace(job, cases=tuple(cases))
 
 
@@ -88,10 +88,10 @@ def test_ranks_on_more_devices_than_a_node_has_are_held_against_the_network() ->
 
 def test_the_ledger_names_the_measured_link() -> None:
     job = knowing(exchanging(10_000_000, 200).job(), machine(350e9))
-    found = job.cases[0].survey
-    assert ledger_of(found, 0).link == ("nvlink", 450e9, ledger_of(found, 0).link[2])  # type: ignore[index]
+    found = job.cases[0].context
+    assert collective_records_of(found, 0).link == ("nvlink", 450e9, collective_records_of(found, 0).link[2])  # type: ignore[index]
     known = replace(found, trace=replace(found.trace, meta=replace(found.trace.meta, world_size=2)))
-    name, rate, source = ledger_of(known, 0).link or ("", 0.0, "")
+    name, rate, source = collective_records_of(known, 0).link or ("", 0.0, "")
     assert name == "collectives"
     assert rate == pytest.approx(350e9)
     assert source == "measured on this machine, 2026-11-16"

@@ -50,9 +50,9 @@ def test_a_run_that_waits_for_its_workers_gains_nothing_from_the_rest() -> None:
     case = fetching(*[20_000] * 5).case()
     assert case.paced_by_loader
     assert case.graph is not None
-    assert case.pitch_ns is not None
+    assert case.step_interval_ns is not None
     free = without_tasks(case.graph, np.ones(len(case.graph), np.bool_))
-    assert play(free).pitch_ns < 0.8 * case.pitch_ns
+    assert play(free).step_interval_ns < 0.8 * case.step_interval_ns
     assert case.speedup(free) == 1.0
     assert case.facts.replayed is not None
     assert case.facts.replayed.shares["memory"] == 0.0

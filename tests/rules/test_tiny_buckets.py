@@ -18,7 +18,7 @@ def test_many_small_messages_are_merged() -> None:
     assert said is not None
     assert "40 messages a step where 1" in said.evidence[0]
     # Twenty kernels and the update stay; one message of 10.5 MB comes after them.
-    assert gain(job, said) == pytest.approx(job.pitch_ns / 10.9e6, rel=0.2)
+    assert gain(job, said) == pytest.approx(job.step_interval_ns / 10.9e6, rel=0.2)
 
 
 def test_default_buckets_are_left_alone() -> None:

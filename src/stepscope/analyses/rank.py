@@ -14,7 +14,7 @@ from stepscope.analyses.kernels.launches import launch_facts, num_lost
 from stepscope.analyses.kernels.roofline import roofline
 from stepscope.analyses.kernels.tables import category_rows, kernel_rows
 from stepscope.analyses.links import Links
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import partition
 from stepscope.analyses.steps.projection import (
     Charges,
@@ -35,7 +35,7 @@ MAX_ROWS = 200
 RECORD_MORE = "record two steps or more: torch.profiler.schedule(wait=1, warmup=1, active=3)"
 
 
-def measure_rank(found: Survey, rank: int, step_ns: int | None = None) -> RankFacts:
+def measure_rank(found: RankContext, rank: int, step_ns: int | None = None) -> RankFacts:
     """Everything the analyses can tell about one rank. `step_ns` is the unprofiled step time, when known."""
     trace, links, steps = found.trace, found.links, found.cut.steps
     low, high = found.window
@@ -43,7 +43,7 @@ def measure_rank(found: Survey, rank: int, step_ns: int | None = None) -> RankFa
     charges = found.charges.only((at >= low) & (at < high))
     at = trace.start_ns[found.kernels.kernels]
     kernels = found.kernels.only((at >= low) & (at < high))
-    step = step_ns or (steps.pitch_ns if steps.is_pitch else None)
+    step = step_ns or (steps.step_interval_ns if steps.is_pitch else None)
     return RankFacts(
         rank=rank,
         path=trace.meta.path,
@@ -70,7 +70,7 @@ def measure_rank(found: Survey, rank: int, step_ns: int | None = None) -> RankFa
     )
 
 
-def _op_rows(found: Survey, charges: Charges) -> tuple[RangeRow, ...]:
+def _op_rows(found: RankContext, charges: Charges) -> tuple[RangeRow, ...]:
     if found.cut.steps.where == "device":
         return op_rows(found.trace, charges)[:MAX_ROWS]
     return host_op_rows(found.trace, found.links, *found.cut.host_window)[:MAX_ROWS]
@@ -82,7 +82,7 @@ def _in_windows(steps: Steps, what: Intervals) -> tuple[int, ...]:
     return tuple(lengths_in(start, end, what).tolist())
 
 
-def _doubt(steps: Steps, found: Survey, step_ns: int | None) -> tuple[str, ...]:
+def _doubt(steps: Steps, found: RankContext, step_ns: int | None) -> tuple[str, ...]:
     """Says when the given step time cannot be this run's."""
     busy = steps.typical(_in_windows(steps, found.sets.busy))
     if step_ns is None or busy is None or not steps.is_pitch or step_ns >= 0.9 * busy:
@@ -125,7 +125,7 @@ NSYS = _How(
 )
 
 
-def _notes(found: Survey, work: Int64) -> tuple[str, ...]:
+def _notes(found: RankContext, work: Int64) -> tuple[str, ...]:
     trace, links, steps, device = found.trace, found.links, found.cut.steps, found.device
     unlinked = int((links.launch[work] == NONE).sum())
     graphs = int(links.shared[work].sum())

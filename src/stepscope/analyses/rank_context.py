@@ -1,4 +1,4 @@
-"""Survey: what the analyses of one rank share, worked out once."""
+"""RankContext: what the analyses of one rank share, worked out once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stepscope.core.trace import Bool, DeviceProperties, Kind, Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class RankContext:
     """A trace, linked, cut into steps, and its device work charged to whoever launched it."""
 
     trace: Trace
@@ -43,14 +43,14 @@ class Survey:
         return (windows[0][0], windows[-1][1]) if windows else (0, 0)
 
 
-def survey(trace: Trace, spec: DeviceSpec | None, measured: Calibrated | None = None) -> Survey:
+def context(trace: Trace, spec: DeviceSpec | None, measured: Calibrated | None = None) -> RankContext:
     """Link, cut and charge. `measured` is the same device, calibrated."""
     links = link(trace)
     collective = collective_kernels(trace, links)
     cut = cut_steps(trace, links)
     roofs = None if spec is None else Roofs(spec=spec, measured=measured)
     charges = charge(trace, links, np.flatnonzero(trace.device_work))
-    return Survey(
+    return RankContext(
         trace=trace,
         links=links,
         cut=cut,

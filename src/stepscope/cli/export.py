@@ -20,7 +20,7 @@ from stepscope.cli.diagnose import num_processes, options_of, step_time
 from stepscope.cli.printing import put
 
 if TYPE_CHECKING:
-    from stepscope.analyses.rank_context import Survey
+    from stepscope.analyses.rank_context import RankContext
     from stepscope.analyses.timeline.job_clock import Aligned, Head
     from stepscope.analyses.timeline.tracks import Series, Spans
     from stepscope.core.diagnosis import Diagnosis
@@ -89,7 +89,7 @@ class _Job:
 
 def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
     """What places each rank."""
-    from stepscope.analyses.collectives.records import ledger_of
+    from stepscope.analyses.collectives.records import collective_records_of
     from stepscope.analyses.timeline.job_clock import Head, align
     from stepscope.errors import InputError, StepscopeError
     from stepscope.readers.inputs import assign_ranks
@@ -97,14 +97,14 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
     found, read = recording.found, []
     for source in found.sources:
         try:
-            survey = recording.survey(source)
+            context = recording.context(source)
         except StepscopeError:
             # The diagnosis has a note on it.
             continue
-        trace = survey.trace
+        trace = context.trace
         if len(trace):
             span = int(trace.start_ns[0]), int(trace.end_ns.max())
-            read.append((source, trace.meta, span, ledger_of(survey, trace.meta.rank or 0)))
+            read.append((source, trace.meta, span, collective_records_of(context, trace.meta.rank or 0)))
     if not read:
         raise InputError("the trace holds no events: there is no timeline to write. Profile a few steps, and name that trace")
     ranks, _ = assign_ranks([meta for _, meta, _, _ in read])
@@ -114,9 +114,9 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
             base_ns=meta.base_ns,
             first_ns=span[0],
             last_ns=span[1],
-            ledger=replace(ledger, rank=rank) if len(ledger) else None,
+            collective_records=replace(collective_records, rank=rank) if len(collective_records) else None,
         )
-        for rank, (_, meta, span, ledger) in zip(ranks, read, strict=True)
+        for rank, (_, meta, span, collective_records) in zip(ranks, read, strict=True)
     )
     facts = {one.path: one for one in diagnosis.facts.ranks}
     return _Job(
@@ -136,7 +136,7 @@ def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
     timeline.add_job(diagnosis, job.over(), (*job.aligned.notes, *diagnosis.notes))
     without_path = []
     for at in sorted(range(len(job.heads)), key=lambda one: job.heads[one].rank):
-        found = job.recording.survey(job.sources[at])
+        found = job.recording.context(job.sources[at])
         tracks = _tracks(job, at, found)
         if not any(name == PATH for name, _ in tracks.spans):
             without_path.append(tracks.rank)
@@ -153,15 +153,15 @@ def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
 PATH = "critical path"
 
 
-def _tracks(job: _Job, at: int, found: Survey) -> RankTracks:
+def _tracks(job: _Job, at: int, found: RankContext) -> RankTracks:
     from stepscope.analyses.timeline import tracks
     from stepscope.report.perfetto.timeline import RankTracks
 
     head, aligned = job.heads[at], job.aligned
-    matched = aligned.matched if head.ledger is not None else None
+    matched = aligned.matched if head.collective_records is not None else None
     path = _critical_path(found, job.facts[at])
-    spans = [("steps", tracks.step_spans(found)), ("partition", tracks.partition_spans(found, head.ledger, matched))]
-    counted = [tracks.queue_depth(found), tracks.collective_bandwidth(head.ledger), tracks.copy_bandwidth(found)]
+    spans = [("steps", tracks.step_spans(found)), ("partition", tracks.partition_spans(found, head.collective_records, matched))]
+    counted = [tracks.queue_depth(found), tracks.collective_bandwidth(head.collective_records), tracks.copy_bandwidth(found)]
     return RankTracks(
         rank=head.rank,
         trace=found.trace,
@@ -173,7 +173,7 @@ def _tracks(job: _Job, at: int, found: Survey) -> RankTracks:
     )
 
 
-def _critical_path(found: Survey, facts: RankFacts | None) -> Spans | None:
+def _critical_path(found: RankContext, facts: RankFacts | None) -> Spans | None:
     """None where the steps cannot be replayed."""
     from stepscope.replay.critical_path import critical_path, recorded_spans
     from stepscope.replay.graph import build

@@ -55,7 +55,7 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class CollectiveRecords:
     """One rank's collectives in the order they ran on the device (or were called on the host), one entry each.
 
     Times are this rank's own clock, nanoseconds since the epoch where the recorder says so.
@@ -141,13 +141,15 @@ class Matched:
     """Per collective: all ranks of its group were recorded."""
     notes: tuple[str, ...] = ()
 
-    def wait_ns(self, ledger: Ledger) -> Int64:
-        """Per entry of a rank's ledger, how long it waited for the last rank; 0 where nothing was matched."""
-        ids = self.of[ledger.rank]
+    def wait_ns(self, collective_records: CollectiveRecords) -> Int64:
+        """Per entry of a rank's collective records, how long it waited for the last rank; 0 where nothing was matched."""
+        ids = self.of[collective_records.rank]
         found = ids != NONE
         waited = np.zeros(len(ids), np.int64)
-        arrived = self.arrival_ns[ledger.rank][found]
-        waited[found] = np.clip(self.last_ns[ids[found]] - arrived, 0, (ledger.end_ns - ledger.start_ns)[found])
+        arrived = self.arrival_ns[collective_records.rank][found]
+        waited[found] = np.clip(
+            self.last_ns[ids[found]] - arrived, 0, (collective_records.end_ns - collective_records.start_ns)[found]
+        )
         return waited
 
 

@@ -41,7 +41,7 @@ class ReplayCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SourceLocation:
     """Where in the training code a part of a finding's cost comes from."""
 
     line: str | None
@@ -73,7 +73,7 @@ class Finding:
     predicted_high: float
     predicted_step_ms: float
     changes_numerics: bool = False
-    places: tuple[Place, ...] = ()
+    places: tuple[SourceLocation, ...] = ()
     """Where most of it comes from, most costly first; empty when no stacks were recorded."""
 
     def self_check(self) -> None:

@@ -70,19 +70,19 @@ class Steps:
     """How long the host spent in each step: says nothing about the step when the host runs ahead."""
 
     @property
-    def pitches(self) -> tuple[int, ...]:
+    def step_intervals(self) -> tuple[int, ...]:
         return tuple(end - start for start, end in self.windows)
 
     @property
     def median_windows(self) -> tuple[int, ...]:
         """Which windows have the median length: one, or the two in the middle; none without windows."""
-        order = sorted(range(len(self.windows)), key=lambda i: self.pitches[i])
+        order = sorted(range(len(self.windows)), key=lambda i: self.step_intervals[i])
         return tuple(order[(len(order) - 1) // 2 : len(order) // 2 + 1])
 
     @property
-    def pitch_ns(self) -> float | None:
+    def step_interval_ns(self) -> float | None:
         """The median length of a window."""
-        return self.typical(self.pitches)
+        return self.typical(self.step_intervals)
 
     def typical(self, per_window: tuple[int, ...]) -> float | None:
         """A figure of each window, for the median step: so that parts of a step still sum to it."""
@@ -256,7 +256,7 @@ class Replayed:
 
     recorded_error: float
     """Of the replay of what was recorded, unchanged, against the recorded step time."""
-    pitch_ns: float
+    step_interval_ns: float
     """The step of the unprofiled run, replayed."""
     error: float | None
     """Of that against the given step time; None when none was given."""
@@ -311,7 +311,7 @@ class RankFacts:
         self.steps.self_check()
         if self.partition is not None:
             self.partition.self_check()
-            assert self.partition.totals == self.steps.pitches
+            assert self.partition.totals == self.steps.step_intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,9 +370,9 @@ class Facts:
     @property
     def median_rank(self) -> RankFacts:
         """The rank whose step time is the median (the lower of the two middle ones); one without steps only if none has any."""
-        known = [r for r in self.ranks if r.steps.pitch_ns is not None]
+        known = [r for r in self.ranks if r.steps.step_interval_ns is not None]
         # The span of a rank that shows no step of its own is no step time.
-        timed = sorted([r for r in known if r.steps.is_pitch] or known, key=lambda r: (r.steps.pitch_ns or 0, r.rank))
+        timed = sorted([r for r in known if r.steps.is_pitch] or known, key=lambda r: (r.steps.step_interval_ns or 0, r.rank))
         return timed[(len(timed) - 1) // 2] if timed else self.ranks[0]
 
     def self_check(self) -> None:

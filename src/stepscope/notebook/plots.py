@@ -92,14 +92,14 @@ def ranks_figure(diagnosis: Diagnosis) -> Any:
     late = {one.rank for one in comms.ranks if one.is_straggler} if comms is not None else set()
     places = range(len(ranks))
     waits = [(rank.typical_parts_ns or {}).get("comms_wait", 0.0) / 1e6 for rank in ranks]
-    own = [(rank.steps.pitch_ns or 0.0) / 1e6 - wait for rank, wait in zip(ranks, waits, strict=True)]
+    own = [(rank.steps.step_interval_ns or 0.0) / 1e6 - wait for rank, wait in zip(ranks, waits, strict=True)]
     figure = _figure(8, 4)
     axes = figure.add_subplot()
     axes.bar(places, own, color=["#d95f02" if rank.rank in late else "#9ecae1" for rank in ranks])
     if any(waits):
         axes.bar(places, waits, bottom=own, color=COLORS["comms_wait"], label="waits for other ranks")
         figure.legend(loc="outside lower center", frameon=False, fontsize="small")
-    dots = [(i, ns / 1e6) for i, rank in enumerate(ranks) for ns in rank.steps.pitches]
+    dots = [(i, ns / 1e6) for i, rank in enumerate(ranks) for ns in rank.steps.step_intervals]
     axes.scatter([i for i, _ in dots], [value for _, value in dots], s=10, color="#222222", zorder=2)
     shown = range(0, len(ranks), max(1, -(-len(ranks) // MOST_BARS)))
     axes.set_xticks(list(shown), [str(ranks[i].rank) for i in shown])
@@ -112,7 +112,7 @@ def ranks_figure(diagnosis: Diagnosis) -> Any:
 
 def _slowest(ranks: Sequence[RankFacts]) -> list[RankFacts]:
     """All of them, or the slowest, by number."""
-    chosen = sorted(ranks, key=lambda rank: -(rank.steps.pitch_ns or 0))[:MOST_BARS]
+    chosen = sorted(ranks, key=lambda rank: -(rank.steps.step_interval_ns or 0))[:MOST_BARS]
     return sorted(chosen, key=lambda rank: rank.rank)
 
 

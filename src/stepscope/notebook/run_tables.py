@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.tables.catalog import TABLES
 from stepscope.analyses.tables.columns import Rows
 from stepscope.analyses.tables.device import copy_rows, kernel_rows
 from stepscope.analyses.tables.events import event_rows, launch_rows
 from stepscope.analyses.tables.job import collective_rows, finding_rows, meeting_rows, rank_rows, step_rows, window_rows
-from stepscope.core.comms import Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError, StepscopeError
@@ -23,7 +23,7 @@ from stepscope.notebook.arrow import ArrowTable, to_arrow
 from stepscope.pipeline.recording import Recording
 from stepscope.readers.inputs import assign_ranks
 
-OF_EVENTS: dict[str, Callable[[Survey], Rows]] = {
+OF_EVENTS: dict[str, Callable[[RankContext], Rows]] = {
     "events": event_rows,
     "kernels": kernel_rows,
     "launches": launch_rows,
@@ -40,7 +40,7 @@ class _Rank:
 
     meta: TraceMeta
     rows: dict[str, Rows]
-    ledger: Ledger | None = None
+    collective_records: CollectiveRecords | None = None
     facts: RankFacts | None = None
     rank: int = 0
 
@@ -74,35 +74,35 @@ class RunTables:
         """The ranks, by number, with the rows of these tables."""
         self._recording.refuse_untraced("Tables are made of traces")
         self.notes.clear()
-        ranks = [self._rank(found, names) for found in self._surveys()]
+        ranks = [self._rank(found, names) for found in self._contexts()]
         numbers, notes = assign_ranks([rank.meta for rank in ranks])
         self.notes += notes
         for rank, number in zip(ranks, numbers, strict=True):
             rank.rank = number
-            rank.ledger = None if rank.ledger is None else replace(rank.ledger, rank=number)
+            rank.collective_records = None if rank.collective_records is None else replace(rank.collective_records, rank=number)
             rank.facts = None if rank.facts is None else replace(rank.facts, rank=number)
         ranks.sort(key=lambda rank: (rank.rank, rank.meta.path))
         if COMPARED & set(names):
             _compare(ranks)
         return ranks
 
-    def _rank(self, found: Survey, names: Sequence[str]) -> _Rank:
+    def _rank(self, found: RankContext, names: Sequence[str]) -> _Rank:
         rank = _Rank(meta=found.trace.meta, rows={name: OF_EVENTS[name](found) for name in names if name in OF_EVENTS})
         if COMPARED & set(names):
-            rank.ledger = ledger_of(found, 0)
-            rank.rows["collectives"] = collective_rows(found, rank.ledger)
+            rank.collective_records = collective_records_of(found, 0)
+            rank.rows["collectives"] = collective_rows(found, rank.collective_records)
         if {"steps", "ranks"} & set(names):
             rank.facts = measure_rank(found, 0, self._recording.step_ns)
             rank.rows["steps"] = window_rows(found)
         return rank
 
-    def _surveys(self) -> Iterator[Survey]:
+    def _contexts(self) -> Iterator[RankContext]:
         """Every trace that can be read; the others are noted."""
         problems = []
         sources = self._recording.found.sources
         for source in sources:
             try:
-                yield self._recording.survey(source)
+                yield self._recording.context(source)
             except StepscopeError as problem:
                 problems.append(str(problem))
         if len(problems) == len(sources):
@@ -110,26 +110,26 @@ class RunTables:
         self.notes += [f"left out: {problem}" for problem in problems]
 
 
-def _ledgers(ranks: Sequence[_Rank]) -> list[Ledger]:
+def _ledgers(ranks: Sequence[_Rank]) -> list[CollectiveRecords]:
     """Of the ranks that recorded collectives."""
-    return [rank.ledger for rank in ranks if rank.ledger is not None and len(rank.ledger)]
+    return [rank.collective_records for rank in ranks if rank.collective_records is not None and len(rank.collective_records)]
 
 
 def _match(ranks: Sequence[_Rank]) -> Matched | None:
     """The ranks' collectives matched; None for one rank, or where two traces tell the same rank."""
-    ledgers = _ledgers(ranks)
-    apart = len({ledger.rank for ledger in ledgers}) == len(ledgers)
-    return match(ledgers) if len(ledgers) > 1 and apart else None
+    rank_records = _ledgers(ranks)
+    apart = len({collective_records.rank for collective_records in rank_records}) == len(rank_records)
+    return match(rank_records) if len(rank_records) > 1 and apart else None
 
 
 def _compare(ranks: Sequence[_Rank]) -> None:
     """Tell waiting from moving bytes, on every rank whose collectives were matched."""
     matched = _match(ranks)
     for rank in ranks:
-        assert rank.ledger is not None
+        assert rank.collective_records is not None
         mine = matched if matched is not None and rank.rank in matched.of else None
-        rank.rows["collectives"] = {**rank.rows["collectives"], **meeting_rows(rank.ledger, mine)}
+        rank.rows["collectives"] = {**rank.rows["collectives"], **meeting_rows(rank.collective_records, mine)}
         if rank.facts is not None:
-            facts = rank.facts if mine is None else with_waits(rank.facts, rank.ledger, mine)
+            facts = rank.facts if mine is None else with_waits(rank.facts, rank.collective_records, mine)
             rank.facts = facts
             rank.rows["steps"] = {**rank.rows["steps"], **step_rows(facts)}

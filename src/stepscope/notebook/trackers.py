@@ -49,7 +49,7 @@ def scalars(subject: Run | Diagnosis) -> Iterator[Scalar]:
 def _of_rank(rank: RankFacts) -> Iterator[Scalar]:
     start = f"{PREFIX}/rank{rank.rank}"
     if rank.steps.is_pitch:
-        for number, ns in enumerate(rank.steps.pitches, 1):
+        for number, ns in enumerate(rank.steps.step_intervals, 1):
             yield Scalar(name=f"{start}/step_ms", value=ns / 1e6, step=number)
     parts = rank.typical_parts_ns or {}
     unsplit = rank.partition is not None and not rank.partition.waits_split and parts.get("comms_transfer", 0) > 0

@@ -55,11 +55,11 @@ def _pieces(recording: Recording, ranks: Sequence[RankFacts]) -> tuple[Pieces | 
         pairs = [(sources[0], ranks[0])]
     parts, peaks = [], {}
     for source, rank in _spread(pairs):
-        survey = recording.survey(source)
-        part = pieces_of(survey, rank)
+        context = recording.context(source)
+        part = pieces_of(context, rank)
         if part is not None:
             parts.append(part)
-        peak = _peak_bytes(survey.trace, rank)
+        peak = _peak_bytes(context.trace, rank)
         if peak is not None:
             peaks[rank.rank] = peak
     return join(parts), peaks

@@ -10,14 +10,14 @@ from pathlib import Path
 from stepscope.analyses.collectives.job import job_comms
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.kernels.roofline import slower_than_peak
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.core.beside import Beside
 from stepscope.core.calibrated import Calibrated
-from stepscope.core.comms import Lateness, Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.find_db import SearchedConvolutions, together_of
@@ -25,8 +25,8 @@ from stepscope.core.nccl import NcclLog
 from stepscope.core.run import RunFacts
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError, StepscopeError
+from stepscope.pipeline.contexts import RankContexts, context_of
 from stepscope.pipeline.options import BytesRead, FilesRead
-from stepscope.pipeline.surveys import Surveys, survey_of
 from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
 from stepscope.readers import cache
 from stepscope.readers.inputs import assign_ranks
@@ -50,7 +50,7 @@ class Measured:
 
     meta: TraceMeta | None = None
     facts: RankFacts | None = None
-    ledger: Ledger | None = None
+    collective_records: CollectiveRecords | None = None
     slower: float | None = None
     """How much longer its FLOPs need at the rates that the machine was measured at than at the datasheet's peaks."""
     problem: str | None = None
@@ -71,18 +71,18 @@ def measure_file(
         return Measured(problem=str(problem))
     if folder is not None and not is_cached(trace, use_cache=use_cache):
         cache.store(source, trace, folder=folder)
-    return measure_survey(survey_of(trace, hardware), step_ns)
+    return measure_survey(context_of(trace, hardware), step_ns)
 
 
-def measure_survey(survey: Survey, step_ns: int | None) -> Measured:
-    meta = survey.trace.meta
-    facts = measure_rank(survey, meta.rank or 0, step_ns)
-    ledger = ledger_of(survey, facts.rank)
+def measure_survey(context: RankContext, step_ns: int | None) -> Measured:
+    meta = context.trace.meta
+    facts = measure_rank(context, meta.rank or 0, step_ns)
+    collective_records = collective_records_of(context, facts.rank)
     return Measured(
         meta=meta,
         facts=facts,
-        ledger=ledger if len(ledger) else None,
-        slower=slower_than_peak(survey),
+        collective_records=collective_records if len(collective_records) else None,
+        slower=slower_than_peak(context),
     )
 
 
@@ -94,13 +94,13 @@ def measure_job(
     run: RunFacts | None = None,
     workers: Workers | None = None,
     step_ns: int | None = None,
-    surveys: Surveys | None = None,
+    contexts: RankContexts | None = None,
     progress: FilesRead | None = None,
     read_progress: BytesRead | None = None,
 ) -> Job:
     """Every rank that could be read, by rank, and notes on what could not. A given step time goes before a measured one, and that
     before one that a log tells."""
-    surveys = surveys or Surveys(use_cache=False)
+    contexts = contexts or RankContexts(use_cache=False)
     is_measured = is_logged = False
     unfit: tuple[str, ...] = ()
     if run is not None:
@@ -109,9 +109,9 @@ def measure_job(
             step_ns, is_measured = run.step_ns, True
     logged = None if beside is None or beside.training is None else beside.training.step_ns
     if step_ns is None and logged is not None:
-        is_logged, unfit = _fits(sources[0], logged, surveys)
+        is_logged, unfit = _fits(sources[0], logged, contexts)
         step_ns = logged if is_logged else None
-    measured = _measured(sources, workers, step_ns, surveys, progress, read_progress)
+    measured = _measured(sources, workers, step_ns, contexts, progress, read_progress)
     good = [(source, each) for source, each in zip(sources, measured, strict=True) if each.meta is not None]
     problems = [each.problem for each in measured if each.problem is not None]
     if not good:
@@ -139,15 +139,15 @@ def measure_job(
         notes=(
             *(f"left out: {problem}" for problem in problems),
             *notes,
-            *_hardware_notes(surveys.hardware, [each for _, each in good]),
+            *_hardware_notes(contexts.hardware, [each for _, each in good]),
             *unfit,
             *(() if exchanged is None else exchanged.matched.notes),
         ),
         world_size=_world_size(metas),
-        ledgers=() if exchanged is None else exchanged.ledgers,
+        rank_records=() if exchanged is None else exchanged.rank_records,
         matched=None if exchanged is None else exchanged.matched,
         lateness=() if exchanged is None else exchanged.lateness,
-        case_of=_case_maker(ranks, surveys, searched),
+        case_of=_case_maker(ranks, contexts, searched),
     )
 
 
@@ -157,13 +157,13 @@ class _Rank:
 
     source: Source
     facts: RankFacts
-    ledger: Ledger | None
+    collective_records: CollectiveRecords | None
 
 
 def _numbered(source: Source, measured: Measured, number: int) -> _Rank:
     assert measured.facts is not None
-    ledger = None if measured.ledger is None else replace(measured.ledger, rank=number)
-    return _Rank(source=source, facts=replace(measured.facts, rank=number), ledger=ledger)
+    collective_records = None if measured.collective_records is None else replace(measured.collective_records, rank=number)
+    return _Rank(source=source, facts=replace(measured.facts, rank=number), collective_records=collective_records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ class _Exchanged:
 
     facts: tuple[RankFacts, ...]
     """With waiting split from moving bytes."""
-    ledgers: tuple[Ledger, ...]
+    rank_records: tuple[CollectiveRecords, ...]
     matched: Matched
     lateness: tuple[Lateness, ...]
     comms: CommsFacts
@@ -180,39 +180,42 @@ class _Exchanged:
 
 def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged | None:
     """None where no collective was recorded, or two traces are of one rank."""
-    ledgers = [rank.ledger for rank in ranks if rank.ledger is not None]
-    if not ledgers or len({rank.facts.rank for rank in ranks}) < len(ranks):
+    rank_records = [rank.collective_records for rank in ranks if rank.collective_records is not None]
+    if not rank_records or len({rank.facts.rank for rank in ranks}) < len(ranks):
         return None
-    matched = match(ledgers)
-    late = lateness(ledgers, matched)
-    facts = [rank.facts if rank.ledger is None else with_waits(rank.facts, rank.ledger, matched) for rank in ranks]
-    comms = job_comms(facts, ledgers, matched, late, nccl=nccl)
-    return _Exchanged(facts=tuple(facts), ledgers=tuple(ledgers), matched=matched, lateness=late, comms=comms)
+    matched = match(rank_records)
+    late = lateness(rank_records, matched)
+    facts = [
+        rank.facts if rank.collective_records is None else with_waits(rank.facts, rank.collective_records, matched)
+        for rank in ranks
+    ]
+    comms = job_comms(facts, rank_records, matched, late, nccl=nccl)
+    return _Exchanged(facts=tuple(facts), rank_records=tuple(rank_records), matched=matched, lateness=late, comms=comms)
 
 
-def _case_maker(ranks: Sequence[_Rank], surveys: Surveys, searched: SearchedConvolutions | None) -> CaseOf:
+def _case_maker(ranks: Sequence[_Rank], contexts: RankContexts, searched: SearchedConvolutions | None) -> CaseOf:
     """Of a rank at this index, for this step time."""
 
     def case(index: int, step_ns: int | None) -> Case | None:
         rank = ranks[index]
         try:
-            survey = surveys.of(rank.source)
+            context = contexts.of(rank.source)
         except StepscopeError:
             return None
-        return case_of(survey, rank.facts.rank, step_ns, rank.source.known, searched, rank.facts)
+        return case_of(context, rank.facts.rank, step_ns, rank.source.known, searched, rank.facts)
 
     return case
 
 
-def _fits(source: Source, logged_ns: int, surveys: Surveys) -> tuple[bool, tuple[str, ...]]:
+def _fits(source: Source, logged_ns: int, contexts: RankContexts) -> tuple[bool, tuple[str, ...]]:
     """Whether a log's step can be that of this trace: the profiler lengthens steps, and never makes one much shorter."""
     try:
-        steps = surveys.of(source).cut.steps
+        steps = contexts.of(source).cut.steps
     except StepscopeError:
         return True, ()
-    if steps.pitch_ns is None or not steps.is_pitch or logged_ns <= MOST_SHORTENED * steps.pitch_ns:
+    if steps.step_interval_ns is None or not steps.is_pitch or logged_ns <= MOST_SHORTENED * steps.step_interval_ns:
         return True, ()
-    words = f"the log tells {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.pitch_ns / 1e6:.4g}"
+    words = f"the log tells {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.step_interval_ns / 1e6:.4g}"
     return False, (f"{words}: they are not of one run, or not of the same steps; the log's step time was not used",)
 
 
@@ -251,16 +254,16 @@ def _measured(
     sources: Sequence[Source],
     workers: Workers | None,
     step_ns: int | None,
-    surveys: Surveys,
+    contexts: RankContexts,
     progress: FilesRead | None,
     read_progress: BytesRead | None,
 ) -> list[Measured]:
     """What was measured of each source, in their order: they finish in any, and what is said of the job does not depend on it."""
     measured: dict[int, Measured] = {}
     results = (
-        _measured_here(sources, step_ns, surveys, read_progress)
+        _measured_here(sources, step_ns, contexts, read_progress)
         if workers is None
-        else _measured_by(workers, sources, step_ns, surveys)
+        else _measured_by(workers, sources, step_ns, contexts)
     )
     for number, result in results:
         measured[number] = result
@@ -270,25 +273,25 @@ def _measured(
 
 
 def _measured_here(
-    sources: Sequence[Source], step_ns: int | None, surveys: Surveys, read_progress: BytesRead | None
+    sources: Sequence[Source], step_ns: int | None, contexts: RankContexts, read_progress: BytesRead | None
 ) -> Iterator[tuple[int, Measured]]:
     for number, source in enumerate(sources):
         try:
-            yield number, measure_survey(surveys.of(source, read_progress), step_ns)
+            yield number, measure_survey(contexts.of(source, read_progress), step_ns)
         except StepscopeError as problem:
             yield number, Measured(problem=str(problem))
 
 
 def _measured_by(
-    workers: Workers, sources: Sequence[Source], step_ns: int | None, surveys: Surveys
+    workers: Workers, sources: Sequence[Source], step_ns: int | None, contexts: RankContexts
 ) -> Iterator[tuple[int, Measured]]:
-    folder = surveys.folder if workers.is_local else None
-    measure = partial(measure_file, step_ns=step_ns, use_cache=surveys.use_cache, hardware=surveys.hardware, folder=folder)
-    unread = [number for number, source in enumerate(sources) if not surveys.has(source)]
+    folder = contexts.folder if workers.is_local else None
+    measure = partial(measure_file, step_ns=step_ns, use_cache=contexts.use_cache, hardware=contexts.hardware, folder=folder)
+    unread = [number for number, source in enumerate(sources) if not contexts.has(source)]
     for number, source in enumerate(sources):
-        if surveys.has(source):
+        if contexts.has(source):
             # Read before the others, to see whether a log is of the same run.
-            yield number, measure_survey(surveys.of(source), step_ns)
+            yield number, measure_survey(contexts.of(source), step_ns)
     for index, result in run_tasks(workers, measure, [sources[number] for number in unread]):
         number = unread[index]
         if isinstance(result, DiedError):

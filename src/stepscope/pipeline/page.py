@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import waiting
 from stepscope.analyses.intervals import Intervals
 from stepscope.analyses.run.curves import memory_curve, peak_memory, run_curves
@@ -49,7 +49,7 @@ def page_of_recording(recording: Recording, roofs: Roofs | None = None) -> Page:
     facts = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
     source = None if facts is None else _source_of(facts, recording.found.sources)
     if facts is not None and source is not None:
-        trace = recording.survey(source).trace
+        trace = recording.context(source).trace
         is_split = facts.partition is not None and facts.partition.waits_split
         timeline = timeline_of(trace, facts, waiting=_waits(recording, facts) if is_split else None)
         memory = memory_curve(trace, facts)
@@ -76,11 +76,21 @@ def _waits(recording: Recording, facts: RankFacts) -> Intervals | None:
     sources = recording.found.sources
     if len(sources) > MOST_RANKS_MATCHED:
         return None
-    surveys = [recording.survey(source) for source in sources]
-    ranks, _ = assign_ranks([survey.trace.meta for survey in surveys])
-    ledgers = [replace(ledger_of(survey, rank), rank=rank) for survey, rank in zip(surveys, ranks, strict=True)]
-    mine = [ledger for ledger in ledgers if ledger.rank == facts.rank and len(ledger)]
-    return waiting(mine[0], match([ledger for ledger in ledgers if len(ledger)])) if mine else None
+    contexts = [recording.context(source) for source in sources]
+    ranks, _ = assign_ranks([context.trace.meta for context in contexts])
+    rank_records = [
+        replace(collective_records_of(context, rank), rank=rank) for context, rank in zip(contexts, ranks, strict=True)
+    ]
+    mine = [
+        collective_records
+        for collective_records in rank_records
+        if collective_records.rank == facts.rank and len(collective_records)
+    ]
+    return (
+        waiting(mine[0], match([collective_records for collective_records in rank_records if len(collective_records)]))
+        if mine
+        else None
+    )
 
 
 def _named_roofs(diagnosis: Diagnosis) -> Roofs | None:

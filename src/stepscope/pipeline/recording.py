@@ -10,16 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.metadata import run_facts
 from stepscope.core.beside import Beside
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
+from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.options import Options
-from stepscope.pipeline.surveys import Surveys
 from stepscope.pipeline.workers import workers_for
 from stepscope.readers.auxiliary import read_beside
 from stepscope.readers.inputs import find_sources
@@ -57,8 +57,8 @@ class Recording:
     def close(self) -> None:
         """Lets go of temporary files; what was measured stays."""
         self.found.close()
-        if "surveys" in self.__dict__:
-            self.surveys.close()
+        if "contexts" in self.__dict__:
+            self.contexts.close()
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +117,7 @@ class Recording:
                 run=self.run,
                 workers=workers,
                 step_ns=options.step_ns,
-                surveys=self.surveys,
+                contexts=self.contexts,
                 progress=files,
                 read_progress=read,
             )
@@ -150,13 +150,13 @@ class Recording:
         raise InputError(f"no trace was named, only {names}. {needed}: name them beside it; {alone}")
 
     @cached_property
-    def surveys(self) -> Surveys:
+    def contexts(self) -> RankContexts:
         """The traces, each parsed once."""
-        return Surveys(use_cache=self.options.use_cache, hardware=self.hardware)
+        return RankContexts(use_cache=self.options.use_cache, hardware=self.hardware)
 
-    def survey(self, source: Source) -> Survey:
+    def context(self, source: Source) -> RankContext:
         """A source's events, linked and cut into steps."""
-        return self.surveys.of(source)
+        return self.contexts.of(source)
 
 
 def diagnose(paths: Sequence[str | Path], options: Options | None = None) -> Diagnosis:

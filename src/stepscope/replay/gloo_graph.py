@@ -19,7 +19,7 @@ import numpy as np
 from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.intervals import Intervals, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, Float64, Int64, Kind, Trace
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.resources import TaskKinds
@@ -45,7 +45,7 @@ class _Calls:
     """Waited for here; NONE for a launch."""
 
 
-def build_host(found: Survey) -> Graph | None:
+def build_host(found: RankContext) -> Graph | None:
     """The graph of all recorded steps of a job without a device; None where one has, or where no two steps or no collective were
     recorded."""
     trace, cut = found.trace, found.cut
@@ -85,7 +85,7 @@ def build_host(found: Survey) -> Graph | None:
     )
 
 
-def _calls(found: Survey, tasks: Int64, launch: Int64) -> _Calls:
+def _calls(found: RankContext, tasks: Int64, launch: Int64) -> _Calls:
     begun, ended, target = _waits(found, tasks, launch)
     start = np.concatenate((launch, begun))
     order = np.argsort(start, kind="stable")
@@ -103,7 +103,7 @@ def host_kinds(graph: Graph) -> TaskKinds:
     return TaskKinds(transfer=none, comms=~none, arithmetic=none, memory=none)
 
 
-def handed_over(found: Survey) -> tuple[Int64, Int64]:
+def handed_over(found: RankContext) -> tuple[Int64, Int64]:
     """The collectives inside the steps, and when the host asked for each: in the order they were asked for, and before they
     began; else as it began."""
     trace = found.trace
@@ -119,7 +119,7 @@ def handed_over(found: Survey) -> tuple[Int64, Int64]:
     return tasks[order], launch[order]
 
 
-def _waits(found: Survey, tasks: Int64, launch: Int64) -> tuple[Int64, Int64, Int64]:
+def _waits(found: RankContext, tasks: Int64, launch: Int64) -> tuple[Int64, Int64, Int64]:
     """When the host stood still for a collective, when it went on, and for which."""
     trace, cut = found.trace, found.cut
     whole = union(cut.host_start[:1], cut.host_end[-1:])
@@ -136,13 +136,13 @@ def _waits(found: Survey, tasks: Int64, launch: Int64) -> tuple[Int64, Int64, In
     return np.array(begun, np.int64), np.array(ended, np.int64), np.array(target, np.int64)
 
 
-def _at_work(trace: Trace, found: Survey) -> Intervals:
+def _at_work(trace: Trace, found: RankContext) -> Intervals:
     """Operators of the driving threads; ranges around them say nothing of whether the host stood still inside."""
     ops = trace.is_kind(Kind.OP) & found.host.driving & ~host_collectives(trace)
     return union(trace.start_ns[ops], trace.end_ns[ops])
 
 
-def _parts(found: Survey, start: Int64, end: Int64) -> dict[str, Float64]:
+def _parts(found: RankContext, start: Int64, end: Int64) -> dict[str, Float64]:
     """The host's time from when each call lets it go on to the next call, by part."""
     parts = {part: np.zeros(len(start)) for part in HOST_PARTS}
     taken = np.zeros(len(start))
@@ -153,7 +153,7 @@ def _parts(found: Survey, start: Int64, end: Int64) -> dict[str, Float64]:
     return parts
 
 
-def _events(found: Survey, start: Int64, end: Int64) -> dict[str, Int64]:
+def _events(found: RankContext, start: Int64, end: Int64) -> dict[str, Int64]:
     trace = found.trace
     times = np.sort(trace.start_ns[trace.is_kind(Kind.OP, Kind.MARK) & found.host.driving])
     counts = np.searchsorted(times, end) - np.searchsorted(times, start)

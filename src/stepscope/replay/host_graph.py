@@ -89,14 +89,14 @@ def fit_on_host(graph: Graph, step_ns: float | None, wait_ns: float | None) -> F
     if wait_ns is not None:
         graph = with_input_ns(graph, wait_ns)
     if step_ns is None:
-        return Fitted(graph=graph, pitch_ns=play(graph).pitch_ns, cost_ns=0.0, error=None)
+        return Fitted(graph=graph, step_interval_ns=play(graph).step_interval_ns, cost_ns=0.0, error=None)
     low, high = SCALE_RANGE
     for _ in range(24):
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if play(_paced(graph, middle, wait_ns is None)).pitch_ns > step_ns else (middle, high)
+        low, high = (low, middle) if play(_paced(graph, middle, wait_ns is None)).step_interval_ns > step_ns else (middle, high)
     fitted = _paced(graph, low, wait_ns is None)
-    pitch = play(fitted).pitch_ns
-    return Fitted(graph=fitted, pitch_ns=pitch, cost_ns=0.0, error=pitch / step_ns - 1)
+    step_interval = play(fitted).step_interval_ns
+    return Fitted(graph=fitted, step_interval_ns=step_interval, cost_ns=0.0, error=step_interval / step_ns - 1)
 
 
 def with_input_ns(graph: Graph, wait_ns: float) -> Graph:

@@ -1,4 +1,4 @@
-"""A team: the graphs of several ranks, their collectives tied together, fitted to the unprofiled step."""
+"""A job's graph: the graphs of several ranks, their collectives tied together, fitted to the unprofiled step."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.core.comms import Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE
 from stepscope.replay.changes import without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
 from stepscope.replay.resources import TaskKinds, free_of
-from stepscope.replay.simulate_job import Part, Team, play_together
+from stepscope.replay.simulate_job import JobGraph, Part, play_together
 from stepscope.replay.transfer_time import moving_ns
 
 CLOSE = 0.005
@@ -28,41 +28,45 @@ MOST_STRETCH = 4.0
 """Times the recorded host time, with the profiler's usual cost taken off: a host slower than that is not what was recorded."""
 
 
-def team_of(graphs: Sequence[Graph], ledgers: Sequence[Ledger], matched: Matched) -> Team:
+def job_graph_of(graphs: Sequence[Graph], rank_records: Sequence[CollectiveRecords], matched: Matched) -> JobGraph:
     """Tie the graphs' tasks together by the collectives they are part of."""
     parts = []
     members = np.zeros(matched.num, np.int64)
-    for graph, ledger in zip(graphs, ledgers, strict=True):
-        number = dict(zip(ledger.event.tolist(), matched.of[ledger.rank].tolist(), strict=True))
+    for graph, collective_records in zip(graphs, rank_records, strict=True):
+        number = dict(zip(collective_records.event.tolist(), matched.of[collective_records.rank].tolist(), strict=True))
         shared = np.array([number.get(event, NONE) for event in graph.task_event.tolist()], np.int64)
         members[np.unique(shared[shared != NONE])] += 1
         parts.append(Part(graph=graph, shared=shared))
     single = np.flatnonzero(members == 1)
     parts = [replace(part, shared=np.where(np.isin(part.shared, single), NONE, part.shared)) for part in parts]
-    return Team(parts=tuple(parts), moving_ns=moving_ns(parts, ledgers, matched), members=members)
+    return JobGraph(parts=tuple(parts), moving_ns=moving_ns(parts, rank_records, matched), members=members)
 
 
-def with_graphs(team: Team, graphs: Sequence[Graph]) -> Team:
-    """The same team with changed graphs."""
-    return replace(team, parts=tuple(replace(part, graph=graph) for part, graph in zip(team.parts, graphs, strict=True)))
+def with_graphs(job_graph: JobGraph, graphs: Sequence[Graph]) -> JobGraph:
+    """The same job with changed graphs."""
+    return replace(
+        job_graph, parts=tuple(replace(part, graph=graph) for part, graph in zip(job_graph.parts, graphs, strict=True))
+    )
 
 
-def calibrated(team: Team, pitch_ns: float) -> Team:
+def calibrated(job_graph: JobGraph, step_interval_ns: float) -> JobGraph:
     """Moving takes as much longer as the step needs to come out, where the step waits for it and the ranks' own work does not
     account for the time: they share a device or a wire, and what that costs was spent while the collectives ran."""
-    plain, longer = (play_together(_moving(team, factor)).pitch_ns for factor in (1.0, PROBE))
-    moving = float(team.moving_ns.sum()) / max(team.parts[0].graph.num_steps, 1)
-    if plain >= pitch_ns * (1 - CLOSE) or longer - plain < LEAST_SLOPE * (PROBE - 1) * moving:
-        return team
+    plain, longer = (play_together(_moving(job_graph, factor)).step_interval_ns for factor in (1.0, PROBE))
+    moving = float(job_graph.moving_ns.sum()) / max(job_graph.parts[0].graph.num_steps, 1)
+    if plain >= step_interval_ns * (1 - CLOSE) or longer - plain < LEAST_SLOPE * (PROBE - 1) * moving:
+        return job_graph
     low, high = 1.0, MOST_MOVING
     for _ in range(10):
         middle = (low + high) / 2
-        low, high = (low, middle) if play_together(_moving(team, middle)).pitch_ns > pitch_ns else (middle, high)
-    return _moving(team, low)
+        low, high = (
+            (low, middle) if play_together(_moving(job_graph, middle)).step_interval_ns > step_interval_ns else (middle, high)
+        )
+    return _moving(job_graph, low)
 
 
-def fit_team(recorded: Team, step_ns: float | None) -> Team:
-    """The team of the unprofiled run.
+def fit_team(recorded: JobGraph, step_ns: float | None) -> JobGraph:
+    """The job's graph of the unprofiled run.
 
     One step time cannot tell two unknowns, the hosts' time and the collectives'. The hosts' is known better: the profiler's cost
     follows from their pace (`usual_cost_ns`). So that is taken off first. If the step is still too long, recording cost more, up
@@ -74,15 +78,15 @@ def fit_team(recorded: Team, step_ns: float | None) -> Team:
     step, and its time is fitted so.
     """
     usual = _at_cost(recorded, 1.0)
-    if step_ns is None or play_together(_scaled(recorded, 0.0)).pitch_ns >= step_ns * DEVICE_BOUND:
+    if step_ns is None or play_together(_scaled(recorded, 0.0)).step_interval_ns >= step_ns * DEVICE_BOUND:
         # Nothing to fit to, or device and wire hold the step up: the hosts' time cannot be told from it.
         return usual
-    if play_together(usual).pitch_ns >= step_ns * (1 - CLOSE):
+    if play_together(usual).step_interval_ns >= step_ns * (1 - CLOSE):
         return _bisected(recorded, step_ns, 1.0, MOST_COST)
-    if play_together(recorded).pitch_ns < step_ns:
+    if play_together(recorded).step_interval_ns < step_ns:
         return _in_turns(with_graphs(usual, [waiting_each_step(part.graph) for part in usual.parts]), step_ns)
     slower = calibrated(usual, step_ns)
-    if play_together(slower).pitch_ns >= step_ns * (1 - CLOSE):
+    if play_together(slower).step_interval_ns >= step_ns * (1 - CLOSE):
         return slower
     return calibrated(_bisected(recorded, step_ns, LEAST_COST, 1.0), step_ns)
 
@@ -97,61 +101,63 @@ def waiting_each_step(graph: Graph) -> Graph:
     return replace(graph, call_wait=wait)
 
 
-def _at_cost(team: Team, factor: float) -> Team:
+def _at_cost(job_graph: JobGraph, factor: float) -> JobGraph:
     """Recording cost every host so many times its usual."""
-    return with_graphs(team, [without_cost(part.graph, factor * usual_cost_ns(part.graph)) for part in team.parts])
+    return with_graphs(job_graph, [without_cost(part.graph, factor * usual_cost_ns(part.graph)) for part in job_graph.parts])
 
 
-def _moving(team: Team, factor: float) -> Team:
-    return replace(team, moving_ns=team.moving_ns * factor)
+def _moving(job_graph: JobGraph, factor: float) -> JobGraph:
+    return replace(job_graph, moving_ns=job_graph.moving_ns * factor)
 
 
-def _bisected(team: Team, step_ns: float, low: float, high: float) -> Team:
+def _bisected(job_graph: JobGraph, step_ns: float, low: float, high: float) -> JobGraph:
     """The cost at which the step is met; the highest, or the device's own pace, when none is."""
     for _ in range(10):
         middle = (low + high) / 2
-        low, high = (middle, high) if play_together(_at_cost(team, middle)).pitch_ns > step_ns else (low, middle)
-    return _at_cost(team, high)
+        low, high = (middle, high) if play_together(_at_cost(job_graph, middle)).step_interval_ns > step_ns else (low, middle)
+    return _at_cost(job_graph, high)
 
 
-def _in_turns(team: Team, step_ns: float) -> Team:
+def _in_turns(job_graph: JobGraph, step_ns: float) -> JobGraph:
     """All hosts' time scaled alike until the step is met, as far as MOST_STRETCH allows."""
     low, high = 0.0, MOST_STRETCH
     for _ in range(12):
         middle = (low + high) / 2
-        low, high = (low, middle) if play_together(_scaled(team, middle)).pitch_ns > step_ns else (middle, high)
-    return _scaled(team, low)
+        low, high = (low, middle) if play_together(_scaled(job_graph, middle)).step_interval_ns > step_ns else (middle, high)
+    return _scaled(job_graph, low)
 
 
-def _scaled(team: Team, factor: float) -> Team:
-    graphs = [replace(p.graph, call_parts={k: v * factor for k, v in p.graph.call_parts.items()}) for p in team.parts]
-    return with_graphs(team, graphs)
+def _scaled(job_graph: JobGraph, factor: float) -> JobGraph:
+    graphs = [replace(p.graph, call_parts={k: v * factor for k, v in p.graph.call_parts.items()}) for p in job_graph.parts]
+    return with_graphs(job_graph, graphs)
 
 
-def alone(team: Team) -> list[float]:
+def alone(job_graph: JobGraph) -> list[float]:
     """Per rank, its step if it never had to wait for another: collectives only move their bytes."""
-    pitches = []
-    for part in team.parts:
-        mine = replace(team, parts=(part,), members=np.ones_like(team.members))
-        pitches.append(play_together(mine).pitch_ns)
-    return pitches
+    step_intervals = []
+    for part in job_graph.parts:
+        mine = replace(job_graph, parts=(part,), members=np.ones_like(job_graph.members))
+        step_intervals.append(play_together(mine).step_interval_ns)
+    return step_intervals
 
 
-def team_shares(team: Team, kinds: Sequence[TaskKinds]) -> dict[str, float]:
+def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, float]:
     """For each resource, how much shorter the job's step is without it on all ranks; imbalance is waiting for one another."""
-    whole = play_together(team).pitch_ns
+    whole = play_together(job_graph).step_interval_ns
     if not whole > 0:
         return {}
     names = ("data", "host", "transfer", "compute", "memory")
     found = {}
     for name in names:
-        graphs = [free_of(part.graph, kind)[name] for part, kind in zip(team.parts, kinds, strict=True)]
-        found[name] = play_together(with_graphs(team, graphs)).pitch_ns
+        graphs = [free_of(part.graph, kind)[name] for part, kind in zip(job_graph.parts, kinds, strict=True)]
+        found[name] = play_together(with_graphs(job_graph, graphs)).step_interval_ns
     bare = [
         without_host_parts(without_tasks(part.graph, kind.comms & (part.shared == NONE)), "comms")
-        for part, kind in zip(team.parts, kinds, strict=True)
+        for part, kind in zip(job_graph.parts, kinds, strict=True)
     ]
-    found["comms"] = play_together(replace(with_graphs(team, bare), moving_ns=np.zeros_like(team.moving_ns))).pitch_ns
-    pitches = sorted(alone(team))
-    found["imbalance"] = pitches[(len(pitches) - 1) // 2]
-    return {name: max(0.0, 1.0 - pitch / whole) for name, pitch in found.items()}
+    found["comms"] = play_together(
+        replace(with_graphs(job_graph, bare), moving_ns=np.zeros_like(job_graph.moving_ns))
+    ).step_interval_ns
+    step_intervals = sorted(alone(job_graph))
+    found["imbalance"] = step_intervals[(len(step_intervals) - 1) // 2]
+    return {name: max(0.0, 1.0 - step_interval / whole) for name, step_interval in found.items()}

@@ -8,13 +8,13 @@ from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.host.activity import ON_DEVICE_COPY
 from stepscope.analyses.kernels.roofline import held_by_arithmetic
 from stepscope.analyses.naming import matching
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.replay.resources import TaskKinds
 
 
-def task_kinds(found: Survey, graph: Graph) -> TaskKinds:
+def task_kinds(found: RankContext, graph: Graph) -> TaskKinds:
     """By its roofline where its work is known: the roof it is under; else matrix kernels are arithmetic, the rest memory."""
     trace, work, tasks = found.trace, found.kernels, graph.task_event
     if graph.on_host:

@@ -45,7 +45,7 @@ class Fitted:
     """A graph whose replay is the unprofiled run, as far as that can be told."""
 
     graph: Graph
-    pitch_ns: float
+    step_interval_ns: float
     cost_ns: float
     """Taken off per recorded operator, and twice per runtime call."""
     error: float | None
@@ -82,8 +82,8 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
     """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
-        found = Fitted(graph=usual, pitch_ns=play(usual).pitch_ns, cost_ns=USUAL_COST_NS, error=None)
-        return replace(found, bounds=_bounds(graph)) if _is_device_bound(graph, found.pitch_ns) else found
+        found = Fitted(graph=usual, step_interval_ns=play(usual).step_interval_ns, cost_ns=USUAL_COST_NS, error=None)
+        return replace(found, bounds=_bounds(graph)) if _is_device_bound(graph, found.step_interval_ns) else found
     episodic = _episodic(graph)
     if not episodic and _is_device_bound(graph, step_ns):
         # The device holds the step up: the host's time cannot be told from it.
@@ -91,17 +91,17 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
             return _with_host_of(graph, host_ns, step_ns)
         return replace(_fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns), bounds=_bounds(graph))
     low, high = COST_RANGE_NS
-    recorded, least = play(graph).pitch_ns, play(without_cost(graph, high)).pitch_ns
+    recorded, least = play(graph).step_interval_ns, play(without_cost(graph, high)).step_interval_ns
     if episodic or recorded < step_ns * (1 - CLOSE) or least > step_ns:
         return _stretched(graph, step_ns, copies)
     for _ in range(12):
         middle = (low + high) / 2
-        low, high = (middle, high) if play(without_cost(graph, middle)).pitch_ns > step_ns else (low, middle)
+        low, high = (middle, high) if play(without_cost(graph, middle)).step_interval_ns > step_ns else (low, middle)
     return _fitted(without_cost(graph, high), high, step_ns)
 
 
 def _is_device_bound(graph: Graph, step_ns: float) -> bool:
-    return play(_scaled(graph, list(graph.call_parts), 0.0, None)).pitch_ns >= step_ns * DEVICE_BOUND
+    return play(_scaled(graph, list(graph.call_parts), 0.0, None)).step_interval_ns >= step_ns * DEVICE_BOUND
 
 
 def _bounds(graph: Graph) -> tuple[Graph, Graph]:
@@ -135,7 +135,7 @@ def _stretched(graph: Graph, step_ns: float, copies: Bool) -> Fitted:
     also = None if episodic else copies
     for _ in range(20):
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if play(_scaled(graph, parts, middle, also)).pitch_ns > step_ns else (middle, high)
+        low, high = (low, middle) if play(_scaled(graph, parts, middle, also)).step_interval_ns > step_ns else (middle, high)
     return _fitted(_scaled(graph, parts, low, also), USUAL_COST_NS, step_ns)
 
 
@@ -146,5 +146,5 @@ def _scaled(graph: Graph, parts: list[str], factor: float, tasks: Bool | None) -
 
 
 def _fitted(graph: Graph, cost_ns: float, step_ns: float) -> Fitted:
-    pitch = play(graph).pitch_ns
-    return Fitted(graph=graph, pitch_ns=pitch, cost_ns=cost_ns, error=pitch / step_ns - 1)
+    step_interval = play(graph).step_interval_ns
+    return Fitted(graph=graph, step_interval_ns=step_interval, cost_ns=cost_ns, error=step_interval / step_ns - 1)

@@ -46,10 +46,10 @@ def free_of(graph: Graph, kinds: TaskKinds) -> dict[str, Graph]:
 
 def shares(graph: Graph, kinds: TaskKinds, *, paced_by_loader: bool = False) -> dict[str, float]:
     """For each resource, how much shorter the step is without it. With `paced_by_loader` only input can make it shorter."""
-    whole = play(graph).pitch_ns
+    whole = play(graph).step_interval_ns
     free = free_of(graph, kinds)
     if not whole > 0:
         return dict.fromkeys(free, 0.0)
     if paced_by_loader:
         free = {name: changed if name == "data" else graph for name, changed in free.items()}
-    return {name: max(0.0, 1.0 - play(changed).pitch_ns / whole) for name, changed in free.items()}
+    return {name: max(0.0, 1.0 - play(changed).step_interval_ns / whole) for name, changed in free.items()}

@@ -20,7 +20,7 @@ class Played:
     """Per step, the end of its last task; NaN for a step without any."""
 
     @property
-    def pitch_ns(self) -> float:
+    def step_interval_ns(self) -> float:
         """The median distance between the ends of consecutive steps' work."""
         ends = np.maximum.accumulate(self.step_end_ns[~np.isnan(self.step_end_ns)])
         return float(np.median(np.diff(ends))) if len(ends) > 1 else float("nan")

@@ -21,7 +21,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Team:
+class JobGraph:
     """Ranks that work together. A collective's time is that of moving its bytes, once all have arrived."""
 
     parts: tuple[Part, ...]
@@ -40,9 +40,9 @@ class PlayedTeam:
     """Collectives that could not wait for all their ranks: the ranks launch them in orders that no run could follow."""
 
     @property
-    def pitch_ns(self) -> float:
+    def step_interval_ns(self) -> float:
         """Of the job: the median over its ranks, which in step with one another have the same."""
-        return float(np.median([rank.pitch_ns for rank in self.ranks]))
+        return float(np.median([rank.step_interval_ns for rank in self.ranks]))
 
 
 Simulation = Generator[tuple[int, float], float, Played]
@@ -79,10 +79,10 @@ def _simulate(part: Part, begins: Float64) -> Simulation:
     return Played(end_ns=end_ns, step_end_ns=step_end)
 
 
-def play_together(team: Team) -> PlayedTeam:
+def play_together(job_graph: JobGraph) -> PlayedTeam:
     """Run every rank until it needs an end that another rank has not brought about yet, in turns."""
-    begins = [np.full(len(part.graph), np.nan) for part in team.parts]
-    runs: list[Simulation] = [_simulate(part, b) for part, b in zip(team.parts, begins, strict=True)]
+    begins = [np.full(len(part.graph), np.nan) for part in job_graph.parts]
+    runs: list[Simulation] = [_simulate(part, b) for part, b in zip(job_graph.parts, begins, strict=True)]
     results: dict[int, Played] = {}
     arrived: dict[int, dict[int, float]] = {}
     pending: dict[int, int] = {}
@@ -101,20 +101,20 @@ def play_together(team: Team) -> PlayedTeam:
     for rank in range(len(runs)):
         advance(rank, None)
     while pending:
-        ready = {number for number in pending.values() if len(arrived[number]) >= int(team.members[number])}
+        ready = {number for number in pending.values() if len(arrived[number]) >= int(job_graph.members[number])}
         if not ready:
             earliest = min(pending.values(), key=lambda number: max(arrived[number].values()))
             ready, num_forced = {earliest}, num_forced + 1
         for rank, number in [(r, n) for r, n in pending.items() if n in ready]:
-            advance(rank, max(arrived[number].values()) + float(team.moving_ns[number]))
+            advance(rank, max(arrived[number].values()) + float(job_graph.moving_ns[number]))
     ranks = tuple(results[rank] for rank in range(len(runs)))
-    return PlayedTeam(ranks=ranks, waited_ns=_waits(team, arrived, begins), num_forced=num_forced)
+    return PlayedTeam(ranks=ranks, waited_ns=_waits(job_graph, arrived, begins), num_forced=num_forced)
 
 
-def _waits(team: Team, arrived: Mapping[int, Mapping[int, float]], begins: Sequence[Float64]) -> tuple[Float64, ...]:
+def _waits(job_graph: JobGraph, arrived: Mapping[int, Mapping[int, float]], begins: Sequence[Float64]) -> tuple[Float64, ...]:
     """Per rank and task, from its arrival to the last one's."""
     out = []
-    for part, begin in zip(team.parts, begins, strict=True):
+    for part, begin in zip(job_graph.parts, begins, strict=True):
         waited = np.zeros(len(part.graph))
         for task in np.flatnonzero(~np.isnan(begin)).tolist():
             waited[task] = max(arrived[int(part.shared[task])].values()) - begin[task]

@@ -17,35 +17,35 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.core.comms import Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.simulate_job import Part
 
 
-def moving_ns(parts: Sequence[Part], ledgers: Sequence[Ledger], matched: Matched) -> Float64:
+def moving_ns(parts: Sequence[Part], rank_records: Sequence[CollectiveRecords], matched: Matched) -> Float64:
     """Per collective, the time from when the last rank was ready to the end: no less than from the last arrival, no more than
     its longest part took."""
     shortest, longest, early = np.full(matched.num, np.inf), np.zeros(matched.num), np.full(matched.num, np.inf)
-    for part, ledger in zip(parts, ledgers, strict=True):
-        ids = matched.of[ledger.rank]
+    for part, collective_records in zip(parts, rank_records, strict=True):
+        ids = matched.of[collective_records.rank]
         found = ids != NONE
-        took = (ledger.end_ns - ledger.start_ns)[found].astype(np.float64)
+        took = (collective_records.end_ns - collective_records.start_ns)[found].astype(np.float64)
         np.minimum.at(shortest, ids[found], took)
         np.maximum.at(longest, ids[found], took)
-        held = held_ns(part, ledger, matched.num)[ids[found]]
-        np.minimum.at(early, ids[found], matched.wait_ns(ledger)[found] + held)
+        held = held_ns(part, collective_records, matched.num)[ids[found]]
+        np.minimum.at(early, ids[found], matched.wait_ns(collective_records)[found] + held)
     after_last = np.maximum((matched.end_ns - matched.last_ns).astype(np.float64), 0.0)
     least = np.minimum(shortest, after_last)
     moving: Float64 = np.clip(after_last + np.where(np.isfinite(early), early, 0.0), least, np.maximum(longest, least))
     return moving
 
 
-def held_ns(part: Part, ledger: Ledger, num: int) -> Float64:
+def held_ns(part: Part, collective_records: CollectiveRecords, num: int) -> Float64:
     """Per collective, how long after it could have begun it began on this rank; 0 where the rank has no task in it."""
     graph, shared = part.graph, part.shared.tolist()
     origin = int(graph.call_start_ns[0]) if len(graph.call_start_ns) else 0
-    began = dict(zip(ledger.event.tolist(), (ledger.start_ns - origin).tolist(), strict=True))
-    ended = dict(zip(ledger.event.tolist(), (ledger.end_ns - origin).tolist(), strict=True))
+    began = dict(zip(collective_records.event.tolist(), (collective_records.start_ns - origin).tolist(), strict=True))
+    ended = dict(zip(collective_records.event.tolist(), (collective_records.end_ns - origin).tolist(), strict=True))
     launched = np.repeat((graph.call_start_ns - origin).astype(np.float64), np.diff(graph.call_first)) + graph.task_latency_ns
     stream, event, length = graph.task_stream.tolist(), graph.task_event.tolist(), graph.task_ns.tolist()
     gap, after, lag = graph.task_gap_ns.tolist(), graph.task_after.tolist(), graph.task_lag_ns.tolist()

@@ -117,7 +117,7 @@ def _time_words(diagnosis: Diagnosis) -> str:
     rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
     if rank is None:
         return words
-    busy, step = rank.steps.typical(rank.busy_ns), rank.steps.pitch_ns
+    busy, step = rank.steps.typical(rank.busy_ns), rank.steps.step_interval_ns
     if rank.steps.where == "device" and busy is not None and step:
         words += f" The GPU is busy for {percent(busy / step)} of it while profiled."
     mfu = "not measured" if rank.roofline.mfu is None else percent(rank.roofline.mfu)

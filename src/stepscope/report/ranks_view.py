@@ -67,7 +67,7 @@ def draw_ranks(sheet: Sheet, ranks: Sequence[RankFacts], comms: CommsFacts | Non
 
 
 def _measure(rank: RankFacts, comms: RankComms | None) -> RankLine:
-    total, busy, parts = rank.steps.pitch_ns, rank.steps.typical(rank.busy_ns), rank.typical_parts_ns
+    total, busy, parts = rank.steps.step_interval_ns, rank.steps.typical(rank.busy_ns), rank.typical_parts_ns
     if not total:
         return RankLine(ranks=(rank.rank,), step_ns=None, busy=None, comms=None, idle=None)
     return RankLine(

@@ -88,7 +88,7 @@ def draw_device(sheet: Sheet, rank: RankFacts) -> None:
 
 
 def _draw_busy(sheet: Sheet, rank: RankFacts) -> None:
-    busy, step = rank.steps.typical(rank.busy_ns), rank.steps.pitch_ns
+    busy, step = rank.steps.typical(rank.busy_ns), rank.steps.step_interval_ns
     if busy is not None and step:
         sheet.entry("busy", f"{ms(busy)} of {ms(step)}, {percent(busy / step)}")
     elif rank.device.span:

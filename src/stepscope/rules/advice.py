@@ -34,7 +34,7 @@ def kernel_shares(facts: Facts) -> Mapping[str, float]:
     if not facts.ranks:
         return {}
     rank = facts.median_rank
-    whole = sum(rank.steps.pitches)
+    whole = sum(rank.steps.step_intervals)
     shares: dict[str, float] = {}
     for row in rank.kernels if whole else ():
         shares[row.name] = shares.get(row.name, 0.0) + row.total_ns / whole

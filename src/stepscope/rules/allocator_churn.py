@@ -52,5 +52,5 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def _kept(case: Case, graph: Graph) -> Graph:
     """No time in the allocator's calls, and no waiting inside them."""
-    inside = contains(case.survey.host.allocator, graph.call_start_ns) & (graph.call_wait != NONE)
+    inside = contains(case.context.host.allocator, graph.call_start_ns) & (graph.call_wait != NONE)
     return without_waits(without_host_parts(graph, "allocator"), inside)

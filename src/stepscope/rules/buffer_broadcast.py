@@ -43,7 +43,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     masks = [_in_forward(job, place, one) for place, one in enumerate(sent)]
     if not all(mask.any() for mask in masks):
         return None
-    graph = job.team.parts[0].graph
+    graph = job.job_graph.parts[0].graph
     if len(np.unique(graph.task_step[masks[0]])) < POLICY.least_steps * graph.num_steps:
         return None
     mine = masks[0][sent[0].task]
@@ -55,12 +55,12 @@ def propose_job(job: JobCase) -> JobProposal | None:
         action="DistributedDataParallel(..., broadcast_buffers=False), if the buffers may differ between ranks",
         evidence=(f"{num:.0f} broadcasts a step inside {FORWARD}",),
         ranks=job.ranks,
-        change=lambda team: without_collectives(team, masks),
+        change=lambda job_graph: without_collectives(job_graph, masks),
         changes_numerics=True,
     )
 
 
 def _in_forward(job: JobCase, place: int, sent: Messages) -> Bool:
-    mask = np.zeros(len(job.team.parts[place].graph), np.bool_)
+    mask = np.zeros(len(job.job_graph.parts[place].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
     return mask & launched_inside(job, place, lambda name: name == FORWARD) if mask.any() else mask

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from stepscope.analyses.host.loader import is_starved
 from stepscope.analyses.host.source_locations import Stacks, stacks_of
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.core.facts import RankFacts, Replayed
 from stepscope.core.find_db import SearchedConvolutions
 from stepscope.core.run import Known
@@ -25,7 +25,7 @@ from stepscope.rules.task_table import TaskTable, task_table
 class Case:
     """What was measured on a rank, and the graph of its unprofiled run."""
 
-    survey: Survey
+    context: RankContext
     facts: RankFacts
     recorded: Graph | None = None
     """As it was recorded, the profiler's cost and all."""
@@ -36,7 +36,7 @@ class Case:
     kinds: TaskKinds | None
     paced_by_loader: bool = False
     """Worker processes bring the batches and the run waits for them: a step that does the rest faster waits longer."""
-    pitch_ns: float | None
+    step_interval_ns: float | None
     """The step that gains are measured against: the replayed one."""
     known: Known | None = None
     """What the run's folder tells beside the trace."""
@@ -50,27 +50,27 @@ class Case:
         """What each task of the graph is; made when first asked for."""
         assert self.graph is not None
         if not self._tables:
-            self._tables.append(task_table(self.survey, self.graph))
+            self._tables.append(task_table(self.context, self.graph))
         return self._tables[0]
 
     @property
     def stacks(self) -> Stacks | None:
         """The Python frames, None when none were recorded; looked at when first asked for."""
         if not self._stacks:
-            self._stacks.append(stacks_of(self.survey.trace, self.survey.links))
+            self._stacks.append(stacks_of(self.context.trace, self.context.links))
         return self._stacks[0]
 
     def speedup(self, changed: Graph) -> float:
         """How much faster the step is with a changed graph: time before / time after."""
-        assert self.pitch_ns is not None
-        after = play(changed).pitch_ns
+        assert self.step_interval_ns is not None
+        after = play(changed).step_interval_ns
         if self.paced_by_loader and self.graph is not None and changed.call_parts["input"] is self.graph.call_parts["input"]:
-            after = max(after, self.pitch_ns)
-        return self.pitch_ns / max(after, 1.0)
+            after = max(after, self.step_interval_ns)
+        return self.step_interval_ns / max(after, 1.0)
 
 
 def case_of(
-    found: Survey,
+    found: RankContext,
     rank: int,
     step_ns: int | None,
     known: Known | None = None,
@@ -83,30 +83,30 @@ def case_of(
     graph = build(found.trace, found.links, found.cut, found.host, found.collective)
     if graph is None and facts.device_name is None:
         graph = build_on_host(found.trace, found.cut, found.host)
-    pitch = facts.steps.pitch_ns
-    if graph is None or not graph.has_step_length or not pitch or is_blind(facts):
-        return Case(survey=found, facts=facts, graph=None, kinds=None, pitch_ns=None, known=known)
+    step_interval = facts.steps.step_interval_ns
+    if graph is None or not graph.has_step_length or not step_interval or is_blind(facts):
+        return Case(context=found, facts=facts, graph=None, kinds=None, step_interval_ns=None, known=known)
     kinds = task_kinds(found, graph)
-    starved = is_starved(found.trace, found.host, pitch)
+    starved = is_starved(found.trace, found.host, step_interval)
     wait_ns = None if known is None or known.steps is None or starved else known.steps.wait_ns
     host_ns = None if known is None or known.steps is None else known.steps.host_ns
     fitted = fit_on_host(graph, step_ns, wait_ns) if graph.on_host else fit(graph, step_ns, kinds.transfer, host_ns)
     replayed = Replayed(
-        recorded_error=play(graph, backlog_ns=graph.backlog_ns).pitch_ns / pitch - 1,
-        pitch_ns=fitted.pitch_ns,
+        recorded_error=play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval - 1,
+        step_interval_ns=fitted.step_interval_ns,
         error=fitted.error,
         cost_ns=fitted.cost_ns,
         shares=shares(fitted.graph, kinds, paced_by_loader=starved),
     )
     return Case(
-        survey=found,
+        context=found,
         facts=replace(facts, replayed=replayed),
         recorded=graph,
         graph=fitted.graph,
         host_bounds=fitted.bounds,
         kinds=kinds,
         paced_by_loader=starved,
-        pitch_ns=fitted.pitch_ns,
+        step_interval_ns=fitted.step_interval_ns,
         known=known,
         searched=searched,
     )

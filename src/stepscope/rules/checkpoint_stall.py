@@ -45,10 +45,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if case.graph is None:
         return None
     saving_ns = float(case.graph.call_parts["io"].sum()) / max(case.graph.num_steps, 1)
-    if saving_ns == 0 or case.pitch_ns is None:
+    if saving_ns == 0 or case.step_interval_ns is None:
         return None
-    once_ns = saving_ns * case.graph.num_steps / max(len(case.survey.host.io), 1)
-    between_ns = case.pitch_ns / case.speedup(_elsewhere(case, case.graph))
+    once_ns = saving_ns * case.graph.num_steps / max(len(case.context.host.io), 1)
+    between_ns = case.step_interval_ns / case.speedup(_elsewhere(case, case.graph))
     seldom = math.ceil(once_ns / (POLICY.bearable_share * between_ns))
     return Proposal(
         code=CODE,
@@ -56,14 +56,16 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"The step stops to save or load files: {saving_ns / 1e6:.1f} ms a step in the recording.",
         action=f"Save every {_rounded(seldom)} steps or more seldom, for {POLICY.bearable_share:.0%} of the time at most; or"
         " asynchronously (torch.distributed.checkpoint.async_save)",
-        evidence=(f"{len(case.survey.host.io)} stretches of saving or loading while {case.graph.num_steps} steps were recorded",),
+        evidence=(
+            f"{len(case.context.host.io)} stretches of saving or loading while {case.graph.num_steps} steps were recorded",
+        ),
         events=named_events(case, IO_RANGE, Kind.OP, Kind.MARK, Kind.PYTHON),
         change=lambda graph: _elsewhere(case, graph),
     )
 
 
 def _elsewhere(case: Case, graph: Graph) -> Graph:
-    return without_host_parts(spared(case, graph, case.survey.host.io), "io")
+    return without_host_parts(spared(case, graph, case.context.host.io), "io")
 
 
 def _rounded(steps: int) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 
 from stepscope.core.trace import Bool
 from stepscope.replay.job import with_graphs
-from stepscope.replay.simulate_job import Team
+from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.messages import launched_inside
 
@@ -56,10 +56,10 @@ def propose_job(job: JobCase) -> JobProposal | None:
     masks = [_own_work(job, place) for place in range(len(job.cases))]
     if not any(mask.any() for mask in masks):
         return None
-    trace = job.cases[0].survey.trace
+    trace = job.cases[0].context.trace
     devices = len(np.unique(trace.device[trace.device_work]))
-    busy = sum(float(part.graph.task_ns[mask].sum()) for part, mask in zip(job.team.parts, masks, strict=True))
-    per_step = busy / max(sum(part.graph.num_steps for part in job.team.parts), 1) / 1e6
+    busy = sum(float(part.graph.task_ns[mask].sum()) for part, mask in zip(job.job_graph.parts, masks, strict=True))
+    per_step = busy / max(sum(part.graph.num_steps for part in job.job_graph.parts), 1) / 1e6
     return JobProposal(
         code=CODE,
         bound=BOUND,
@@ -67,16 +67,16 @@ def propose_job(job: JobCase) -> JobProposal | None:
         action="DistributedDataParallel, one process per device: torchrun --nproc_per_node=...",
         evidence=(f"{per_step:.1f} ms a step of broadcasts, scatters, gathers and reductions over {devices} devices",),
         ranks=job.ranks,
-        change=lambda team: _shorter(team, masks, POLICY.kept),
-        cautious=lambda team: team,
-        hopeful=lambda team: _shorter(team, masks, 0.0),
+        change=lambda job_graph: _shorter(job_graph, masks, POLICY.kept),
+        cautious=lambda job_graph: job_graph,
+        hopeful=lambda job_graph: _shorter(job_graph, masks, 0.0),
     )
 
 
 def _own_work(job: JobCase, place: int) -> Bool:
     """Tasks of DataParallel's own functions, and the collectives of that process; none when it drives one device."""
     case = job.cases[place]
-    trace, graph = case.survey.trace, job.team.parts[place].graph
+    trace, graph = case.context.trace, job.job_graph.parts[place].graph
     none = np.zeros(len(graph), np.bool_)
     if FORWARD not in trace.names or len(np.unique(trace.device[trace.device_work])) < 2:
         return none
@@ -84,10 +84,10 @@ def _own_work(job: JobCase, place: int) -> Bool:
     return launched_inside(job, place, lambda name: name in POLICY.ranges) | case.kinds.comms
 
 
-def _shorter(team: Team, masks: Sequence[Bool], share: float) -> Team:
+def _shorter(job_graph: JobGraph, masks: Sequence[Bool], share: float) -> JobGraph:
     """The masked tasks take `share` of their time."""
     graphs = [
         replace(part.graph, task_ns=np.where(mask, share * part.graph.task_ns, part.graph.task_ns))
-        for part, mask in zip(team.parts, masks, strict=True)
+        for part, mask in zip(job_graph.parts, masks, strict=True)
     ]
-    return with_graphs(team, graphs)
+    return with_graphs(job_graph, graphs)

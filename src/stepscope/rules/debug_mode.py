@@ -85,7 +85,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def _blocking_launches(case: Case, graph: Graph) -> Intervals:
     """When the host stood in a launch call while its own kernel ran, where most launches do that."""
-    trace = case.survey.trace
+    trace = case.context.trace
     launches = np.flatnonzero(matching(trace, LAUNCH)[graph.call_event] & (np.diff(graph.call_first) == 1))
     kernel = graph.task_event[graph.call_first[launches]]
     end = trace.end_ns[graph.call_event[launches]]
@@ -97,7 +97,7 @@ def _blocking_launches(case: Case, graph: Graph) -> Intervals:
 
 def _anomaly_checks(case: Case) -> Intervals:
     """The checks inside backward nodes, where most nodes have one."""
-    trace, parent = case.survey.trace, case.survey.links.parent
+    trace, parent = case.context.trace, case.context.links.parent
     is_op = trace.is_kind(Kind.OP)
     nodes = is_op & matching(trace, BACKWARD_RANGE)
     checking = np.flatnonzero(is_op & matching(trace, NAN_CHECK))
@@ -115,8 +115,8 @@ def _stack_notes(case: Case) -> Intervals:
     What such an operator spends there without the mode is what operators spend that autograd does not record (those of the
     backward pass, of the optimizer): of the same name where there are some, of any name where not.
     """
-    trace, parent = case.survey.trace, case.survey.links.parent
-    ops = np.flatnonzero(trace.is_kind(Kind.OP) & case.survey.host.driving)
+    trace, parent = case.context.trace, case.context.links.parent
+    ops = np.flatnonzero(trace.is_kind(Kind.OP) & case.context.host.driving)
     begin = trace.end_ns.copy()
     inner = np.flatnonzero(parent != NONE)
     np.minimum.at(begin, parent[inner], trace.start_ns[inner])

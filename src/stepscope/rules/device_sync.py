@@ -82,7 +82,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if not waits.all.any():
         return None
     read = np.unique(waits.reader[waits.scalar | waits.fetch])
-    trace = case.survey.trace
+    trace = case.context.trace
     reading = union(trace.start_ns[read], trace.end_ns[read])
     whole = join(reading, feeding_ranges(case, read))
     num = float(waits.all.sum()) / case.graph.num_steps
@@ -106,7 +106,7 @@ def _dropped(case: Case, graph: Graph, waits: Bool, ranges: Intervals) -> Graph:
 
 def _waits(case: Case, graph: Graph) -> _Waits:
     """The waiting calls that a reader could do without, by why they wait."""
-    found = case.survey
+    found = case.context
     trace, host, parent = found.trace, found.host, found.links.parent
     call = graph.call_event
     elsewhere = join(host.input, host.io, host.compile, host.allocator)
@@ -127,7 +127,7 @@ def _waits(case: Case, graph: Graph) -> _Waits:
 
 def _fetches_little(case: Case, graph: Graph) -> Bool:
     """Per call: it waits for a small copy to the host."""
-    trace = case.survey.trace
+    trace = case.context.trace
     target = graph.task_event[np.maximum(graph.call_wait, 0)]
     to_host = trace.is_kind(Kind.MEMCPY) & matching(trace, re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)"))
     little = (trace.size_bytes >= 0) & (trace.size_bytes <= POLICY.largest_fetch_bytes)
@@ -137,7 +137,7 @@ def _fetches_little(case: Case, graph: Graph) -> Bool:
 
 def _evidence(case: Case, graph: Graph, waits: _Waits) -> tuple[str, ...]:
     """How often by what, and for how long."""
-    trace, parent = case.survey.trace, case.survey.links.parent
+    trace, parent = case.context.trace, case.context.links.parent
     calls = np.flatnonzero(waits.all)
     op = ancestor_with(parent, graph.call_event[calls], trace.is_kind(Kind.OP), outermost=True)
     names = Counter("an explicit synchronize" if i == NONE else trace.names[trace.name[i]] for i in op.tolist())

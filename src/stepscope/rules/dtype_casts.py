@@ -87,16 +87,16 @@ class _Shapes:
 def propose(case: Case) -> Proposal | Abstention | None:
     """Every weight cast once after it changed, and never when it does not."""
     graph = case.graph
-    if graph is None or case.pitch_ns is None:
+    if graph is None or case.step_interval_ns is None:
         return None
     table = case.table
-    if not case.survey.trace.meta.has_shapes:
-        much = per_step_ms(graph, table.of_category("copy")) * 1e6 >= POLICY.unknown_share * case.pitch_ns
+    if not case.context.trace.meta.has_shapes:
+        much = per_step_ms(graph, table.of_category("copy")) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
         return Abstention(code=CODE, reason="copies whose types are not known", needs="record_shapes=True") if much else None
     casts = weight_casts(case, graph, table)
     needless = casts.again | casts.frozen
     spent_ms, once_ms = per_step_ms(graph, needless), per_step_ms(graph, casts.once)
-    if spent_ms * 1e6 < POLICY.least_share * case.pitch_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     frozen_ms, steps = per_step_ms(graph, casts.frozen), max(graph.num_steps, 1)
     keep = "keep autocast's cache on (cache_enabled=True), or cast the weight once outside the loop that uses it"
@@ -140,7 +140,7 @@ def weight_casts(case: Case, graph: Graph, table: TaskTable) -> WeightCasts:
 
 def _gathered(case: Case, graph: Graph, table: TaskTable) -> Counter[Shape]:
     """How many gradients were gathered in the replayed time, by shape: one per weight and backward pass."""
-    trace = case.survey.trace
+    trace = case.context.trace
     counts: Counter[Shape] = Counter()
     inside = (trace.start_ns >= graph.call_start_ns[0]) & (trace.start_ns < graph.call_end_ns[-1])
     for event in np.flatnonzero(matching(trace, GATHERS) & inside).tolist():
@@ -201,7 +201,7 @@ def _sums(table: TaskTable, repeated: set[Shape]) -> Bool:
 
 def _spared(case: Case, table: TaskTable, gone: Bool, sums: Bool, *, with_host: bool) -> Change:
     """Without these casts; the sums then run over half the bytes."""
-    trace, links = case.survey.trace, case.survey.links
+    trace, links = case.context.trace, case.context.links
     ops: Int64 = np.unique(table.op[gone])
     outer = ancestor_with(links.parent, ops[ops != NONE], matching(trace, CASTING), outermost=True)
     ranges = ranges_of(case, outer[outer != NONE])

@@ -39,9 +39,11 @@ POLICY = Policy()
 def propose_job(job: JobCase) -> JobProposal | None:
     """As much of the moving as there is compute to hide it behind is gone."""
     exposed = _exposed_ms(job)
-    if exposed * 1e6 < POLICY.least_share * job.pitch_ns:
+    if exposed * 1e6 < POLICY.least_share * job.step_interval_ns:
         return None
-    masks = [job.tasks(place, np.ones(len(ledger), np.bool_)) for place, ledger in enumerate(job.ledgers)]
+    masks = [
+        job.tasks(place, np.ones(len(collective_records), np.bool_)) for place, collective_records in enumerate(job.rank_records)
+    ]
     moving, room = _moving_ms(job, masks), _room_ms(job)
     hidden = min(exposed, room)
     if moving <= 0 or hidden <= 0:
@@ -58,8 +60,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
             f"{room:.1f} ms of compute a step have no collective beside them yet: so much could be hidden",
         ),
         ranks=job.ranks,
-        change=lambda team: with_moving_ns(team, masks, lambda ns: ns * left),
-        cautious=lambda team: with_moving_ns(team, masks, lambda ns: ns * (1 + left) / 2),
+        change=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * left),
+        cautious=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * (1 + left) / 2),
     )
 
 
@@ -72,10 +74,10 @@ def _doing(job: JobCase) -> str:
 def _moving_ms(job: JobCase, masks: list[Bool]) -> float:
     """Moving bytes a step, in the middle over the ranks."""
     values = []
-    for part, mask in zip(job.team.parts, masks, strict=True):
+    for part, mask in zip(job.job_graph.parts, masks, strict=True):
         shared = part.shared[mask & (part.shared != NONE)]
         own = part.graph.task_ns[mask & (part.shared == NONE)].sum()
-        values.append((float(job.team.moving_ns[shared].sum()) + float(own)) / max(part.graph.num_steps, 1) / 1e6)
+        values.append((float(job.job_graph.moving_ns[shared].sum()) + float(own)) / max(part.graph.num_steps, 1) / 1e6)
     return float(np.median(values)) if values else 0.0
 
 

@@ -56,8 +56,8 @@ WEIGHTS = {"aten::mm": 1, "aten::addmm": 2, "aten::linear": 1, "aten::cudnn_conv
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """The same products at TF32's or bf16's rate."""
-    graph, roofs = case.graph, case.survey.roofs
-    if graph is None or case.pitch_ns is None:
+    graph, roofs = case.graph, case.context.roofs
+    if graph is None or case.step_interval_ns is None:
         return None
     table = case.table
     slow = _vector_matrix_tasks(table)
@@ -66,7 +66,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if roofs is None or half is None or not known.any():
         return _ask(case, graph, table)
     spent_ms = per_step_ms(graph, slow)
-    if spent_ms * 1e6 < POLICY.least_share * case.pitch_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     in_half = _at_precision(table, roofs, slow, known, half)
     choices = [(f"torch.autocast with {half}", in_half)]
@@ -109,12 +109,12 @@ def _vector_matrix_tasks(table: TaskTable) -> Bool:
 
 
 def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
-    if case.survey.trace.meta.has_shapes and case.survey.roofs is not None:
+    if case.context.trace.meta.has_shapes and case.context.roofs is not None:
         return None
     by_name = table.of_category("gemm", "convolution") & (table.tensor_core == 0)
-    if per_step_ms(graph, by_name) * 1e6 < POLICY.unknown_share * (case.pitch_ns or 0.0):
+    if per_step_ms(graph, by_name) * 1e6 < POLICY.unknown_share * (case.step_interval_ns or 0.0):
         return None
-    lacks = "record_shapes=True" if not case.survey.trace.meta.has_shapes else "the peaks of this device"
+    lacks = "record_shapes=True" if not case.context.trace.meta.has_shapes else "the peaks of this device"
     return Abstention(code=CODE, reason="kernels without tensor cores, whose type and size are not known", needs=lacks)
 
 

@@ -53,7 +53,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return Abstention(code=CODE, reason=REASON, needs=NEEDS)
     peak = int(memory.allocated.argmax())
     allocated, reserved = int(memory.allocated[peak]), int(memory.reserved[peak])
-    total = None if case.survey.device is None else case.survey.device.memory_bytes
+    total = None if case.context.device is None else case.context.device.memory_bytes
     if reserved - allocated < POLICY.least_unused * reserved or (total and reserved < POLICY.least_full * total):
         return None
     return Remark(

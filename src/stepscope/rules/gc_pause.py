@@ -78,7 +78,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 def pauses_of(case: Case, graph: Graph) -> Intervals:
     """When the collector held a driving thread, inside the replayed steps and outside the compiler."""
-    trace, host = case.survey.trace, case.survey.host
+    trace, host = case.context.trace, case.context.host
     named = trace.is_kind(Kind.PYTHON, Kind.MARK, Kind.OP) & matching(trace, COLLECTOR) & host.driving
     events = np.flatnonzero(named)
     window = union(graph.call_start_ns[:1], graph.call_end_ns[-1:])
@@ -87,7 +87,7 @@ def pauses_of(case: Case, graph: Graph) -> Intervals:
 
 def _unexplained(case: Case, graph: Graph) -> Abstention | None:
     """Without stacks: whether stretches that a collector could fill cost anything."""
-    if case.survey.trace.meta.has_stacks or case.survey.trace.is_kind(Kind.PYTHON).any():
+    if case.context.trace.meta.has_stacks or case.context.trace.is_kind(Kind.PYTHON).any():
         return None
     stretches = long_stretches(case, graph)
     quiet = stretches.only(stretches.own_ns > SHORT_GAP_NS)

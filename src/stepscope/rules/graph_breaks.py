@@ -102,21 +102,21 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 def _regions(case: Case, graph: Graph) -> Int64:
     """The compiled regions entered in the replayed steps, by time."""
-    trace = case.survey.trace
+    trace = case.context.trace
     regions = np.flatnonzero(matching(trace, REGION) & trace.is_kind(Kind.OP, Kind.MARK))
     start = trace.start_ns[regions]
-    inside: Int64 = regions[(start >= case.survey.cut.host_start[0]) & (start < graph.call_end_ns[-1])]
+    inside: Int64 = regions[(start >= case.context.cut.host_start[0]) & (start < graph.call_end_ns[-1])]
     return inside
 
 
 def _outermost(case: Case, regions: Int64) -> Int64:
     """For each region the outermost one it is in, itself when there is none."""
-    return ancestor_with(case.survey.links.parent, regions, matching(case.survey.trace, REGION), outermost=True)
+    return ancestor_with(case.context.links.parent, regions, matching(case.context.trace, REGION), outermost=True)
 
 
 def _between(case: Case, outer: Int64) -> Intervals:
     """When the host was inside these regions and in none of their compiled pieces, after the first."""
-    trace = case.survey.trace
+    trace = case.context.trace
     compiled = np.flatnonzero(matching(trace, COMPILED) & trace.is_kind(Kind.OP, Kind.MARK))
     first = np.searchsorted(trace.start_ns[compiled], trace.start_ns[outer])
     has_one = first < len(compiled)
@@ -128,7 +128,7 @@ def _between(case: Case, outer: Int64) -> Intervals:
 
 def _their_backward(case: Case, between: Intervals) -> Intervals:
     """The autograd nodes of the operators that ran there."""
-    trace = case.survey.trace
+    trace = case.context.trace
     recorded = trace.is_kind(Kind.OP) & (trace.sequence >= 0)
     forward = recorded & (trace.fwd_thread <= 0) & contains(between, trace.start_ns)
     nodes = recorded & matching(trace, NODE) & np.isin(trace.sequence, trace.sequence[forward])
@@ -139,18 +139,18 @@ def _joined(case: Case, graph: Graph, eager: Intervals, share: float) -> Graph:
     """Of the host's work in the eager stretches only the launching calls are left."""
     assert case.graph is not None
     inside = share_inside(case, case.graph, eager)
-    own = np.where(contains(eager, graph.call_start_ns), case.survey.trace.dur_ns[graph.call_event], 0)
+    own = np.where(contains(eager, graph.call_start_ns), case.context.trace.dur_ns[graph.call_event], 0)
     work = graph.call_parts["work"]
     spared = share * np.maximum(work * inside - own, 0.0)
     return replace(graph, call_parts=graph.call_parts | {"work": work - spared})
 
 
 def _evidence(case: Case, graph: Graph, num_regions: int, eager: Intervals) -> tuple[str, ...]:
-    trace, steps = case.survey.trace, graph.num_steps
+    trace, steps = case.context.trace, graph.num_steps
     launches = int((contains(eager, graph.call_start_ns) & (np.diff(graph.call_first) > 0)).sum())
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & contains(eager, trace.start_ns) & matching(trace, re.compile(r"^aten::")))
-    outermost = ops[trace.kind[np.maximum(case.survey.links.parent[ops], 0)] != Kind.OP]
-    inside_region = ops[matching(trace, REGION)[np.maximum(case.survey.links.parent[ops], 0)]]
+    outermost = ops[trace.kind[np.maximum(case.context.links.parent[ops], 0)] != Kind.OP]
+    inside_region = ops[matching(trace, REGION)[np.maximum(case.context.links.parent[ops], 0)]]
     names = Counter(str(trace.names[trace.name[i]]) for i in np.union1d(outermost, inside_region).tolist()).most_common(3)
     lines = [
         f"{num_regions / steps:.3g} compiled regions a step",
@@ -163,12 +163,12 @@ def _evidence(case: Case, graph: Graph, num_regions: int, eager: Intervals) -> t
 
 def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
     """Regions that follow one another in a forward, with launches between them: breaks, or a model compiled in parts."""
-    trace, steps = case.survey.trace, graph.num_steps
+    trace, steps = case.context.trace, graph.num_steps
     start, end = trace.end_ns[regions][:-1], trace.start_ns[regions][1:]
     other = np.sort(trace.start_ns[matching(trace, BACKWARD_RANGE) | matching(trace, OPTIMIZER_RANGE)])
     one_forward = np.searchsorted(other, end) == np.searchsorted(other, start)
     launching = np.searchsorted(graph.call_start_ns, end) > np.searchsorted(graph.call_start_ns, start)
-    step = np.searchsorted(case.survey.cut.host_start, trace.start_ns[regions], side="right")
+    step = np.searchsorted(case.context.cut.host_start, trace.start_ns[regions], side="right")
     row = one_forward & launching & (step[1:] == step[:-1])
     if int(row.sum()) < (POLICY.least_in_a_row - 1) * steps:
         return None

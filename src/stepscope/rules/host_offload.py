@@ -56,7 +56,7 @@ POLICY = Policy()
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """The traffic and the host's update gone, the update at device memory rate; cautiously, the copies hidden and no more."""
-    if case.graph is None or matching(case.survey.trace, HOST_COLLECTIVE).any():
+    if case.graph is None or matching(case.context.trace, HOST_COLLECTIVE).any():
         return None
     size = sizes(case)
     out, back = _pairs(size, copy_tasks(case, TO_HOST), copy_tasks(case, TO_DEVICE))
@@ -91,7 +91,7 @@ def _pairs(size: Float64, out: Bool, back: Bool) -> tuple[Bool, Bool]:
 
 
 def _on_device(case: Case, out: Bool, back: Bool) -> Change:
-    roofs = case.survey.roofs
+    roofs = case.context.roofs
     bandwidth = None if roofs is None else roofs.spec.bandwidth_bytes_per_s.value * roofs.stream_share(1.0)
 
     def change(graph: Graph) -> Graph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stepscope.core.comms import Lateness, Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.facts import Facts
 from stepscope.rules.case import Case
 
@@ -21,7 +21,7 @@ class Job:
     notes: tuple[str, ...] = ()
     world_size: int | None = None
     """As the traces recorded it; None where they do not, or do not agree."""
-    ledgers: tuple[Ledger, ...] = field(default=(), compare=False, repr=False)
+    rank_records: tuple[CollectiveRecords, ...] = field(default=(), compare=False, repr=False)
     """Of the ranks that recorded collectives; none where two traces are of one rank."""
     matched: Matched | None = field(default=None, compare=False, repr=False)
     """The collectives of all ranks; None where there are none."""

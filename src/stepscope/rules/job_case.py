@@ -9,20 +9,20 @@ import numpy as np
 
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
-from stepscope.core.comms import Collective, Lateness, Ledger, Matched
-from stepscope.core.diagnosis import Place
+from stepscope.core.comms import Collective, CollectiveRecords, Lateness, Matched
+from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.nccl import NcclLog
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import without_tasks
 from stepscope.replay.gloo_graph import build_host, host_kinds
 from stepscope.replay.graph import Graph
-from stepscope.replay.job import calibrated, fit_team, team_of, with_graphs
-from stepscope.replay.simulate_job import Part, Team, play_together
+from stepscope.replay.job import calibrated, fit_team, job_graph_of, with_graphs
+from stepscope.replay.simulate_job import JobGraph, Part, play_together
 from stepscope.rules.case import Case
 
-JobChange = Callable[[Team], Team]
+JobChange = Callable[[JobGraph], JobGraph]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +30,15 @@ class JobCase:
     """The ranks of a job that are judged (all of a small one), with a replay of them to ask. One rank is a job of one."""
 
     cases: tuple[Case, ...]
-    """In the order of `team.parts` and `ledgers`."""
-    ledgers: tuple[Ledger, ...]
+    """In the order of `job_graph.parts` and `rank_records`."""
+    rank_records: tuple[CollectiveRecords, ...]
     matched: Matched
     lateness: tuple[Lateness, ...]
-    team: Team
+    job_graph: JobGraph
     """Of the unprofiled run."""
-    host_bounds: tuple[Team, Team] | None = None
-    """The team with as little and as much host time as there may be, where that is open."""
-    pitch_ns: float
+    host_bounds: tuple[JobGraph, JobGraph] | None = None
+    """The job's graph with as little and as much host time as there may be, where that is open."""
+    step_interval_ns: float
     num_ranks: int
     """Of the job as recorded; more than there are cases in a large one."""
     nccl: NcclLog | None = None
@@ -49,27 +49,27 @@ class JobCase:
     def ranks(self) -> tuple[int, ...]:
         return tuple(case.facts.rank for case in self.cases)
 
-    def speedup(self, changed: Team) -> float:
-        """How much faster the job's step is with a changed team."""
+    def speedup(self, changed: JobGraph) -> float:
+        """How much faster the job's step is with a changed graph."""
         if self.is_alone:
             return self.cases[0].speedup(changed.parts[0].graph)
-        return self.pitch_ns / max(play_together(changed).pitch_ns, 1.0)
+        return self.step_interval_ns / max(play_together(changed).step_interval_ns, 1.0)
 
     def entries(self, place: int, wanted: Callable[[Collective], bool]) -> Bool:
-        """Mask over a rank's ledger: the collectives of a wanted kind."""
-        ledger = self.ledgers[place]
-        chosen = np.array([wanted(kind) for kind in ledger.kinds], np.bool_)
-        return chosen[ledger.kind] if len(ledger) else np.zeros(0, np.bool_)
+        """Mask over a rank's collective records: the collectives of a wanted kind."""
+        collective_records = self.rank_records[place]
+        chosen = np.array([wanted(kind) for kind in collective_records.kinds], np.bool_)
+        return chosen[collective_records.kind] if len(collective_records) else np.zeros(0, np.bool_)
 
     def tasks(self, place: int, entries: Bool) -> Bool:
         """Mask over a rank's tasks: those of these entries of its ledger."""
-        events = self.ledgers[place].event[entries]
-        mask: Bool = np.isin(self.team.parts[place].graph.task_event, events)
+        events = self.rank_records[place].event[entries]
+        mask: Bool = np.isin(self.job_graph.parts[place].graph.task_event, events)
         return mask
 
     def per_step(self, place: int, entries: Bool) -> float:
         """How many of these entries a step has, over the steps that were recorded whole."""
-        steps = self.ledgers[place].step
+        steps = self.rank_records[place].step
         inside = entries & (steps != NONE)
         seen = np.unique(steps[(steps != NONE)])
         return float(inside.sum()) / max(len(seen), 1)
@@ -77,7 +77,7 @@ class JobCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProposal:
-    """A fault of the job with its fix, and what the fix does to the team."""
+    """A fault of the job with its fix, and what the fix does to the job's graph."""
 
     code: str
     bound: str
@@ -90,41 +90,41 @@ class JobProposal:
     cautious: JobChange | None = None
     hopeful: JobChange | None = None
     changes_numerics: bool = False
-    places: tuple[Place, ...] = ()
+    places: tuple[SourceLocation, ...] = ()
     """The lines that most of it comes from."""
     lacks_stacks: bool = False
     """Stacks would name those lines, and none were recorded."""
 
 
-def without_collectives(team: Team, masks: Sequence[Bool]) -> Team:
+def without_collectives(job_graph: JobGraph, masks: Sequence[Bool]) -> JobGraph:
     """The masked tasks of each rank are gone, and nobody waits in them."""
     parts = tuple(
         replace(part, graph=without_tasks(part.graph, mask), shared=np.where(mask, NONE, part.shared))
-        for part, mask in zip(team.parts, masks, strict=True)
+        for part, mask in zip(job_graph.parts, masks, strict=True)
     )
-    return replace(team, parts=parts)
+    return replace(job_graph, parts=parts)
 
 
-def with_moving_ns(team: Team, masks: Sequence[Bool], new_ns: Callable[[Float64], Float64]) -> Team:
+def with_moving_ns(job_graph: JobGraph, masks: Sequence[Bool], new_ns: Callable[[Float64], Float64]) -> JobGraph:
     """Moving the bytes of the masked tasks takes `new_ns` of what it takes."""
-    moving, graphs = team.moving_ns.copy(), []
-    for part, mask in zip(team.parts, masks, strict=True):
+    moving, graphs = job_graph.moving_ns.copy(), []
+    for part, mask in zip(job_graph.parts, masks, strict=True):
         numbers = np.unique(part.shared[mask & (part.shared != NONE)])
-        moving[numbers] = new_ns(team.moving_ns[numbers])
+        moving[numbers] = new_ns(job_graph.moving_ns[numbers])
         own = mask & (part.shared == NONE)
         graphs.append(replace(part.graph, task_ns=np.where(own, new_ns(part.graph.task_ns), part.graph.task_ns)))
-    return replace(with_graphs(team, graphs), moving_ns=moving)
+    return replace(with_graphs(job_graph, graphs), moving_ns=moving)
 
 
-def with_rank(team: Team, place: int, graph: Graph) -> Team:
-    """The team with another graph for one of its ranks."""
-    return with_graphs(team, [graph if at == place else part.graph for at, part in enumerate(team.parts)])
+def with_rank(job_graph: JobGraph, place: int, graph: Graph) -> JobGraph:
+    """The job's graph with another graph for one of its ranks."""
+    return with_graphs(job_graph, [graph if at == place else part.graph for at, part in enumerate(job_graph.parts)])
 
 
 def job_case_of(
     cases: Sequence[Case],
-    ledgers: Sequence[Ledger],
-    everyone: Sequence[Ledger],
+    rank_records: Sequence[CollectiveRecords],
+    everyone: Sequence[CollectiveRecords],
     matched: Matched,
     step_ns: int | None,
     nccl: NcclLog | None = None,
@@ -134,19 +134,20 @@ def job_case_of(
     graphs = [case.recorded for case in cases if case.recorded is not None]
     if not graphs or len(graphs) < len(cases):
         return None
-    pitches = [case.facts.steps.pitch_ns for case in cases if case.facts.steps.pitch_ns is not None]
-    team = calibrated(team_of(graphs, ledgers, matched), float(np.median(pitches)))
-    fitted = fit_team(team, None if step_ns is None else float(step_ns))
+    step_intervals = [case.facts.steps.step_interval_ns for case in cases if case.facts.steps.step_interval_ns is not None]
+    job_graph = calibrated(job_graph_of(graphs, rank_records, matched), float(np.median(step_intervals)))
+    fitted = fit_team(job_graph, None if step_ns is None else float(step_ns))
     return JobCase(
         cases=tuple(
-            replace(case, facts=with_waits(case.facts, ledger, matched)) for case, ledger in zip(cases, ledgers, strict=True)
+            replace(case, facts=with_waits(case.facts, collective_records, matched))
+            for case, collective_records in zip(cases, rank_records, strict=True)
         ),
-        ledgers=tuple(ledgers),
+        rank_records=tuple(rank_records),
         matched=matched,
         lateness=lateness(everyone, matched),
-        team=fitted,
+        job_graph=fitted,
         host_bounds=_host_bounds(fitted, cases) if step_ns is None else None,
-        pitch_ns=play_together(fitted).pitch_ns,
+        step_interval_ns=play_together(fitted).step_interval_ns,
         num_ranks=len(everyone),
         nccl=nccl,
     )
@@ -154,35 +155,35 @@ def job_case_of(
 
 def job_case_of_rank(case: Case) -> JobCase:
     """A rank that exchanges nothing with others: a job of one."""
-    ledger = ledger_of(case.survey, case.facts.rank)
+    collective_records = collective_records_of(case.context, case.facts.rank)
     nothing = np.zeros(0, np.int64)
-    team = Team(parts=(), moving_ns=np.zeros(0), members=nothing)
+    job_graph = JobGraph(parts=(), moving_ns=np.zeros(0), members=nothing)
     if case.graph is not None:
-        team = _with_part(team, case.graph)
+        job_graph = _with_part(job_graph, case.graph)
     bounds = case.host_bounds
     return JobCase(
         cases=(case,),
-        ledgers=(ledger,),
-        matched=match([ledger]),
+        rank_records=(collective_records,),
+        matched=match([collective_records]),
         lateness=(),
-        team=team,
-        host_bounds=None if bounds is None else (_with_part(team, bounds[0]), _with_part(team, bounds[1])),
-        pitch_ns=case.pitch_ns or 0.0,
+        job_graph=job_graph,
+        host_bounds=None if bounds is None else (_with_part(job_graph, bounds[0]), _with_part(job_graph, bounds[1])),
+        step_interval_ns=case.step_interval_ns or 0.0,
         num_ranks=1,
         is_alone=True,
     )
 
 
-def _with_part(team: Team, graph: Graph) -> Team:
-    return replace(team, parts=(Part(graph=graph, shared=np.full(len(graph.task_event), NONE, np.int64)),))
+def _with_part(job_graph: JobGraph, graph: Graph) -> JobGraph:
+    return replace(job_graph, parts=(Part(graph=graph, shared=np.full(len(graph.task_event), NONE, np.int64)),))
 
 
-def _host_bounds(team: Team, cases: Sequence[Case]) -> tuple[Team, Team] | None:
+def _host_bounds(job_graph: JobGraph, cases: Sequence[Case]) -> tuple[JobGraph, JobGraph] | None:
     """With every rank's host as quick and as slow as it may be; None where a rank's is known."""
     bounds = [case.host_bounds for case in cases if case.host_bounds is not None]
     if len(bounds) < len(cases):
         return None
-    quick, slow = (with_graphs(team, [pair[end] for pair in bounds]) for end in (0, 1))
+    quick, slow = (with_graphs(job_graph, [pair[end] for pair in bounds]) for end in (0, 1))
     return quick, slow
 
 
@@ -190,5 +191,5 @@ def _with_host_graph(case: Case) -> Case:
     """A rank without a device is tied to the others by the collectives its threads carry out, which run beside its own work."""
     if case.recorded is not None and not case.recorded.on_host:
         return case
-    graph = build_host(case.survey)
+    graph = build_host(case.context)
     return case if graph is None else replace(case, recorded=graph, graph=None, kinds=host_kinds(graph))

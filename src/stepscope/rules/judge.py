@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stepscope.core.diagnosis import Abstention, Finding, Place
+from stepscope.core.diagnosis import Abstention, Finding, SourceLocation
 from stepscope.replay.changes import Change
 from stepscope.replay.job import with_graphs
-from stepscope.replay.simulate_job import Team
+from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules import late_rank
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
-from stepscope.rules.proposal import Proposal, Remark, places_in
+from stepscope.rules.proposal import Proposal, Remark, source_locations_in
 from stepscope.rules.registry import job_rules, rank_rules
 
 LEAST_SPEEDUP = 1.02
@@ -64,12 +64,12 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
     that the replay finds to lengthen the step gives nothing: nobody need apply it."""
     cautious = proposal.cautious or proposal.change
     hopeful = proposal.hopeful or proposal.change
-    changed = [proposal.change(job.team)]
-    changed += [change(job.team) for change in (proposal.cautious, proposal.hopeful) if change is not None]
+    changed = [proposal.change(job.job_graph)]
+    changed += [change(job.job_graph) for change in (proposal.cautious, proposal.hopeful) if change is not None]
     if job.host_bounds is not None:
         quick, slow = job.host_bounds
         changed += [hopeful(quick), cautious(slow)]
-    gains = [max(1.0, job.speedup(team)) for team in changed]
+    gains = [max(1.0, job.speedup(job_graph)) for job_graph in changed]
     return Finding(
         code=proposal.code,
         bound=proposal.bound,
@@ -80,7 +80,7 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         predicted_speedup=gains[0],
         predicted_low=min(gains),
         predicted_high=max(gains),
-        predicted_step_ms=job.pitch_ns / gains[0] / 1e6,
+        predicted_step_ms=job.step_interval_ns / gains[0] / 1e6,
         changes_numerics=proposal.changes_numerics,
         places=proposal.places,
     )
@@ -89,12 +89,12 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
 def ladder(job: JobCase, proposals: Sequence[JobProposal]) -> tuple[float, ...]:
     """What the fixes give one after the other: the first alone, the first two, and so on to all at once. They do not multiply,
     and one that has nothing left to give after those before it (a chain fused that is gone by then) is left out."""
-    team, gains = job.team, [1.0]
+    job_graph, gains = job.job_graph, [1.0]
     for proposal in proposals:
-        changed = proposal.change(team)
+        changed = proposal.change(job_graph)
         gain = job.speedup(changed)
         if gain > gains[-1]:
-            team = changed
+            job_graph = changed
         gains.append(max(gain, gains[-1]))
     return tuple(gains[1:])
 
@@ -125,7 +125,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         gains = {index: _alone_gain(job.cases[index], proposal) for index, proposal in proposals.items()}
     most = max(gains, key=lambda index: gains[index])
     case, proposal = job.cases[most], proposals[most]
-    places = places_in(case, proposal)
+    places = source_locations_in(case, proposal)
     action, evidence = proposal.action, proposal.evidence
     if places:
         action = f"{action}. {_most_at(places[0])}"
@@ -162,14 +162,14 @@ def _variant(proposals: Mapping[int, Proposal], name: str) -> JobChange | None:
 
 
 def _on_ranks(changes: Mapping[int, Change]) -> JobChange:
-    def change(team: Team) -> Team:
-        graphs = [changes[index](part.graph) if index in changes else part.graph for index, part in enumerate(team.parts)]
-        return with_graphs(team, graphs)
+    def change(job_graph: JobGraph) -> JobGraph:
+        graphs = [changes[index](part.graph) if index in changes else part.graph for index, part in enumerate(job_graph.parts)]
+        return with_graphs(job_graph, graphs)
 
     return change
 
 
-def _most_at(place: Place) -> str:
+def _most_at(place: SourceLocation) -> str:
     most = "Most" if place.share > 0.5 else f"The largest part ({place.share:.0%})"
     return f"{most} of it at {place.words}"
 
@@ -183,8 +183,8 @@ def _without_repeats(job: JobCase, pairs: list[Pair]) -> list[Pair]:
     kept, reasons = [], []
     for finding, proposal in pairs:
         if finding.bound in ("host", "data") and finding.predicted_speedup >= LEAST_SPEEDUP:
-            changed = proposal.change(job.team)
-            elsewhere = with_rank(changed, index, job.team.parts[index].graph)
+            changed = proposal.change(job.job_graph)
+            elsewhere = with_rank(changed, index, job.job_graph.parts[index].graph)
             is_same = finding.predicted_speedup <= NO_MORE * late[0].predicted_speedup
             if is_same and job.speedup(elsewhere) < LEAST_SPEEDUP:
                 reasons.append(f"{finding.code} there: {finding.summary}")

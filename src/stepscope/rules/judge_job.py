@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.facts import Facts, Replayed
-from stepscope.replay.job import team_shares
+from stepscope.replay.job import job_shares
 from stepscope.rules.case import Case
 from stepscope.rules.job import Job
 from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
@@ -66,15 +66,17 @@ def _judged_together(job: Job, cases: _Cases) -> Judged | None:
     usable = [case for rank in chosen if (case := cases.of(index_of[rank], None)) is not None and case.recorded is not None]
     if not usable:
         return None
-    owned = [ledger_of(case.survey, case.facts.rank) for case in usable]
-    job_case = job_case_of(usable, owned, job.ledgers, job.matched, step_ns, facts.nccl)
+    owned = [collective_records_of(case.context, case.facts.rank) for case in usable]
+    job_case = job_case_of(usable, owned, job.rank_records, job.matched, step_ns, facts.nccl)
     if job_case is None:
         return None
     played = replayed_of(job_case, step_ns)
     judgement = Judgement(abstentions=(_missed(played),)) if is_missed(played) else judge(job_case)
     notes: tuple[str, ...] = ()
-    if len(usable) < len(job.ledgers):
-        notes = (f"{len(usable)} of {len(job.ledgers)} ranks were replayed together: the latest, the earliest and some between",)
+    if len(usable) < len(job.rank_records):
+        notes = (
+            f"{len(usable)} of {len(job.rank_records)} ranks were replayed together: the latest, the earliest and some between",
+        )
     return Judged(
         judgement=judgement,
         facts=replace(facts, ranks=tuple(replace(rank, replayed=played) for rank in facts.ranks)),
@@ -116,13 +118,13 @@ def replayed_of(job: JobCase, step_ns: int | None) -> Replayed:
     played = job.cases[0].facts.replayed
     if played is None:
         # Without a device no rank is replayed alone.
-        played = Replayed(recorded_error=0.0, pitch_ns=job.pitch_ns, error=None, cost_ns=0.0, shares={})
+        played = Replayed(recorded_error=0.0, step_interval_ns=job.step_interval_ns, error=None, cost_ns=0.0, shares={})
     kinds = [case.kinds for case in job.cases if case.kinds is not None]
     return replace(
         played,
-        pitch_ns=job.pitch_ns,
-        error=None if step_ns is None else job.pitch_ns / step_ns - 1,
-        shares=team_shares(job.team, kinds),
+        step_interval_ns=job.step_interval_ns,
+        error=None if step_ns is None else job.step_interval_ns / step_ns - 1,
+        shares=job_shares(job.job_graph, kinds),
     )
 
 
@@ -139,7 +141,7 @@ def _missed(played: Replayed) -> Abstention:
 
 def choose(job: Job) -> list[int]:
     """The ranks to replay together: all of a few, else from the latest to the earliest in even strides."""
-    ranks = [ledger.rank for ledger in job.ledgers]
+    ranks = [collective_records.rank for collective_records in job.rank_records]
     if len(ranks) <= MOST_RANKS:
         return sorted(ranks)
     ordered = sorted(job.lateness, key=lambda late: late.median_ns)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.replay.simulate_job import Team
+from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.rank_speed import PART_WORDS, at_pace, excess, paces
 
@@ -51,7 +51,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     usual = found.others(found.alone_ns, place)
     over = found.alone_ns[place] - usual
     part, more = excess(found, place)
-    if over < POLICY.least_excess * job.pitch_ns or part == "compute" or more < POLICY.most_compute * over:
+    if over < POLICY.least_excess * job.step_interval_ns or part == "compute" or more < POLICY.most_compute * over:
         return None
     values = tuple(host[part] for host in found.host_ns)
     if values[place] < POLICY.least_ratio * found.others(values, place):
@@ -65,8 +65,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
     else:
         seen = ["the few recorded steps hide it: the hosts run ahead of the device there, which a longer run cannot"]
 
-    def change(team: Team) -> Team:
-        return at_pace(job, team, place, usual)
+    def change(job_graph: JobGraph) -> JobGraph:
+        return at_pace(job, job_graph, place, usual)
 
     return JobProposal(
         code=CODE,

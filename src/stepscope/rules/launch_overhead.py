@@ -54,7 +54,7 @@ POLICY = Policy()
 def propose(case: Case) -> Proposal | Abstention | None:
     """Capture all that can be, in pieces between the waits."""
     graph = case.graph
-    if graph is None or case.pitch_ns is None:
+    if graph is None or case.step_interval_ns is None:
         return None
     mask = _capturable(case, graph)
     if not mask.any() or not _are_short(case):
@@ -98,7 +98,7 @@ def _captured(graph: Graph, mask: Bool) -> Graph:
 
 def _launching_alone(case: Case, graph: Graph, mask: Bool) -> Graph:
     """Compiled without capture: of the host's work for each launch the launching call itself is left."""
-    trace = case.survey.trace
+    trace = case.context.trace
     own = trace.dur_ns[graph.call_event].astype(np.float64)
     work = graph.call_parts["work"]
     return replace(graph, call_parts=graph.call_parts | {"work": np.where(mask, np.minimum(work, own), work)})
@@ -106,7 +106,7 @@ def _launching_alone(case: Case, graph: Graph, mask: Bool) -> Graph:
 
 def _capturable(case: Case, graph: Graph) -> Bool:
     """Launches of kernels outside the loader, saving and compiling; not copies from the host, not what is a graph already."""
-    found = case.survey
+    found = case.context
     trace, host = found.trace, found.host
     count = np.diff(graph.call_first)
     outside = ~contains(join(host.input, host.io, host.compile), graph.call_start_ns)
@@ -119,7 +119,7 @@ def _capturable(case: Case, graph: Graph) -> Bool:
 
 def _holds_still(case: Case, graph: Graph) -> bool:
     """Whether each step launches what the one before did: the same kernels on as large a grid."""
-    trace = case.survey.trace
+    trace = case.context.trace
     steps = [Counter[tuple[int, object]]() for _ in range(graph.num_steps)]
     for event, step in zip(graph.task_event.tolist(), graph.task_step.tolist(), strict=True):
         detail = trace.details[trace.detail[event]] if trace.detail[event] != NONE else None
@@ -129,11 +129,11 @@ def _holds_still(case: Case, graph: Graph) -> bool:
 
 
 def _summary(case: Case, graph: Graph) -> str:
-    assert case.pitch_ns is not None
+    assert case.step_interval_ns is not None
     busy = float(graph.task_ns.sum()) / graph.num_steps
     return (
         f"The host launches {len(graph) / graph.num_steps:.0f} kernels a step, and the device has work for {busy / 1e6:.2f} of "
-        f"{case.pitch_ns / 1e6:.2f} ms."
+        f"{case.step_interval_ns / 1e6:.2f} ms."
     )
 
 

@@ -47,17 +47,17 @@ POLICY = Policy()
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Keep the workers: their start and the epoch's first wait gone."""
-    if case.graph is None or case.pitch_ns is None or _are_kept(case):
+    if case.graph is None or case.step_interval_ns is None or _are_kept(case):
         return None
     last, first = _epoch_edges(case)
     if len(last) == 0:
         return None
-    trace = case.survey.trace
+    trace = case.context.trace
     whole = union(trace.start_ns[last], trace.end_ns[first])
     stall_ms = whole.total / len(last) / 1e6
     change = _without(case, whole)
     if case.speedup(change(case.graph)) < POLICY.least_speedup:
-        steps = stall_ms * 1e6 / case.pitch_ns
+        steps = stall_ms * 1e6 / case.step_interval_ns
         return Remark(
             code=CODE,
             text=f"the loader's workers start anew between epochs: {stall_ms:.0f} ms, as long as {steps:.1f} steps; with short "
@@ -81,12 +81,12 @@ def _are_kept(case: Case) -> bool:
 
 def _epoch_edges(case: Case) -> tuple[Int64, Int64]:
     """Pairs of fetches: the one that found the epoch at its end, and the one after the workers' new start."""
-    trace, fetches = case.survey.trace, next_calls(case.survey.trace, case.survey.host, WORKERS)
+    trace, fetches = case.context.trace, next_calls(case.context.trace, case.context.host, WORKERS)
     before, after = fetches[:-1], fetches[1:]
-    launching = case.survey.links.launch[trace.device_work & (case.survey.links.launch >= 0)]
+    launching = case.context.links.launch[trace.device_work & (case.context.links.launch >= 0)]
     if len(launching) == 0:
         # Without a device the operators are the work.
-        launching = np.flatnonzero(trace.is_kind(Kind.OP) & ~contains(case.survey.host.input, trace.start_ns))
+        launching = np.flatnonzero(trace.is_kind(Kind.OP) & ~contains(case.context.host.input, trace.start_ns))
     launches = np.sort(trace.start_ns[launching])
     quiet: Bool = np.searchsorted(launches, trace.end_ns[before]) == np.searchsorted(launches, trace.start_ns[after])
     edge = quiet & (trace.start_ns[after] - trace.end_ns[before] >= POLICY.least_pause_ns)
@@ -97,7 +97,7 @@ def _without(case: Case, gone: Intervals) -> Change:
     """The host no longer spends this time, in the loader or between its calls."""
 
     def change(graph: Graph) -> Graph:
-        loading = lengths_in(graph.call_start_ns, graph.call_end_ns, intersect(gone, case.survey.host.input))
+        loading = lengths_in(graph.call_start_ns, graph.call_end_ns, intersect(gone, case.context.host.input))
         shorter = without_host_ranges(graph, gone)
         return with_part_ns(shorter, "input", np.maximum(graph.call_parts["input"] - loading, 0.0))
 

@@ -126,7 +126,7 @@ def _untold_ns(case: Case) -> float:
 
 
 def _loop(case: Case, graph: Graph) -> _Loop | None:
-    found = case.survey
+    found = case.context
     trace, parent = found.trace, found.links.parent
     marks = np.flatnonzero(trace.is_kind(Kind.MARK) & matching(trace, STEP))
     if len(marks) == 0:
@@ -157,7 +157,7 @@ def _visits(codes: Int64, num_steps: int) -> float:
 
 def _looping(case: Case, marks: Int64, ops: Int64) -> Intervals:
     """In each mark, from its first looped operator to its end: what comes before is gathering, and stays."""
-    trace = case.survey.trace
+    trace = case.context.trace
     first = np.sort(trace.start_ns[ops])
     at = np.searchsorted(first, trace.start_ns[marks])
     there = at < len(first)
@@ -167,7 +167,7 @@ def _looping(case: Case, marks: Int64, ops: Int64) -> Intervals:
 
 def _floor_ns(case: Case, graph: Graph, tasks: Bool, op: Int64) -> float:
     """The device's time per step for the update at once: each tensor read and written once, at memory's rate."""
-    found = case.survey
+    found = case.context
     trace = found.trace
     now_ns = float(graph.task_ns[tasks].sum()) / graph.num_steps
     moved = np.zeros(len(trace))

@@ -90,7 +90,7 @@ def _latency_bound(case: Case) -> Bool:
 def _runs(case: Case, tasks: Bool) -> Int64:
     """For each masked copy, the run of copies it belongs to: a kernel launched between two parts them."""
     assert case.graph is not None
-    kernels = case.survey.trace.kind[case.graph.task_event] == Kind.KERNEL
+    kernels = case.context.trace.kind[case.graph.task_event] == Kind.KERNEL
     run: Int64 = np.cumsum(kernels)[tasks]
     return run
 
@@ -116,7 +116,7 @@ def _merged(case: Case, tasks: Bool, group: Int64) -> Change:
 
 
 def _without_their_operators(case: Case, graph: Graph, gone: Bool) -> Graph:
-    trace, links = case.survey.trace, case.survey.links
+    trace, links = case.context.trace, case.context.links
     calls = graph.call_event[np.flatnonzero(launching(graph, gone))]
     copying = trace.is_kind(Kind.OP) & matching(trace, COPYING)
     outer = ancestor_with(links.parent, links.parent[calls], copying, outermost=True)

@@ -51,7 +51,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     memory = device_memory(case)
     if memory is None:
         return Abstention(code=CODE, reason=REASON, needs=NEEDS)
-    step = np.searchsorted(case.survey.cut.host_start, memory.time_ns, side="right") - 1
+    step = np.searchsorted(case.context.cut.host_start, memory.time_ns, side="right") - 1
     floors = np.array([memory.allocated[step == i].min() for i in np.unique(step[step >= 0])])
     if len(floors) < POLICY.least_steps:
         return Abstention(code=CODE, reason="too few steps were recorded", needs=f"record {POLICY.least_steps} steps or more")

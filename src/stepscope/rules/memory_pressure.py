@@ -48,7 +48,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     memory = device_memory(case)
     if memory is None:
         return Abstention(code=CODE, reason=REASON, needs=NEEDS)
-    total = None if case.survey.device is None else case.survey.device.memory_bytes
+    total = None if case.context.device is None else case.context.device.memory_bytes
     if not total:
         return Abstention(code=CODE, reason="the device's memory is not in the trace", needs="a trace that names its device")
     peak = int(memory.allocated.max())

@@ -61,16 +61,16 @@ BY_NAME = re.compile(r"align[12](?!\d)")
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """The same products, padded, at the rate that the step's aligned ones reach."""
-    graph, roofs = case.graph, case.survey.roofs
-    if graph is None or case.pitch_ns is None:
+    graph, roofs = case.graph, case.context.roofs
+    if graph is None or case.step_interval_ns is None:
         return None
     table = case.table
-    if roofs is None or not case.survey.trace.meta.has_shapes:
+    if roofs is None or not case.context.trace.meta.has_shapes:
         return _ask(case, graph, table)
     padded, plain = _padded_ns(graph, table, roofs)
     slow = ~np.isnan(padded) & (graph.task_ns > np.nan_to_num(padded) * plain)
     spent_ms = per_step_ms(graph, slow)
-    if spent_ms * 1e6 < POLICY.least_share * case.pitch_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     longest = int(np.flatnonzero(slow)[np.argmax(graph.task_ns[slow])])
     steps, sizes = max(graph.num_steps, 1), _sizes(table, int(table.op[longest]))
@@ -96,9 +96,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
     named = table.of_category("gemm") & np.array([_has_name(table, graph, task) for task in range(len(graph))], np.bool_)
     named &= table.tensor_core == 1
-    if per_step_ms(graph, named) * 1e6 < POLICY.unknown_share * (case.pitch_ns or 0.0):
+    if per_step_ms(graph, named) * 1e6 < POLICY.unknown_share * (case.step_interval_ns or 0.0):
         return None
-    lacks = "the peaks of this device" if case.survey.trace.meta.has_shapes else "record_shapes=True"
+    lacks = "the peaks of this device" if case.context.trace.meta.has_shapes else "record_shapes=True"
     return Abstention(code=CODE, reason="products in kernels named align1 or align2, of sizes not known", needs=lacks)
 
 

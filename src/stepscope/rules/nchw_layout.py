@@ -91,8 +91,8 @@ POLICY = Policy()
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Without the transposes, the norms at NHWC's rate."""
-    graph, roofs = case.graph, case.survey.roofs
-    if graph is None or case.pitch_ns is None:
+    graph, roofs = case.graph, case.context.roofs
+    if graph is None or case.step_interval_ns is None:
         return None
     table = case.table
     around = np.array([is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
@@ -106,7 +106,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     steps = max(graph.num_steps, 1)
     turning_ms, norms_ms = per_step_ms(graph, turning), per_step_ms(graph, norms)
     thin_ms = per_step_ms(graph, thin)
-    if (turning_ms + norms_ms + thin_ms) * 1e6 < POLICY.least_share * case.pitch_ns:
+    if (turning_ms + norms_ms + thin_ms) * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     return Proposal(
         code=CODE,
@@ -137,7 +137,7 @@ def turned_by_compiler(case: Case) -> Change | None:
     turning = _turning(table) & flat
     if not turning.any():
         return None
-    times = _new_times(graph, table, np.zeros(len(graph), np.bool_), case.survey.roofs)
+    times = _new_times(graph, table, np.zeros(len(graph), np.bool_), case.context.roofs)
     times[turning] = _left_of_turns(graph, table, turning)
     return _turned(graph, turning, np.where(flat, times, np.nan), 1.0)
 

@@ -60,11 +60,11 @@ class Stretches:
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Drop the second run of as many stretches as fit in memory."""
-    if case.graph is None or case.pitch_ns is None:
+    if case.graph is None or case.step_interval_ns is None:
         return None
     table = case.table
     again_ms = per_step_ms(case.graph, table.recomputed)
-    if not table.recomputed.any() or again_ms * 1e6 < POLICY.least_share * case.pitch_ns:
+    if not table.recomputed.any() or again_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     found = _stretches(case, case.graph)
     needed = kept_bytes(table, case.graph)
@@ -94,7 +94,7 @@ def _action(fits: float) -> str:
 
 def _stretches(case: Case, graph: Graph) -> Stretches:
     """Recomputed operators by the backward node they run in."""
-    trace, links = case.survey.trace, case.survey.links
+    trace, links = case.context.trace, case.context.links
     ops = np.flatnonzero(rerun_forward_ops(trace, links))
     inside = matching(trace, BACKWARD_RANGE)
     node = ancestor_with(links.parent, ops, inside)
@@ -138,7 +138,7 @@ def kept_bytes(table: TaskTable, graph: Graph) -> float | None:
 
 def _room(case: Case, needed: float | None) -> tuple[float, str]:
     """The share of the recomputed activations that fits in memory, and what that was judged by."""
-    device, memory = case.survey.device, case.survey.trace.memory
+    device, memory = case.context.device, case.context.trace.memory
     whole = None if device is None else device.memory_bytes
     if whole is None or needed is None:
         return 1.0, "whether what it saves would fit is not known: record with profile_memory=True and record_shapes=True"

@@ -23,7 +23,7 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Graph
-from stepscope.replay.simulate_job import Team, play_together
+from stepscope.replay.simulate_job import JobGraph, play_together
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.messages import messages
 from stepscope.rules.shared.micro_batches import num_rounds
@@ -48,9 +48,9 @@ def propose_job(job: JobCase) -> JobProposal | None:
     """Four times the micro-batches: a quarter of the bubble, four times the launches."""
     if len(job.cases) < 2:
         return None
-    waited = _waits(job, job.team)
+    waited = _waits(job, job.job_graph)
     bubble = float(waited.min())
-    if bubble < POLICY.least_share * job.pitch_ns:
+    if bubble < POLICY.least_share * job.step_interval_ns:
         return None
     num_stages, num = _num_stages(job), _num_microbatches(job)
     if num_stages < 2 or num is None:
@@ -62,23 +62,23 @@ def propose_job(job: JobCase) -> JobProposal | None:
         summary=f"{num_stages} stages with {num} micro-batches: every stage waits {bubble / 1e6:.1f} ms a step or longer.",
         action=f"More micro-batches of the same batch ({POLICY.more * num}), or an interleaved or zero-bubble schedule",
         evidence=(
-            f"waiting in send and receive takes {bubble / job.pitch_ns:.0%} of the step on the busiest stage",
+            f"waiting in send and receive takes {bubble / job.step_interval_ns:.0%} of the step on the busiest stage",
             f"(p - 1) / (m + p - 1) is {formula:.0%}",
         ),
         ranks=job.ranks,
-        change=lambda team: _finer(job, team, POLICY.more),
-        cautious=lambda team: _finer(job, team, 2),
+        change=lambda job_graph: _finer(job, job_graph, POLICY.more),
+        cautious=lambda job_graph: _finer(job, job_graph, 2),
     )
 
 
-def _waits(job: JobCase, team: Team) -> Float64:
+def _waits(job: JobCase, job_graph: JobGraph) -> Float64:
     """Per rank, waiting for the other side in sends and receives, a step."""
-    played = play_together(team)
+    played = play_together(job_graph)
     values = []
     for place, waited in enumerate(played.waited_ns):
         sent = messages(job, place, lambda kind: kind.op in POINT_TO_POINT)
         # The first step of a replay has no steps before it to wait for: the one in the middle is like the rest.
-        steps = np.bincount(sent.step, waited[sent.task], minlength=team.parts[place].graph.num_steps)
+        steps = np.bincount(sent.step, waited[sent.task], minlength=job_graph.parts[place].graph.num_steps)
         values.append(float(np.median(steps)))
     return np.array(values, np.float64)
 
@@ -105,25 +105,25 @@ def _num_microbatches(job: JobCase) -> int | None:
     counts = []
     for place in range(len(job.cases)):
         sent = messages(job, place, lambda kind: kind.op in POINT_TO_POINT)
-        counts.append(len(sent) / max(job.team.parts[place].graph.num_steps, 1))
+        counts.append(len(sent) / max(job.job_graph.parts[place].graph.num_steps, 1))
     return round(min(counts) / 2) or None
 
 
-def _finer(job: JobCase, team: Team, more: int) -> Team:
+def _finer(job: JobCase, job_graph: JobGraph, more: int) -> JobGraph:
     """`more` times the micro-batches: each wait is shorter by its share of the bubble, and the host launches `more` times."""
-    played, waits = play_together(team), _waits(job, team)
+    played, waits = play_together(job_graph), _waits(job, job_graph)
     gone = (1 - 1 / more) * float(waits.min())
     parts = []
-    for place, (part, waited) in enumerate(zip(team.parts, played.waited_ns, strict=True)):
+    for place, (part, waited) in enumerate(zip(job_graph.parts, played.waited_ns, strict=True)):
         task = messages(job, place, lambda kind: kind.op in POINT_TO_POINT).task
         tied = task[part.shared[task] != NONE]
         left = max(1.0 - gone / max(float(waits[place]), 1.0), 0.0)
         task_ns, shared = part.graph.task_ns.copy(), part.shared.copy()
         # Each rank at its own pace from here on: what is left of the waiting is part of its own time.
-        task_ns[tied] = team.moving_ns[part.shared[tied]] + waited[tied] * left
+        task_ns[tied] = job_graph.moving_ns[part.shared[tied]] + waited[tied] * left
         shared[tied] = NONE
         parts.append(replace(part, graph=_launching(job, place, replace(part.graph, task_ns=task_ns), more), shared=shared))
-    return replace(team, parts=tuple(parts))
+    return replace(job_graph, parts=tuple(parts))
 
 
 def _launching(job: JobCase, place: int, graph: Graph, more: int) -> Graph:

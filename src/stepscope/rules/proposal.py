@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.host.source_locations import places_of
-from stepscope.core.diagnosis import Place
+from stepscope.analyses.host.source_locations import source_locations_of
+from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.trace import Float64, Int64
 from stepscope.replay.changes import Change
 from stepscope.rules.case import Case
@@ -54,10 +54,10 @@ class Remark:
     text: str
 
 
-def places_in(case: Case, proposal: Proposal) -> tuple[Place, ...]:
+def source_locations_in(case: Case, proposal: Proposal) -> tuple[SourceLocation, ...]:
     """Where most of what the proposal is about comes from; nothing without stacks."""
     if proposal.events is None or case.stacks is None:
         return ()
-    cost = case.survey.trace.dur_ns[proposal.events] if proposal.events_ns is None else proposal.events_ns
-    found = places_of(case.stacks, proposal.events, np.asarray(cost, np.float64), MOST_PLACES)
+    cost = case.context.trace.dur_ns[proposal.events] if proposal.events_ns is None else proposal.events_ns
+    found = source_locations_of(case.stacks, proposal.events, np.asarray(cost, np.float64), MOST_PLACES)
     return tuple(place for place in found if place.share >= LEAST_SHARE)

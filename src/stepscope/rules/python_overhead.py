@@ -61,9 +61,9 @@ POLICY = Policy()
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the stretches out of the steps, down to what lies between any two operators."""
     graph = case.graph
-    if graph is None or case.pitch_ns is None:
+    if graph is None or case.step_interval_ns is None:
         return None
-    if not case.survey.trace.is_kind(Kind.OP).any():
+    if not case.context.trace.is_kind(Kind.OP).any():
         return Abstention(code=CODE, reason="operators were not recorded", needs="profile with ProfilerActivity.CPU")
     stretches = long_stretches(case, graph)
     if len(stretches) == 0:
@@ -80,7 +80,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"The host spends {spent / 1e6:.2f} of its {work / 1e6:.2f} ms a step outside operators, launching nothing.",
         action=_action(case),
         evidence=_evidence(case, graph, stretches),
-        events=None if case.stacks is None else frames_at(case.stacks, stretches.middle_ns, case.survey.host.driving),
+        events=None if case.stacks is None else frames_at(case.stacks, stretches.middle_ns, case.context.host.driving),
         events_ns=stretches.own_ns.astype(np.float64),
         change=lambda g: without_work_in(case, g, excess),
         cautious=lambda g: without_work_in(case, g, excess, POLICY.cautious_share),
@@ -98,9 +98,9 @@ def _action(case: Case) -> str:
 
 def _evidence(case: Case, graph: Graph, stretches: Stretches) -> tuple[str, ...]:
     """How many and how long, and before which operator."""
-    trace = case.survey.trace
+    trace = case.context.trace
     longest = np.argsort(-stretches.own_ns, kind="stable")[:20]
-    recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & case.survey.host.driving)
+    recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & case.context.host.driving)
     following = recorded[np.searchsorted(trace.start_ns[recorded], stretches.end[longest])]
     before = Counter(str(trace.names[trace.name[i]]) for i in following.tolist()).most_common(2)
     return (

@@ -29,7 +29,7 @@ from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs
-from stepscope.replay.simulate_job import Team
+from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.shared.messages import launched_inside, messages
 
@@ -60,7 +60,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     masks = [mask if room is None else _fitting(job, place, mask, room) for place, (mask, _) in enumerate(found)]
     if not all(mask.any() for mask in masks):
         return None
-    steps = max(job.team.parts[0].graph.num_steps, 1)
+    steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     num, size = int(masks[0].sum()), found[0][1] / steps / 1e6
     part = "" if num == int(found[0][0].sum()) else " of the last layers, which is what memory has room for"
     return JobProposal(
@@ -76,7 +76,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
             else f"{room / 1e6:.0f} MB of device memory are not reserved on the rank with least",
         ),
         ranks=job.ranks,
-        change=lambda team: _kept(job, team, masks),
+        change=lambda job_graph: _kept(job, job_graph, masks),
     )
 
 
@@ -84,7 +84,7 @@ def _room_bytes(job: JobCase) -> float | None:
     """Device memory that the allocator never reserved, on the rank with least; None where any rank does not tell."""
     rooms = []
     for case in job.cases:
-        device, memory = case.survey.device, case.survey.trace.memory
+        device, memory = case.context.device, case.context.trace.memory
         if device is None or device.memory_bytes is None or memory is None:
             return None
         mine = memory.reserved_bytes[(memory.device == device.index) & (memory.device_type != HOST_MEMORY)]
@@ -109,7 +109,7 @@ def _again(job: JobCase, place: int) -> tuple[Bool, float]:
     """Mask of the gathers in backward that forward made too, and their bytes in all steps."""
     table = job.cases[place].table
     sent = messages(job, place, lambda kind: kind.op == "all_gather" and kind.on_device)
-    mask, size = np.zeros(len(job.team.parts[place].graph), np.bool_), 0.0
+    mask, size = np.zeros(len(job.job_graph.parts[place].graph), np.bool_), 0.0
     ahead, behind = 0.0, Counter[tuple[int, str, float]]()
     for at, kind in enumerate(sent.kind):
         if sent.step[at] == NONE or np.isnan(sent.bytes[at]):
@@ -127,13 +127,13 @@ def _again(job: JobCase, place: int) -> tuple[Bool, float]:
     return mask, size
 
 
-def _kept(job: JobCase, team: Team, masks: Sequence[Bool]) -> Team:
+def _kept(job: JobCase, job_graph: JobGraph, masks: Sequence[Bool]) -> JobGraph:
     """Neither the gathers, nor what the host does for them, nor the copies of what came."""
     graphs, gone = [], []
-    for place, (part, mask) in enumerate(zip(team.parts, masks, strict=True)):
-        trace = job.cases[place].survey.trace
+    for place, (part, mask) in enumerate(zip(job_graph.parts, masks, strict=True)):
+        trace = job.cases[place].context.trace
         asking = np.flatnonzero(matching(trace, UNSHARD) & ~trace.device_work)
         graphs.append(without_host_ranges(part.graph, union(trace.start_ns[asking], trace.end_ns[asking])))
         inside = launched_inside(job, place, lambda name: UNSHARD.search(name) is not None)
         gone.append(mask | (inside & (part.shared == NONE)))
-    return without_collectives(with_graphs(team, graphs), gone)
+    return without_collectives(with_graphs(job_graph, graphs), gone)

@@ -63,11 +63,11 @@ LEAST_CORES = 0.05
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the loading off the step's path, if it is the training process that does it."""
     serial = [row for row in case.facts.host.loader if "SingleProcess" in row.name]
-    if not serial or case.graph is None or case.pitch_ns is None:
+    if not serial or case.graph is None or case.step_interval_ns is None:
         return None
     per_step = input_per_step(case.graph)
     loading_ns = float(np.median(per_step)) if len(per_step) else 0.0
-    if loading_ns < POLICY.least_share * case.pitch_ns:
+    if loading_ns < POLICY.least_share * case.step_interval_ns:
         return None
     calls = sum(row.count for row in serial)
     longest = max(row.longest_ns for row in serial)
@@ -105,15 +105,15 @@ def _batch_ns(case: Case, loading_ns: float, workers: int, *, sure: bool = False
     cores: what the process uses of them now is what there is to share. To be sure of a gain, cores must be left over.
     """
     known = case.known
-    if case.graph is None or known is None or known.own_cores is None or case.pitch_ns is None:
+    if case.graph is None or known is None or known.own_cores is None or case.step_interval_ns is None:
         return loading_ns / workers
     if not case.graph.on_host:
-        threads = _threads(known, loading_ns / case.pitch_ns)
+        threads = _threads(known, loading_ns / case.step_interval_ns)
         return loading_ns * (threads if sure else threads ** (1 - _operator_share(case) / 2)) / workers
     used = 1.0 if known.cores_used is None else known.cores_used
     if sure and known.own_cores < used + workers * _one_cores(known):
-        return case.pitch_ns
-    return max(loading_ns * max(used, 1.0) / workers, used * case.pitch_ns / known.own_cores)
+        return case.step_interval_ns
+    return max(loading_ns * max(used, 1.0) / workers, used * case.step_interval_ns / known.own_cores)
 
 
 def _one_cores(known: Known) -> float:
@@ -133,7 +133,7 @@ def _threads(known: Known, share: float) -> float:
 
 def _operator_share(case: Case) -> float:
     """Of the loader's time that is spent in PyTorch's operators."""
-    trace, host = case.survey.trace, case.survey.host
+    trace, host = case.context.trace, case.context.host
     calls = next_calls(trace, host, SERIAL)
     if len(calls) == 0:
         return 0.0
@@ -149,9 +149,9 @@ def _told(case: Case, loading_ns: float) -> tuple[str, ...]:
     if known is None or known.loader is None or known.own_cores is None:
         return ()
     told = f"num_workers={known.loader.num_workers}; the rank has {known.own_cores:g} cores"
-    if case.graph is None or case.graph.on_host or case.pitch_ns is None:
+    if case.graph is None or case.graph.on_host or case.step_interval_ns is None:
         return (told,)
-    threads = _threads(known, loading_ns / case.pitch_ns)
+    threads = _threads(known, loading_ns / case.step_interval_ns)
     if threads < MANY_THREADS:
         return (told,)
     share = _operator_share(case)
@@ -162,7 +162,7 @@ def _told(case: Case, loading_ns: float) -> tuple[str, ...]:
 def _least(case: Case, loading_ns: float, workers: int) -> str:
     """How many workers bring a batch as often as the step without its loading needs one."""
     assert case.graph is not None
-    least = math.ceil(loading_ns / max(play(with_input(case.graph, 0.0, FETCH_NS)).pitch_ns, 1.0))
+    least = math.ceil(loading_ns / max(play(with_input(case.graph, 0.0, FETCH_NS)).step_interval_ns, 1.0))
     if least > workers:
         return f"{least} keep up, if the rank has the cores"
     if case.known is not None and case.known.own_cores is not None and workers > case.known.own_cores:

@@ -47,15 +47,15 @@ POLICY = Policy()
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Spread the bursts' waits evenly over the steps."""
-    if case.graph is None or case.pitch_ns is None:
+    if case.graph is None or case.step_interval_ns is None:
         return None
-    fetches = case.survey.trace.dur_ns[next_calls(case.survey.trace, case.survey.host, WORKERS)]
+    fetches = case.context.trace.dur_ns[next_calls(case.context.trace, case.context.host, WORKERS)]
     bursts = np.flatnonzero(fetches > READY_NS)
     distance = np.unique(np.diff(bursts))
     if len(bursts) < POLICY.least_bursts or len(distance) != 1 or int(distance[0]) < 2:
         return None
     every, wait_ms = int(distance[0]), float(fetches[bursts].mean()) / 1e6
-    if wait_ms * 1e6 / every < POLICY.least_share * case.pitch_ns:
+    if wait_ms * 1e6 / every < POLICY.least_share * case.step_interval_ns:
         return None
     if case.speedup(_smoothed(case.graph)) < POLICY.least_speedup:
         return Remark(

@@ -86,14 +86,14 @@ def propose_job(job: JobCase) -> JobProposal | None:
         " cards, remove NCCL_IB_DISABLE and NCCL_P2P_DISABLE",
         evidence=(f"{len(every)} collectives of 1 MB and more, bus bandwidth {rate / 1e9:.2f} GB/s in the middle", *named),
         ranks=job.ranks,
-        change=lambda team: with_moving_ns(team, masks, lambda ns: ns * factor),
-        cautious=lambda team: with_moving_ns(team, masks, lambda ns: ns * min(1.0, 2 * factor)),
+        change=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * factor),
+        cautious=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * min(1.0, 2 * factor)),
     )
 
 
 def _expected(job: JobCase) -> tuple[float, str]:
     """Bytes a second over the bus, and where they are from."""
-    roofs = job.cases[0].survey.roofs
+    roofs = job.cases[0].context.roofs
     reached = None if roofs is None or roofs.measured is None else roofs.measured.bus_bytes_per_s(job.num_ranks)
     if reached is None:
         return POLICY.expected_bytes_per_s, "one 100 Gb/s port moves 12.5"
@@ -102,14 +102,22 @@ def _expected(job: JobCase) -> tuple[float, str]:
 
 def _rates(job: JobCase, place: int) -> tuple[Float64, Bool]:
     """Bus bandwidth of each large collective, and the mask of their tasks."""
-    ledger, matched = job.ledgers[place], job.matched
-    ids = matched.of[ledger.rank]
-    dur = (ledger.end_ns - ledger.start_ns - matched.wait_ns(ledger)).astype(np.float64)
-    sizes = np.array([kind.bytes or 0 for kind in ledger.kinds], np.float64)[ledger.kind] if len(ledger) else np.empty(0)
-    wires = np.array([bus_factor(kind.op, max(kind.group_size or len(kind.group_ranks), 2)) for kind in ledger.kinds], np.float64)
+    collective_records, matched = job.rank_records[place], job.matched
+    ids = matched.of[collective_records.rank]
+    dur = (collective_records.end_ns - collective_records.start_ns - matched.wait_ns(collective_records)).astype(np.float64)
+    sizes = (
+        np.array([kind.bytes or 0 for kind in collective_records.kinds], np.float64)[collective_records.kind]
+        if len(collective_records)
+        else np.empty(0)
+    )
+    wires = np.array(
+        [bus_factor(kind.op, max(kind.group_size or len(kind.group_ranks), 2)) for kind in collective_records.kinds], np.float64
+    )
     large = (sizes >= POLICY.least_bytes) & (dur > 0) & (ids != NONE)
-    rates = sizes[large] * wires[ledger.kind[large]] / (dur[large] * 1e-9) if len(ledger) else np.empty(0)
-    return rates, job.tasks(place, large) if len(ledger) else np.zeros(len(job.team.parts[place].graph), np.bool_)
+    rates = sizes[large] * wires[collective_records.kind[large]] / (dur[large] * 1e-9) if len(collective_records) else np.empty(0)
+    return rates, job.tasks(place, large) if len(collective_records) else np.zeros(
+        len(job.job_graph.parts[place].graph), np.bool_
+    )
 
 
 def advise(beside: Beside) -> Sequence[Advice]:

@@ -55,7 +55,7 @@ POLICY = Policy()
 def propose(case: Case) -> Proposal | Abstention | None:
     """Fold the micro-steps of each step into one."""
     graph = case.graph
-    if graph is None or not case.survey.charges.backward.any():
+    if graph is None or not case.context.charges.backward.any():
         return None
     micro = _micro_steps(case, graph)
     folds = _num_alike(case, graph, micro)
@@ -92,8 +92,8 @@ def _at_size(case: Case, graph: Graph, folds: int, roof_share: float) -> Float64
     """How long each task takes on `folds` times the data: no less than its roof allows, where that is known, and as much longer
     as it fills the device already: a kernel that does, and is far from its roof all the same, gains nothing by being larger.
     Products do: theirs is another kernel then, with larger tiles."""
-    floor = np.full(len(case.survey.trace), np.nan)
-    floor[case.survey.kernels.kernels] = case.survey.kernels.floor_ns
+    floor = np.full(len(case.context.trace), np.nan)
+    floor[case.context.kernels.kernels] = case.context.kernels.floor_ns
     by_roof = folds * floor[graph.task_event] / roof_share
     by_fill = folds * graph.task_ns * np.minimum(_filled(case, graph), 1.0)
     needed = np.where(case.table.of_category("gemm") & ~np.isnan(by_roof), by_roof, np.fmax(by_roof, by_fill))
@@ -104,7 +104,7 @@ def _at_size(case: Case, graph: Graph, folds: int, roof_share: float) -> Float64
 def _filled(case: Case, graph: Graph) -> Float64:
     """The share of the device that each task's grid fills: one block of a matrix kernel takes a multiprocessor's shared memory,
     other kernels fill its threads. 1 where that is not known."""
-    trace, device = case.survey.trace, case.survey.device
+    trace, device = case.context.trace, case.context.device
     filled = np.ones(len(graph.task_event))
     if device is None or not device.num_sms:
         return filled
@@ -122,8 +122,8 @@ def _filled(case: Case, graph: Graph) -> Float64:
 def _micro_steps(case: Case, graph: Graph) -> Int64:
     """Per call, the micro-step of its step: a new one begins where forward work follows backward work. NONE: in none, as the
     optimizer and what follows the last backward are."""
-    charges = case.survey.charges
-    backward, optimizer = (np.zeros(len(case.survey.trace), np.bool_) for _ in range(2))
+    charges = case.context.charges
+    backward, optimizer = (np.zeros(len(case.context.trace), np.bool_) for _ in range(2))
     backward[charges.work] = charges.backward
     optimizer[charges.work] = charges.optimizer
     owner = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
@@ -153,7 +153,7 @@ def _with_bare_calls(graph: Graph, micro: Int64) -> Int64:
 
 def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
     """How many micro-steps the usual step has, if they launch the same kernels; 0 if they do not."""
-    trace = case.survey.trace
+    trace = case.context.trace
     owner = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
     kernel: Bool = (trace.kind[graph.task_event] == Kind.KERNEL) & (micro[owner] >= 0)
     counts: dict[tuple[int, int], Counter[int]] = {}
@@ -178,8 +178,8 @@ def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
 
 def _updates_between(case: Case, graph: Graph) -> bool:
     """Whether the optimizer runs several times a step with other work between: then each round has its own update."""
-    charges = case.survey.charges
-    optimizer, backward = (np.zeros(len(case.survey.trace), np.bool_) for _ in range(2))
+    charges = case.context.charges
+    optimizer, backward = (np.zeros(len(case.context.trace), np.bool_) for _ in range(2))
     optimizer[charges.work], backward[charges.work] = charges.optimizer, charges.backward
     for step in range(graph.num_steps):
         mine = graph.task_event[graph.task_step == step]

@@ -51,20 +51,20 @@ POLICY = Policy()
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """More workers, if most fetches wait."""
-    if case.graph is None or case.pitch_ns is None:
+    if case.graph is None or case.step_interval_ns is None:
         return None
-    trace, host = case.survey.trace, case.survey.host
-    if not is_starved(trace, host, case.pitch_ns):
+    trace, host = case.context.trace, case.context.host
+    if not is_starved(trace, host, case.step_interval_ns):
         return None
     fetches, waiting = trace.dur_ns[next_calls(trace, host, WORKERS)], waiting_fetches(trace, host)
     per_step = input_per_step(case.graph)
     waited_ms = float(np.mean(per_step)) / 1e6 if len(per_step) else 0.0
-    batch_ns = case.pitch_ns / POLICY.more_workers
+    batch_ns = case.step_interval_ns / POLICY.more_workers
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} ms a step for its batch.",
-        action=_action(case.known, _times(case.pitch_ns, waited_ms * 1e6)),
+        action=_action(case.known, _times(case.step_interval_ns, waited_ms * 1e6)),
         evidence=(
             f"{int(waiting.sum())} of {len(fetches)} fetches waited, {float(np.mean(fetches)) / 1e6:.1f} ms on average",
             _told(case),
@@ -107,6 +107,6 @@ def _told(case: Case) -> str:
     return f"{known.loader.num_workers} workers{busy}{cores}"
 
 
-def _times(pitch_ns: float, waited_ns: float) -> int:
+def _times(step_interval_ns: float, waited_ns: float) -> int:
     """How many times the workers there are it takes to bring a batch in the step without its wait; they are busy all the time."""
-    return min(max(math.ceil(pitch_ns / max(pitch_ns - waited_ns, 1.0)), 2), POLICY.more_workers)
+    return min(max(math.ceil(step_interval_ns / max(step_interval_ns - waited_ns, 1.0)), 2), POLICY.more_workers)

@@ -27,7 +27,7 @@ from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs
-from stepscope.replay.simulate_job import Team
+from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.shared.micro_batches import num_rounds, round_of
 
@@ -57,10 +57,13 @@ def propose_job(job: JobCase) -> JobProposal | None:
     masks = [found for found in rounds if found is not None]
     around = [_around(job, place) for place in range(len(job.cases))]
     first = masks[0]
-    gone = int(first.sum()) / max(job.team.parts[0].graph.num_steps, 1)
-    ledger = job.ledgers[0]
+    gone = int(first.sum()) / max(job.job_graph.parts[0].graph.num_steps, 1)
+    collective_records = job.rank_records[0]
     num = num_rounds(job, 0)
-    size = sum(ledger.kinds[k].bytes or 0 for k in ledger.kind[np.isin(ledger.event, job.team.parts[0].graph.task_event[first])])
+    size = sum(
+        collective_records.kinds[k].bytes or 0
+        for k in collective_records.kind[np.isin(collective_records.event, job.job_graph.parts[0].graph.task_event[first])]
+    )
     return JobProposal(
         code=CODE,
         bound=BOUND,
@@ -69,27 +72,27 @@ def propose_job(job: JobCase) -> JobProposal | None:
         "model.set_requires_gradient_sync(False))",
         evidence=(
             f"{num} rounds of forward and backward for one optimizer step",
-            f"{gone:.0f} exchanges a step are thrown away, {size / max(job.team.parts[0].graph.num_steps, 1) / 1e6:.0f} MB",
+            f"{gone:.0f} exchanges a step are thrown away, {size / max(job.job_graph.parts[0].graph.num_steps, 1) / 1e6:.0f} MB",
         ),
         ranks=job.ranks,
-        change=lambda team: _held(team, masks, around),
+        change=lambda job_graph: _held(job_graph, masks, around),
     )
 
 
-def _held(team: Team, masks: Sequence[Bool], around: Sequence[Intervals]) -> Team:
+def _held(job_graph: JobGraph, masks: Sequence[Bool], around: Sequence[Intervals]) -> JobGraph:
     """No exchange but the last, nor what the host does for it: filling buckets, emptying them, broadcasting buffers."""
     gone, graphs = [], []
-    for part, mask, ranges in zip(team.parts, masks, around, strict=True):
+    for part, mask, ranges in zip(job_graph.parts, masks, around, strict=True):
         graph = part.graph
         launched = np.repeat(contains(ranges, graph.call_start_ns), np.diff(graph.call_first))
         gone.append(mask | launched)
         graphs.append(without_host_ranges(graph, ranges))
-    return without_collectives(with_graphs(team, graphs), gone)
+    return without_collectives(with_graphs(job_graph, graphs), gone)
 
 
 def _around(job: JobCase, place: int) -> Intervals:
     """When the host works for exchanges that are not needed: from each step's first round to its last one, which is kept."""
-    graph, trace = job.team.parts[place].graph, job.cases[place].survey.trace
+    graph, trace = job.job_graph.parts[place].graph, job.cases[place].context.trace
     number = round_of(job, place)
     launched = np.repeat(graph.call_start_ns, np.diff(graph.call_first))
     bounds = []
@@ -117,12 +120,15 @@ def _spans(trace: Trace, events: Int64) -> list[tuple[int, int]]:
 
 def _rounds(job: JobCase, place: int) -> Bool | None:
     """Mask of the exchanges of all rounds but the last; None when the rounds do not exchange the same."""
-    graph, ledger = job.team.parts[place].graph, job.ledgers[place]
+    graph, collective_records = job.job_graph.parts[place].graph, job.rank_records[place]
     number = round_of(job, place)
     wanted = job.tasks(place, job.entries(place, lambda kind: kind.op in ("all_reduce", "reduce_scatter")))
     launched = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
     mask = np.zeros(len(graph), np.bool_)
-    size_of = {int(e): ledger.kinds[k].bytes or 0 for e, k in zip(ledger.event, ledger.kind, strict=True)}
+    size_of = {
+        int(e): collective_records.kinds[k].bytes or 0
+        for e, k in zip(collective_records.event, collective_records.kind, strict=True)
+    }
     for step in range(graph.num_steps):
         mine = np.flatnonzero((graph.task_step == step) & (number != NONE))
         rounds = int(number[mine].max()) + 1 if len(mine) else 0

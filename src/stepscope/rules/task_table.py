@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, Bool, Float64, Int64, OpInputs, Trace
 from stepscope.replay.graph import Graph
 from stepscope.workload.model import ParsedInputs, Work, parse_inputs, work_of
@@ -68,7 +68,7 @@ class TaskTable:
         return self._works[key]
 
 
-def task_table(found: Survey, graph: Graph) -> TaskTable:
+def task_table(found: RankContext, graph: Graph) -> TaskTable:
     """Look every task up among the charges and the kernels' work."""
     tasks, charges, kernels = graph.task_event, found.charges, found.kernels
     charged = np.searchsorted(charges.work, tasks)

@@ -64,8 +64,8 @@ def propose(case: Case) -> Remark | Abstention | None:
     """Say where the number of threads matters; a trace alone cannot say whether it is wrong."""
     if case.known is not None and case.known.threads is not None and case.known.cores is not None:
         return _by_count(case.known)
-    trace = case.survey.trace
-    low, high = case.survey.window
+    trace = case.context.trace
+    low, high = case.context.window
     ops = _computing(case)
     ops = ops[(trace.end_ns[ops] > low) & (trace.start_ns[ops] < high)]
     if len(ops) == 0 or high <= low:
@@ -77,7 +77,7 @@ def propose(case: Case) -> Remark | Abstention | None:
             text=f"Up to {most} threads compute on the host at once, {POLICY.many_threads} or more of them for"
             f" {crowded_ns / (high - low):.0%} of the time: OMP_NUM_THREADS times that must not exceed the cores this rank has.",
         )
-    driving = ops[case.survey.host.driving[ops]]
+    driving = ops[case.context.host.driving[ops]]
     spent = union(trace.start_ns[driving], trace.end_ns[driving]).total
     if spent < POLICY.least_share * (high - low):
         return None
@@ -105,7 +105,7 @@ def _by_count(known: Known) -> Remark | None:
 
 def _computing(case: Case) -> Int64:
     """Long operators with no call into the device's runtime in them, none inside another, not of the loader or the compiler."""
-    trace, parent = case.survey.trace, case.survey.links.parent
+    trace, parent = case.context.trace, case.context.links.parent
     long = trace.is_kind(Kind.OP) & (trace.dur_ns >= POLICY.least_ns)
     touching = np.zeros(len(trace), np.bool_)
     at = np.flatnonzero(trace.is_kind(Kind.RUNTIME))
@@ -116,7 +116,7 @@ def _computing(case: Case) -> Int64:
         touching[at] = True
     candidates = np.flatnonzero(long & ~touching)
     outer = ancestor_with(parent, parent[candidates], long & ~touching)
-    host = case.survey.host
+    host = case.context.host
     elsewhere = join(host.input, host.io, host.compile, host.collective)
     chosen: Int64 = candidates[(outer == NONE) & ~contains(elsewhere, trace.start_ns[candidates])]
     return chosen

@@ -26,7 +26,7 @@ import numpy as np
 
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.system_report import FAULT, HEAT, POWER, DeviceSeries
-from stepscope.replay.simulate_job import Team
+from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark
@@ -95,7 +95,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
             f"nine tenths of their time at {pace.low:.2f} times or more",
         ),
         ranks=(rank,),
-        change=lambda team: _at_rate(job, team, place, 1.0 / pace.factor),
+        change=lambda job_graph: _at_rate(job, job_graph, place, 1.0 / pace.factor),
     )
 
 
@@ -111,11 +111,11 @@ def slow_device(job: JobCase) -> tuple[int, KernelPace] | None:
     return (place, pace) if pace.factor >= POLICY.least_factor and pace.low >= POLICY.least_low else None
 
 
-def _at_rate(job: JobCase, team: Team, place: int, factor: float) -> Team:
-    kinds, graph = job.cases[place].kinds, team.parts[place].graph
+def _at_rate(job: JobCase, job_graph: JobGraph, place: int, factor: float) -> JobGraph:
+    kinds, graph = job.cases[place].kinds, job_graph.parts[place].graph
     assert kinds is not None
     busy = kinds.arithmetic | kinds.memory
-    return with_rank(team, place, replace(graph, task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns)))
+    return with_rank(job_graph, place, replace(graph, task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns)))
 
 
 def advise(beside: Beside) -> Sequence[Advice]:

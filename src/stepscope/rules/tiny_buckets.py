@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.core.trace import NONE
-from stepscope.replay.simulate_job import Team
+from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.shared.messages import Cost, Messages, cost_of, launched_inside, messages, times_ns
 
@@ -58,11 +58,11 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if num_after == 0 or num_before < POLICY.least_per_bucket * num_after:
         return None
     sizes = np.concatenate([one.bytes for one in found])
-    took = np.concatenate([times_ns(job.team, place, one) for place, one in enumerate(found)])
+    took = np.concatenate([times_ns(job.job_graph, place, one) for place, one in enumerate(found)])
     cost = cost_of(sizes, took)
     if cost is None:
         return None
-    steps = sum(part.graph.num_steps for part in job.team.parts)
+    steps = sum(part.graph.num_steps for part in job.job_graph.parts)
     known = "" if cost.measured else " (too small to tell the link's rate: taken as the slowest that it can be)"
     free = replace(cost, beta_bytes_per_ns=np.inf)
     return JobProposal(
@@ -76,8 +76,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
             f"a message takes {cost.alpha_ns / 1e6:.2f} ms + its bytes / {cost.beta_bytes_per_ns:.2f} GB/s{known}",
         ),
         ranks=job.ranks,
-        change=lambda team: with_buckets(team, found, merged, cost),
-        hopeful=None if cost.measured else lambda team: with_buckets(team, found, merged, free),
+        change=lambda job_graph: with_buckets(job_graph, found, merged, cost),
+        hopeful=None if cost.measured else lambda job_graph: with_buckets(job_graph, found, merged, free),
     )
 
 
@@ -110,10 +110,10 @@ def buckets(found: Messages) -> list[Bucket]:
     return made
 
 
-def with_buckets(team: Team, found: Sequence[Messages], merged: Sequence[Sequence[Bucket]], cost: Cost) -> Team:
+def with_buckets(job_graph: JobGraph, found: Sequence[Messages], merged: Sequence[Sequence[Bucket]], cost: Cost) -> JobGraph:
     """The last message of each bucket takes what the whole bucket costs, the others are gone: on all ranks the same ones."""
-    moving, masks, parts = team.moving_ns.copy(), [], []
-    for part, sent, made in zip(team.parts, found, merged, strict=True):
+    moving, masks, parts = job_graph.moving_ns.copy(), [], []
+    for part, sent, made in zip(job_graph.parts, found, merged, strict=True):
         gone, task_ns = np.zeros(len(part.graph), np.bool_), part.graph.task_ns.copy()
         for bucket in made:
             *rest, last = bucket.members
@@ -124,4 +124,4 @@ def with_buckets(team: Team, found: Sequence[Messages], merged: Sequence[Sequenc
                 task_ns[sent.task[last]] = cost.of(bucket.bytes)
         masks.append(gone)
         parts.append(replace(part, graph=replace(part.graph, task_ns=task_ns)))
-    return without_collectives(replace(team, parts=tuple(parts), moving_ns=moving), masks)
+    return without_collectives(replace(job_graph, parts=tuple(parts), moving_ns=moving), masks)

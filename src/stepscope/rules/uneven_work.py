@@ -49,7 +49,10 @@ def propose_job(job: JobCase) -> JobProposal | None:
     found = paces(job)
     place = int(np.argmax(found.compute_ns))
     usual = found.others(found.compute_ns, place)
-    same = found.compute_ns[place] - usual >= POLICY.least_excess * job.pitch_ns and excess(found, found.slowest)[0] == "compute"
+    same = (
+        found.compute_ns[place] - usual >= POLICY.least_excess * job.step_interval_ns
+        and excess(found, found.slowest)[0] == "compute"
+    )
     spread = float(np.mean((per_step.max(axis=0) - per_step.mean(axis=0)) / np.maximum(per_step.mean(axis=0), 1.0)))
     if not same and spread < POLICY.least_spread:
         return None
@@ -73,8 +76,10 @@ def propose_job(job: JobCase) -> JobProposal | None:
             *_uneven_exchanges(job),
         ),
         ranks=(rank,) if same else job.ranks,
-        change=lambda team: evened(job, team),
-        cautious=(lambda team: at_pace(job, team, place, (found.alone_ns[place] + found.others(found.alone_ns, place)) / 2))
+        change=lambda job_graph: evened(job, job_graph),
+        cautious=(
+            lambda job_graph: at_pace(job, job_graph, place, (found.alone_ns[place] + found.others(found.alone_ns, place)) / 2)
+        )
         if same
         else None,
     )
@@ -82,9 +87,9 @@ def propose_job(job: JobCase) -> JobProposal | None:
 
 def _compute_per_step(job: JobCase) -> Float64:
     """Kernel time by rank and step, over the steps that all have."""
-    steps = min(part.graph.num_steps for part in job.team.parts)
+    steps = min(part.graph.num_steps for part in job.job_graph.parts)
     rows = []
-    for part, case in zip(job.team.parts, job.cases, strict=True):
+    for part, case in zip(job.job_graph.parts, job.cases, strict=True):
         assert case.kinds is not None
         busy = (case.kinds.arithmetic | case.kinds.memory) & (part.graph.task_step != NONE)
         rows.append(np.bincount(part.graph.task_step[busy], part.graph.task_ns[busy], minlength=steps)[:steps])
@@ -97,6 +102,6 @@ def _uneven_exchanges(job: JobCase) -> list[str]:
     uneven = share[share < 1 - POLICY.least_spread]
     if not len(uneven):
         return []
-    steps = max(job.team.parts[0].graph.num_steps, 1)
+    steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     times = 1 / float(np.median(uneven))
     return [f"{len(uneven) / steps:.0f} all-to-alls a step move {times:.1f} times at the busiest rank what even splits would"]

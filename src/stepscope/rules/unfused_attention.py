@@ -87,12 +87,12 @@ class Group:
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Each group becomes one fused kernel."""
-    graph, roofs = case.graph, case.survey.roofs
-    if graph is None or case.pitch_ns is None:
+    graph, roofs = case.graph, case.context.roofs
+    if graph is None or case.step_interval_ns is None:
         return None
     table = case.table
-    if not case.survey.trace.meta.has_shapes:
-        softmax = per_step_ms(graph, table.of_category("softmax")) * 1e6 > 0.02 * case.pitch_ns
+    if not case.context.trace.meta.has_shapes:
+        softmax = per_step_ms(graph, table.of_category("softmax")) * 1e6 > 0.02 * case.step_interval_ns
         return Abstention(code=CODE, reason="softmax kernels of unknown size", needs="record_shapes=True") if softmax else None
     groups = find_groups(case, graph, table)
     if not groups or roofs is None:
@@ -147,7 +147,7 @@ def _forward_group(case: Case, graph: Graph, table: TaskTable, softmax: int) -> 
         return None
     queries, keys = scores.dims[-2], scores.dims[-1]
     low, high = _host_span(case, table, first)[0], _host_span(case, table, second)[1]
-    launched = case.survey.trace.start_ns[np.maximum(case.survey.links.launch[graph.task_event], 0)]
+    launched = case.context.trace.start_ns[np.maximum(case.context.links.launch[graph.task_event], 0)]
     near = np.arange(max(first - 8, 0), second + 1)
     inside = near[(launched[near] >= low) & (launched[near] <= high) & (graph.task_stream[near] == graph.task_stream[softmax])]
     return Group(
@@ -191,8 +191,8 @@ def _matrices(table: TaskTable, op: int) -> tuple[tuple[int, int, int], tuple[in
 
 def _host_span(case: Case, table: TaskTable, task: int) -> tuple[int, int]:
     """When the host was inside the product, or in the matmul around it, which also copies what is not contiguous."""
-    trace, op = case.survey.trace, int(table.op[task])
-    outer = int(case.survey.links.parent[op])
+    trace, op = case.context.trace, int(table.op[task])
+    outer = int(case.context.links.parent[op])
     wide = outer if outer != NONE and table.op_name(outer) in ("aten::matmul", "aten::einsum") else op
     return int(trace.start_ns[wide]), int(trace.end_ns[wide])
 
@@ -249,7 +249,7 @@ def _fusing(case: Case, graph: Graph, groups: list[Group], roofs: Roofs, mask: B
 
 def _host_time(case: Case, graph: Graph, groups: list[Group]) -> Intervals:
     """The host's time from a forward group's first product to its last, and in the backward nodes of the others."""
-    trace, links = case.survey.trace, case.survey.links
+    trace, links = case.context.trace, case.context.links
     backward = [task for group in groups if group.is_backward for task in group.tasks]
     launch = links.launch[graph.task_event[np.array(backward, np.int64)]]
     nodes = ancestor_with(links.parent, launch, matching(trace, BACKWARD_RANGE))

@@ -98,13 +98,13 @@ class Run:
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Each run becomes one kernel."""
-    graph, roofs = case.graph, case.survey.roofs
-    if graph is None or case.pitch_ns is None:
+    graph, roofs = case.graph, case.context.roofs
+    if graph is None or case.step_interval_ns is None:
         return None
     table = case.table
     fusible = table.of_category(*FUSIBLE)
-    if not case.survey.trace.meta.has_shapes or roofs is None:
-        large = per_step_ms(graph, fusible) * 1e6 > 0.1 * case.pitch_ns
+    if not case.context.trace.meta.has_shapes or roofs is None:
+        large = per_step_ms(graph, fusible) * 1e6 > 0.1 * case.step_interval_ns
         if not large:
             return None
         return Abstention(code=CODE, reason="small kernels whose reads and writes are not known", needs="record_shapes=True")
@@ -114,7 +114,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     for run in worth:
         mask[run.tasks] = True
     spent_ms = per_step_ms(graph, mask)
-    if spent_ms * 1e6 < POLICY.least_share * case.pitch_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     longest = max(worth, key=lambda run: float(graph.task_ns[run.tasks].sum()))
     return Proposal(
@@ -299,7 +299,7 @@ def fused_ns(run: Run, runs: list[Run], roofs: Roofs, now_ns: float, share: floa
 def _fused(case: Case, graph: Graph, runs: list[Run], roofs: Roofs, share: float, *, with_host: bool) -> Change:
     lengths: dict[int, float] = {}
     gone: list[int] = []
-    trace = case.survey.trace
+    trace = case.context.trace
     ops: list[int] = []
     for run in runs:
         now = float(graph.task_ns[run.tasks].sum())

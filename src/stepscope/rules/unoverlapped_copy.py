@@ -42,13 +42,13 @@ POLICY = Policy()
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """The copies on a stream of their own, asked for a step ahead."""
-    if case.graph is None or case.pitch_ns is None:
+    if case.graph is None or case.step_interval_ns is None:
         return None
     graph = case.graph
-    kernels = case.survey.trace.kind[graph.task_event] == Kind.KERNEL
+    kernels = case.context.trace.kind[graph.task_event] == Kind.KERNEL
     tasks = copy_tasks(case, PINNED_TO_DEVICE) & np.isin(graph.task_stream, np.unique(graph.task_stream[kernels]))
     copied_ns = per_step(graph, float(graph.task_ns[tasks].sum()))
-    if copied_ns < POLICY.least_share * case.pitch_ns:
+    if copied_ns < POLICY.least_share * case.step_interval_ns:
         return None
     return Proposal(
         code=CODE,

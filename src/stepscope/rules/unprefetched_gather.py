@@ -62,7 +62,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if not all(early for early, _ in found):
         return None
     early = [one for one, _ in found]
-    steps = max(job.team.parts[0].graph.num_steps, 1)
+    steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     num, total = len(early[0]), found[0][1]
     return JobProposal(
         code=CODE,
@@ -72,21 +72,21 @@ def propose_job(job: JobCase) -> JobProposal | None:
         " set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (one layer's parameters more in memory)",
         evidence=(f"{num / steps:.0f} of {total / steps:.0f} all-gathers a step have no compute beside them",),
         ranks=job.ranks,
-        change=lambda team: with_graphs(
-            team, [prefetched(part.graph, mine) for part, mine in zip(team.parts, early, strict=True)]
+        change=lambda job_graph: with_graphs(
+            job_graph, [prefetched(part.graph, mine) for part, mine in zip(job_graph.parts, early, strict=True)]
         ),
-        cautious=lambda team: team,
+        cautious=lambda job_graph: job_graph,
     )
 
 
 def _late(job: JobCase, place: int) -> tuple[list[Early], int]:
     """The gathers with nothing beside them, and how many gathers there are."""
-    case, graph = job.cases[place], job.team.parts[place].graph
+    case, graph = job.cases[place], job.job_graph.parts[place].graph
     assert case.kinds is not None
     sent = messages(job, place, lambda kind: kind.op == "all_gather" and kind.on_device)
     if len(sent) == 0:
         return [], 0
-    trace = case.survey.trace
+    trace = case.context.trace
     start, end = trace.start_ns[graph.task_event[sent.task]], trace.end_ns[graph.task_event[sent.task]]
     alone = lengths_in(start, end, _computing(job, place)) <= POLICY.most_beside * (end - start)
     if alone.mean() < POLICY.least_share:
@@ -103,7 +103,7 @@ def _late(job: JobCase, place: int) -> tuple[list[Early], int]:
 
 
 def _computing(job: JobCase, place: int) -> Intervals:
-    found: Intervals = job.cases[place].survey.sets.compute
+    found: Intervals = job.cases[place].context.sets.compute
     return found
 
 

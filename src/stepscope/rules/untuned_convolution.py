@@ -95,16 +95,16 @@ PRECISIONS = ("bf16", "fp16", "tf32")
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Slow convolutions a little faster; at best at the rate well-made ones reach."""
-    graph, roofs = case.graph, case.survey.roofs
-    if graph is None or case.pitch_ns is None:
+    graph, roofs = case.graph, case.context.roofs
+    if graph is None or case.step_interval_ns is None:
         return None
     table = case.table
     looked = None if case.searched is None else look_up(graph, table, case.searched)
     if looked is not None and case.searched is not None:
         return _by_find_db(case, graph, looked, case.searched)
     convolutions = table.of_category("convolution")
-    if roofs is None or not case.survey.trace.meta.has_shapes:
-        much = per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.pitch_ns
+    if roofs is None or not case.context.trace.meta.has_shapes:
+        much = per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
         if not much:
             return None
         if roofs is None:
@@ -117,7 +117,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     reach = _reach_ns(table, roofs, convolutions)
     slow = graph.task_ns > reach
     spent_ms = per_step_ms(graph, slow)
-    if spent_ms * 1e6 < POLICY.least_share * case.pitch_ns or not _holds_still(graph, table, convolutions):
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns or not _holds_still(graph, table, convolutions):
         return None
     if _flags(table, MIOPEN_FLAG_AT) == {False}:
         return Remark(code=CODE, text=f"{spent_ms:.1f} ms of convolutions a step without MIOpen's search. {MIOPEN_ACTION}")
@@ -142,8 +142,8 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 def _by_find_db(case: Case, graph: Graph, looked: LookedUp, searched: SearchedConvolutions) -> Proposal | Remark | None:
     """Those that run a slower solver than the find-db lists; where that cannot be told, or promises nothing, a remark."""
-    assert case.pitch_ns is not None
-    least_ms = POLICY.least_share * case.pitch_ns / 1e6
+    assert case.step_interval_ns is not None
+    least_ms = POLICY.least_share * case.step_interval_ns / 1e6
     slower = [one for one in looked.used if one.slower >= POLICY.least_slower]
     alike = [one for one in slower if _is_alike(one, graph.num_steps)]
     if looked.is_deterministic or sum(one.step_ms * (1 - 1 / one.slower) for one in alike) < least_ms:

@@ -26,7 +26,7 @@ from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs
-from stepscope.replay.simulate_job import Team
+from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.shared.messages import messages
 
@@ -50,7 +50,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if not all(len(one) for one in scans):
         return None
     masks = [_map_exchange(job, place) for place in range(len(job.cases))]
-    steps = max(job.team.parts[0].graph.num_steps, 1)
+    steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     walked = float((scans[0].end - scans[0].start).sum()) / max(job.cases[0].facts.steps.num_seen, 1) / 1e6
     return JobProposal(
         code=CODE,
@@ -62,12 +62,12 @@ def propose_job(job: JobCase) -> JobProposal | None:
             f"{int(masks[0].sum()) / steps:.0f} exchanges a step of what was used",
         ),
         ranks=job.ranks,
-        change=lambda team: _unscanned(team, scans, masks),
+        change=lambda job_graph: _unscanned(job_graph, scans, masks),
     )
 
 
 def _scans(job: JobCase, place: int) -> Intervals:
-    trace = job.cases[place].survey.trace
+    trace = job.cases[place].context.trace
     found = np.flatnonzero(matching(trace, SCAN) & ~trace.device_work)
     return union(trace.start_ns[found], trace.end_ns[found])
 
@@ -75,11 +75,11 @@ def _scans(job: JobCase, place: int) -> Intervals:
 def _map_exchange(job: JobCase, place: int) -> Bool:
     """Integer all-reduces of the backward pass."""
     sent = messages(job, place, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes)
-    mask = np.zeros(len(job.team.parts[place].graph), np.bool_)
+    mask = np.zeros(len(job.job_graph.parts[place].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
     return mask & job.cases[place].table.backward if mask.any() else mask
 
 
-def _unscanned(team: Team, scans: list[Intervals], masks: list[Bool]) -> Team:
-    graphs = [without_host_ranges(part.graph, gone) for part, gone in zip(team.parts, scans, strict=True)]
-    return without_collectives(with_graphs(team, graphs), masks)
+def _unscanned(job_graph: JobGraph, scans: list[Intervals], masks: list[Bool]) -> JobGraph:
+    graphs = [without_host_ranges(part.graph, gone) for part, gone in zip(job_graph.parts, scans, strict=True)]
+    return without_collectives(with_graphs(job_graph, graphs), masks)

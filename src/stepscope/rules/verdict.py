@@ -180,7 +180,7 @@ def _replay(rank: RankFacts) -> ReplayCheck | None:
     if rank.replayed is None:
         return None
     error = rank.replayed.recorded_error if rank.replayed.error is None else rank.replayed.error
-    return ReplayCheck(ms=rank.replayed.pitch_ns / 1e6, error=error)
+    return ReplayCheck(ms=rank.replayed.step_interval_ns / 1e6, error=error)
 
 
 def _abstentions(judgement: Judgement, facts: Facts) -> tuple[Abstention, ...]:
@@ -201,8 +201,8 @@ def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
 
 
 def _step(facts: Facts, rank: RankFacts) -> StepTime:
-    pitch = rank.steps.pitch_ns
-    profiled = None if pitch is None else pitch / 1e6
+    step_interval = rank.steps.step_interval_ns
+    profiled = None if step_interval is None else step_interval / 1e6
     given = facts.given_step_ns
     return StepTime(
         count=rank.steps.num_seen,
@@ -215,7 +215,7 @@ def _step(facts: Facts, rank: RankFacts) -> StepTime:
 def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
     notes = [*(() if facts.run is None else run_notes(facts.run)), *facts.notes]
     notes += () if facts.beside is None else facts.beside.notes
-    if facts.given_step_ns is None and rank.steps.pitch_ns is not None:
+    if facts.given_step_ns is None and rank.steps.step_interval_ns is not None:
         notes.append(
             "step time is the profiled one, which the profiler's own cost lengthens: gains are for a usual cost of it;"
             " give the real step time with --step-ms"

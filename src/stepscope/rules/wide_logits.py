@@ -73,17 +73,17 @@ class Vocabulary:
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """One pass over the logits forward and one backward."""
-    graph, roofs = case.graph, case.survey.roofs
-    if graph is None or case.pitch_ns is None or roofs is None:
+    graph, roofs = case.graph, case.context.roofs
+    if graph is None or case.step_interval_ns is None or roofs is None:
         return None
     table = case.table
-    if not case.survey.trace.meta.has_shapes:
-        much = per_step_ms(graph, table.of_category("softmax")) * 1e6 >= POLICY.unknown_share * case.pitch_ns
+    if not case.context.trace.meta.has_shapes:
+        much = per_step_ms(graph, table.of_category("softmax")) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
         return Abstention(code=CODE, reason="softmax kernels of unknown size", needs="record_shapes=True") if much else None
     found = _vocabularies(table)
     mask = _over_logits(table, found)
     spent_ms = per_step_ms(graph, mask)
-    if spent_ms * 1e6 < POLICY.least_share * case.pitch_ns:
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     widest = max(found.values(), key=lambda vocabulary: vocabulary.size)
     gigabytes = max(widest.rows) * widest.size * 4 / 1e9
@@ -170,7 +170,7 @@ def _fused(
     ideal: bool = False,
 ) -> Change:
     """The softmaxes take one pass each, what is around them nothing; ideal ones hide their arithmetic, and their launches go."""
-    times, trace = np.zeros(len(mask)), case.survey.trace
+    times, trace = np.zeros(len(mask)), case.context.trace
     kept = np.zeros(len(mask), np.bool_)
     for task in np.flatnonzero(mask & table.leads).tolist():
         op = int(table.op[task])

@@ -13,12 +13,23 @@ from hypothesis import strategies as st
 
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
-from stepscope.core.comms import Ledger
+from stepscope.core.comms import CollectiveRecords
 from stepscope.core.trace import NONE
-from tests.analyses.collectives.test_matching import EPOCH_NS, MS, RANKS, SEEDS, US, Job, assert_true, kind, ledger, offsets
+from tests.analyses.collectives.test_matching import (
+    EPOCH_NS,
+    MS,
+    RANKS,
+    SEEDS,
+    US,
+    Job,
+    assert_true,
+    collective_records,
+    kind,
+    offsets,
+)
 
 
-def even(shift_ns: int, *, num_steps: int = 4, noise_ns: int = 150 * US, skip: Sequence[int] = ()) -> list[Ledger]:
+def even(shift_ns: int, *, num_steps: int = 4, noise_ns: int = 150 * US, skip: Sequence[int] = ()) -> list[CollectiveRecords]:
     """Two ranks with a collective every 5 ms for ever: nothing in the times tells one from the next."""
     draw, made = random.Random(3), []
     for rank, shift in ((0, 0), (1, shift_ns)):
@@ -26,13 +37,13 @@ def even(shift_ns: int, *, num_steps: int = 4, noise_ns: int = 150 * US, skip: S
         end = np.array([EPOCH_NS + i * 5 * MS + draw.randrange(noise_ns) for i in numbers], np.int64) + shift
         none = np.full(len(numbers), NONE, np.int64)
         what = (kind("0", (0, 1)),)
-        one = ledger(rank, what, [0] * len(numbers), end - MS, end, none)
+        one = collective_records(rank, what, [0] * len(numbers), end - MS, end, none)
         made.append(replace(one, step_number=np.array(numbers, np.int64) // 10 + 2))
     return made
 
 
-def without_numbers(ledgers: Sequence[Ledger]) -> list[Ledger]:
-    return [replace(one, step_number=np.full(len(one), NONE)) for one in ledgers]
+def without_numbers(rank_records: Sequence[CollectiveRecords]) -> list[CollectiveRecords]:
+    return [replace(one, step_number=np.full(len(one), NONE)) for one in rank_records]
 
 
 @pytest.mark.parametrize("shift_ns", [0, 2 * MS, 37 * MS, -400 * MS])
@@ -76,7 +87,7 @@ def test_equally_many_losses_of_different_ones_match_nothing_wrong(seed: int) ->
 def assert_nothing_wrong(seed: int, num_ranks: int, shift: dict[int, int], *, numbered: bool) -> None:
     job, draw = Job(seed, num_ranks, sizes=1), random.Random(seed)
     lost = {(rank, number) for rank in range(num_ranks) for number in range(100) if draw.random() < 0.04}
-    made, truth = job.ledgers(shift, keep=lambda rank, _, number: (rank, number) not in lost)
+    made, truth = job.rank_records(shift, keep=lambda rank, _, number: (rank, number) not in lost)
     if numbered:
         made = [replace(one, step_number=one.step + 2) for one in made]
     got = match(made)
@@ -92,7 +103,7 @@ def test_steps_recorded_on_some_ranks_only_shift_nothing(data: st.DataObject, se
     job = Job(seed, num_ranks, sizes=1)
     begins = data.draw(st.lists(st.integers(0, 2), min_size=num_ranks, max_size=num_ranks))
     shift = data.draw(offsets(num_ranks, 50 * MS))
-    made, truth = job.ledgers(shift, keep=lambda rank, step, _: begins[rank] <= step < begins[rank] + 3)
+    made, truth = job.rank_records(shift, keep=lambda rank, step, _: begins[rank] <= step < begins[rank] + 3)
     assert_true(match([replace(one, step_number=one.step + 7, step=one.step - one.step.min()) for one in made]), truth)
 
 
@@ -103,12 +114,12 @@ def test_apart_clocks_make_no_wrong_straggler(data: st.DataObject, seed: int, nu
     job = Job(seed, num_ranks, sizes=1, late={who: 8 * MS} if late else None)
     lost = data.draw(st.integers(0, len(job.rows[who]) - 1))
     shift = data.draw(offsets(num_ranks, 50 * MS))
-    made, _ = job.ledgers(shift, keep=lambda rank, step, number: (rank, number) != (0, lost))
+    made, _ = job.rank_records(shift, keep=lambda rank, step, number: (rank, number) != (0, lost))
     found = lateness(made, match(made))
     assert [one.rank for one in found if one.share_last > 0.5] == ([who] if late else [])
 
 
 def test_ranks_that_count_steps_apart_are_matched_by_their_ends() -> None:
-    made, truth = Job(5, 2).ledgers({1: 20 * MS}, keep=lambda rank, step, _: rank <= step < rank + 4)
+    made, truth = Job(5, 2).rank_records({1: 20 * MS}, keep=lambda rank, step, _: rank <= step < rank + 4)
     made = [replace(one, step_number=one.step - one.step.min()) for one in made]
     assert_true(match(made), truth)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.rank_records import MS, Call, collective_records
 
 from stepscope.analyses.collectives.job import job_comms, overlap_efficiency
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
-from tests.ledgers import MS, Call, ledger
 from tests.scenarios import rank_facts
 
 
@@ -31,16 +31,16 @@ def test_overlap_efficiency_is_what_the_smaller_could_hide(
 
 
 def test_late_rank_is_a_straggler_and_others_are_not() -> None:
-    ledgers = []
+    rank_records = []
     for rank in range(3):
         calls = [
             Call(at=10 + 100 * i + (9 if rank == 2 else 0), end=30 + 100 * i + i * i, ranks=(0, 1, 2), bytes=1 << (20 + i))
             for i in range(5)
         ]
-        ledgers.append(ledger(rank, calls, world_size=3))
-    matched = match(ledgers)
+        rank_records.append(collective_records(rank, calls, world_size=3))
+    matched = match(rank_records)
     facts = [rank_facts({"compute": 40.0, "comms_transfer": 20.0}, rank=rank) for rank in range(3)]
-    found = job_comms(facts, ledgers, matched, lateness(ledgers, matched), replayed=(0, 2))
+    found = job_comms(facts, rank_records, matched, lateness(rank_records, matched), replayed=(0, 2))
     assert [one.is_straggler for one in found.ranks] == [False, False, True]
     assert [one.late_ns for one in found.ranks] == [0, 0, 9 * MS]
     assert [one.replayed for one in found.ranks] == [True, False, True]
@@ -50,7 +50,7 @@ def test_late_rank_is_a_straggler_and_others_are_not() -> None:
 
 
 def test_a_rank_alone_is_neither_late_nor_early() -> None:
-    one = ledger(0, [Call(at=10, end=20)])
+    one = collective_records(0, [Call(at=10, end=20)])
     matched = match([one])
     found = job_comms([rank_facts({"compute": 40.0, "comms_transfer": 20.0})], [one], matched, lateness([one], matched))
     assert [(rank.late_ns, rank.offset_ns, rank.is_straggler) for rank in found.ranks] == [(None, None, False)]

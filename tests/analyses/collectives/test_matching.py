@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.analyses.collectives.matching import match
-from stepscope.core.comms import Collective, Ledger, Matched
+from stepscope.core.comms import Collective, CollectiveRecords, Matched
 from stepscope.core.trace import NONE, Int64
 
 EPOCH_NS = 1_760_000_000_000_000_000
@@ -63,13 +63,13 @@ class Job:
                 sequence[name, ranks] += 1
                 number += 1
 
-    def ledgers(
+    def rank_records(
         self,
         offset_ns: dict[int, int] | None = None,
         *,
         keep: Callable[[int, int, int], bool] = lambda rank, step, number: True,
         sequence: bool = False,
-    ) -> tuple[list[Ledger], dict[int, Int64]]:
+    ) -> tuple[list[CollectiveRecords], dict[int, Int64]]:
         """What the ranks recorded, and per rank the true number of each entry."""
         made, truth = [], {}
         for rank in range(self.num_ranks):
@@ -78,7 +78,9 @@ class Job:
             column = [np.array([row[i] for row in rows], np.int64) for i in range(1, 6)]
             shift = (offset_ns or {}).get(rank, 0)
             made.append(
-                ledger(rank, kinds, [kinds.index(row[0]) for row in rows], column[0] + shift, column[1] + shift, column[3])
+                collective_records(
+                    rank, kinds, [kinds.index(row[0]) for row in rows], column[0] + shift, column[1] + shift, column[3]
+                )
             )
             if sequence:
                 made[-1] = replace(made[-1], sequence=column[2])
@@ -86,12 +88,12 @@ class Job:
         return made, truth
 
 
-def ledger(
+def collective_records(
     rank: int, kinds: tuple[Collective, ...], kind_of: Sequence[int], start_ns: Int64, end_ns: Int64, step: Int64
-) -> Ledger:
+) -> CollectiveRecords:
     none = np.full(len(kind_of), NONE, np.int64)
     empty = np.zeros(0, np.int64)
-    made = Ledger(
+    made = CollectiveRecords(
         rank=rank,
         kinds=kinds,
         kind=np.array(kind_of, np.int64),
@@ -147,8 +149,8 @@ def test_offset_changes_no_match_and_no_arrival(
     # 200 us they are four, which some seeds pass by chance.
     job = Job(seed, num_ranks, sizes=sizes, noise_ns=100 * US)
     shift = data.draw(offsets(num_ranks, most_ns))
-    plain, truth = job.ledgers()
-    moved, _ = job.ledgers(shift)
+    plain, truth = job.rank_records()
+    moved, _ = job.rank_records(shift)
     if not steps:
         moved = [replace(one, step=np.full(len(one), NONE)) for one in moved]
     expected, got = match(plain), match(moved)
@@ -169,7 +171,7 @@ def test_lost_event_shifts_nothing_else(data: st.DataObject, seed: int, num_rank
     who = data.draw(st.integers(0, num_ranks - 1))
     lost = data.draw(st.integers(0, len(job.rows[who]) - 1))
     shift = data.draw(offsets(num_ranks, 50 * MS))
-    made, truth = job.ledgers(shift, keep=lambda rank, step, number: (rank, number) != (who, lost))
+    made, truth = job.rank_records(shift, keep=lambda rank, step, number: (rank, number) != (who, lost))
     got = match(made)
     assert_true(got, truth)
     assert int(got.complete.sum()) == got.num - (num_ranks > 2)
@@ -182,7 +184,7 @@ def test_one_in_twenty_lost_on_one_rank_shifts_nothing_else(data: st.DataObject,
     who = data.draw(st.integers(0, num_ranks - 1))
     gone = {number for number in range(100) if draw.random() < 0.05}
     shift = data.draw(offsets(num_ranks, 50 * MS))
-    made, truth = job.ledgers(shift, keep=lambda rank, step, number: rank != who or number not in gone)
+    made, truth = job.rank_records(shift, keep=lambda rank, step, number: rank != who or number not in gone)
     assert_true(match(made), truth)
 
 
@@ -192,7 +194,7 @@ def test_rank_with_a_step_less_is_matched_by_the_rest(data: st.DataObject, seed:
     job = Job(seed, num_ranks, sizes=1)
     who = data.draw(st.integers(0, num_ranks - 1))
     shift = data.draw(offsets(num_ranks, 50 * MS))
-    made, truth = job.ledgers(shift, keep=lambda rank, step, number: rank != who or step != missing)
+    made, truth = job.rank_records(shift, keep=lambda rank, step, number: rank != who or step != missing)
     # Steps may be counted from each recording's own first.
     made = [replace(one, step=one.step - one.step.min()) for one in made]
     assert_true(match(made), truth)
@@ -205,7 +207,7 @@ def test_groups_of_one_size_and_type_are_kept_apart(data: st.DataObject, seed: i
     pairs = [("1", (0, 1)), ("1", (2, 3)), ("2", (0, 2)), ("2", (1, 3))]
     job = Job(seed, 4, sizes=1, per_step=20, groups=[world, *pairs], device=device)
     shift = data.draw(offsets(4, 50 * MS))
-    made, truth = job.ledgers(shift)
+    made, truth = job.rank_records(shift)
     got = match(made)
     assert_true(got, truth)
     assert got.complete.all()
@@ -213,7 +215,7 @@ def test_groups_of_one_size_and_type_are_kept_apart(data: st.DataObject, seed: i
 
 def test_ranks_without_a_common_collective_are_said() -> None:
     job = Job(1, 4, groups=[("1", (0, 1)), ("2", (2, 3))])
-    made, truth = job.ledgers({1: 40 * MS, 3: -40 * MS})
+    made, truth = job.rank_records({1: 40 * MS, 3: -40 * MS})
     got = match(made)
     assert_true(got, truth)
     assert got.unaligned == (2, 3)
@@ -223,7 +225,7 @@ def test_ranks_without_a_common_collective_are_said() -> None:
 
 def test_sequence_numbers_match_what_times_cannot() -> None:
     job = Job(2, 3, noise_ns=40 * MS)
-    made, truth = job.ledgers(
+    made, truth = job.rank_records(
         {1: 30 * MS}, keep=lambda rank, step, number: (rank, number) not in {(0, 3), (2, 17)}, sequence=True
     )
     assert_true(match(made), truth)
@@ -232,7 +234,7 @@ def test_sequence_numbers_match_what_times_cannot() -> None:
 def test_sends_match_receives_in_a_group_of_two() -> None:
     starts = np.array([EPOCH_NS + i * 7 * MS + i * i * 300 * US for i in range(12)])
     made = [
-        ledger(
+        collective_records(
             rank,
             tuple(kind("0", (0, 1), op=op) for op in ops),
             [0, 1] * 6,
@@ -251,6 +253,6 @@ def test_sends_match_receives_in_a_group_of_two() -> None:
 def test_no_ledgers_and_empty_ledgers_match_nothing() -> None:
     empty = np.zeros(0, np.int64)
     assert match([]).num == 0
-    got = match([ledger(rank, (), [], empty, empty, empty) for rank in range(2)])
+    got = match([collective_records(rank, (), [], empty, empty, empty) for rank in range(2)])
     assert got.num == 0
     assert got.unaligned == (1,)

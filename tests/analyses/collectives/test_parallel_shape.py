@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import pytest
+from tests.rank_records import MS, Call, collective_records
 
 from stepscope.analyses.collectives.group_families import Families
 from stepscope.analyses.collectives.job import job_comms
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.parallel_shape import parallel_shape
-from stepscope.analyses.collectives.records import ledger_of
-from stepscope.analyses.rank_context import survey
-from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, Ledger
+from stepscope.analyses.collectives.records import collective_records_of
+from stepscope.analyses.rank_context import context
+from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, CollectiveRecords
 from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
 from tests.builders import source
-from tests.ledgers import MS, Call, ledger
 from tests.shared_data import SHARED, needs_shared
 
 Part = tuple[str, int]
 
 
-def judged(*ledgers: Ledger) -> list[tuple[str, str | None, int | None]]:
-    return [(one.kind, one.scheme, one.size) for _, one in parallel_shape(ledgers, Families(ledgers))]
+def judged(*rank_records: CollectiveRecords) -> list[tuple[str, str | None, int | None]]:
+    return [(one.kind, one.scheme, one.size) for _, one in parallel_shape(rank_records, Families(rank_records))]
 
 
 def of_pattern(*parts: Part, uneven: float = float("nan")) -> list[tuple[str, str | None, int | None]]:
     calls = [Call(at=10 + i, end=10.5 + i, op=op, phase=phase, uneven=uneven) for i, (op, phase) in enumerate(parts)]
-    return judged(ledger(0, calls))
+    return judged(collective_records(0, calls))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_broadcasts_and_counters_say_nothing() -> None:
         Call(at=3, end=4, phase=FORWARD, bytes=4),
         Call(at=10, end=20, phase=BACKWARD),
     ]
-    assert judged(ledger(0, calls)) == [("data", "DDP", 2)]
+    assert judged(collective_records(0, calls)) == [("data", "DDP", 2)]
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_broadcasts_and_counters_say_nothing() -> None:
 )
 def test_description_names_the_dimension(description: str, kind: str) -> None:
     calls = [Call(at=10, end=20, op="all_gather", phase=NONE)]
-    assert [one[0] for one in judged(ledger(0, calls, descriptions={"0": description}))] == [kind]
+    assert [one[0] for one in judged(collective_records(0, calls, descriptions={"0": description}))] == [kind]
 
 
 def test_two_dimensions_are_told_apart_by_their_stride() -> None:
-    ledgers = []
+    rank_records = []
     for rank in range(4):
         tensor = (0, 1) if rank < 2 else (2, 3)
         data = (0, 2) if rank % 2 == 0 else (1, 3)
@@ -100,8 +100,8 @@ def test_two_dimensions_are_told_apart_by_their_stride() -> None:
             Call(at=15, end=16, group=f"t{tensor[0]}", ranks=tensor, phase=BACKWARD),
             Call(at=20, end=30, group=f"d{data[0]}", ranks=data, phase=BACKWARD),
         ]
-        ledgers.append(ledger(rank, calls, world_size=4))
-    found = [one for _, one in parallel_shape(ledgers, Families(ledgers))]
+        rank_records.append(collective_records(rank, calls, world_size=4))
+    found = [one for _, one in parallel_shape(rank_records, Families(rank_records))]
     assert [(one.kind, one.scheme, one.size, one.num_groups) for one in found] == [
         ("data", "DDP", 2, 2),
         ("tensor", "Megatron", 2, 2),
@@ -110,9 +110,9 @@ def test_two_dimensions_are_told_apart_by_their_stride() -> None:
 
 def test_buckets_fire_in_order_and_the_last_is_late() -> None:
     calls = [Call(at=20, end=40, bytes=25_000_000), Call(at=45, end=80, bytes=10_000_000)]
-    ledgers = [ledger(rank, calls) for rank in range(2)]
-    matched = match(ledgers)
-    found = job_comms([], ledgers, matched, lateness(ledgers, matched)).buckets
+    rank_records = [collective_records(rank, calls) for rank in range(2)]
+    matched = match(rank_records)
+    found = job_comms([], rank_records, matched, lateness(rank_records, matched)).buckets
     assert found is not None
     assert found.bytes == (25_000_000, 10_000_000)
     assert found.fired_ns == (15 * MS, 40 * MS)
@@ -123,7 +123,7 @@ def test_buckets_fire_in_order_and_the_last_is_late() -> None:
 @needs_shared
 def test_fsdp_of_the_lab_gathers_when_needed_in_forward_and_one_ahead_in_backward() -> None:
     path = next((SHARED / "lab" / "ranks2").glob("fsdp_even.slow.rank0*"))
-    mine = ledger_of(survey(read_trace(source(path), use_cache=False), None), 0)
+    mine = collective_records_of(context(read_trace(source(path), use_cache=False), None), 0)
     found = job_comms([], [mine], match([mine]), ())
     assert [(one.kind, one.scheme, one.size) for one in found.shape] == [("data", "FSDP (ZeRO-3)", 2)]
     assert [(one.phase, one.count_per_step, one.ahead) for one in found.gathers] == [("forward", 7, 0), ("backward", 7, 1)]

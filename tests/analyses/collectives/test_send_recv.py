@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from stepscope.analyses.collectives.matching import match
-from stepscope.core.comms import Collective, Ledger
+from stepscope.core.comms import Collective, CollectiveRecords
 from stepscope.core.trace import NONE
-from tests.analyses.collectives.test_matching import EPOCH_NS, MS, US, kind, ledger
+from tests.analyses.collectives.test_matching import EPOCH_NS, MS, US, collective_records, kind
 
 PIPE = (0, 1, 2, 3)
 
 
-def pipeline(*, told: bool, apart_ns: int = 10 * MS, num: int = 8) -> list[Ledger]:
+def pipeline(*, told: bool, apart_ns: int = 10 * MS, num: int = 8) -> list[CollectiveRecords]:
     """Each microbatch goes from rank to rank; a barrier before all of it."""
     rows: dict[int, list[tuple[Collective, int, int]]] = {rank: [(kind("0", PIPE, 0, "barrier"), 0, MS)] for rank in PIPE}
     for batch in range(num):
@@ -29,7 +29,9 @@ def pipeline(*, told: bool, apart_ns: int = 10 * MS, num: int = 8) -> list[Ledge
         mine.sort(key=lambda row: row[1])
         kinds = tuple(dict.fromkeys(row[0] for row in mine))
         start, end = EPOCH_NS + np.array([row[1:] for row in mine], np.int64).T
-        made.append(ledger(rank, kinds, [kinds.index(row[0]) for row in mine], start, end, np.zeros(len(mine), np.int64)))
+        made.append(
+            collective_records(rank, kinds, [kinds.index(row[0]) for row in mine], start, end, np.zeros(len(mine), np.int64))
+        )
     return made
 
 

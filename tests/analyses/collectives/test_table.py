@@ -9,29 +9,29 @@ from statistics import median
 from typing import Any
 
 import pytest
+from tests.rank_records import MS, Call, collective_records
 
 from stepscope.analyses.collectives.group_families import Families
 from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.table import gather_entries, link_fits, table
-from stepscope.analyses.rank_context import survey
-from stepscope.core.comms import Ledger
+from stepscope.analyses.rank_context import context
+from stepscope.core.comms import CollectiveRecords
 from stepscope.core.comms_facts import CollectiveRow
 from stepscope.readers.open_trace import read_trace
 from tests.builders import source
-from tests.ledgers import MS, Call, ledger
 from tests.shared_data import SHARED, needs_shared
 
 
-def rows_of(*ledgers: Ledger) -> list[CollectiveRow]:
-    for one in ledgers:
+def rows_of(*rank_records: CollectiveRecords) -> list[CollectiveRow]:
+    for one in rank_records:
         one.self_check()
-    matched, families = match(ledgers), Families(ledgers)
-    return [row for _, row in table(gather_entries(ledgers, matched, families), matched, families)]
+    matched, families = match(rank_records), Families(rank_records)
+    return [row for _, row in table(gather_entries(rank_records, matched, families), matched, families)]
 
 
-def recorded(path: Path) -> Ledger:
-    return ledger_of(survey(read_trace(source(path), use_cache=False), None), 0)
+def recorded(path: Path) -> CollectiveRecords:
+    return collective_records_of(context(read_trace(source(path), use_cache=False), None), 0)
 
 
 def raw_kernels(path: Path, elements: int) -> list[dict[str, Any]]:
@@ -42,8 +42,8 @@ def raw_kernels(path: Path, elements: int) -> list[dict[str, Any]]:
 
 
 def test_bandwidth_counts_from_the_last_arrival() -> None:
-    early = ledger(0, [Call(at=10, end=40, bytes=100_000_000, exposed=0.5)])
-    late = ledger(1, [Call(at=30, end=40, bytes=100_000_000, exposed=0.5)])
+    early = collective_records(0, [Call(at=10, end=40, bytes=100_000_000, exposed=0.5)])
+    late = collective_records(1, [Call(at=30, end=40, bytes=100_000_000, exposed=0.5)])
     (row,) = rows_of(early, late)
     assert (row.op, row.num_ranks, row.bytes, row.count_per_step) == ("all_reduce", 2, 100_000_000, 1.0)
     assert row.moving_ns == 10 * MS
@@ -56,7 +56,7 @@ def test_bandwidth_counts_from_the_last_arrival() -> None:
 
 
 def test_one_rank_alone_includes_its_waits() -> None:
-    (row,) = rows_of(ledger(0, [Call(at=10, end=40, ranks=tuple(range(4)), bytes=30_000_000)], world_size=4))
+    (row,) = rows_of(collective_records(0, [Call(at=10, end=40, ranks=tuple(range(4)), bytes=30_000_000)], world_size=4))
     assert row.includes_waits
     assert row.wait_ns_per_step is None
     assert row.algbw_bytes_per_s == pytest.approx(1e9)
@@ -65,15 +65,15 @@ def test_one_rank_alone_includes_its_waits() -> None:
 
 def test_two_ranks_of_many_are_not_the_whole_group() -> None:
     calls = [Call(at=10, end=40, group="", ranks=(), size=64)]
-    (row,) = rows_of(ledger(0, calls, world_size=64), ledger(1, calls, world_size=64))
+    (row,) = rows_of(collective_records(0, calls, world_size=64), collective_records(1, calls, world_size=64))
     assert row.includes_waits
 
 
 def test_groups_alike_share_a_row_and_the_slow_one_is_named() -> None:
     fast, slow = Call(at=10, end=20, group="1", ranks=(0, 1)), Call(at=10, end=50, group="2", ranks=(2, 3))
     every = Call(at=60, end=70, group="0", ranks=(0, 1, 2, 3))
-    ledgers = [ledger(rank, [fast if rank < 2 else slow, every], world_size=4) for rank in range(4)]
-    pairs = next(row for row in rows_of(*ledgers) if row.num_ranks == 2)
+    rank_records = [collective_records(rank, [fast if rank < 2 else slow, every], world_size=4) for rank in range(4)]
+    pairs = next(row for row in rows_of(*rank_records) if row.num_ranks == 2)
     assert pairs.num_groups == 2
     assert pairs.slowest_group == "2-3"
     assert pairs.slowest_busbw_bytes_per_s == pytest.approx((1 << 20) / 0.040)
@@ -82,7 +82,7 @@ def test_groups_alike_share_a_row_and_the_slow_one_is_named() -> None:
 def test_all_to_alls_of_many_sizes_are_one_row() -> None:
     a = [Call(at=10, end=20, op="all_to_all", bytes=3_000_000), Call(at=30, end=40, op="all_to_all", bytes=1_000_000)]
     b = [Call(at=10, end=20, op="all_to_all", bytes=1_000_000), Call(at=30, end=40, op="all_to_all", bytes=1_000_000)]
-    (row,) = rows_of(ledger(0, a), ledger(1, b))
+    (row,) = rows_of(collective_records(0, a), collective_records(1, b))
     assert row.count_per_step == 2
     assert row.num_sizes == 2
     assert row.imbalance == pytest.approx((1.5 + 1.0) / 2)
@@ -90,7 +90,7 @@ def test_all_to_alls_of_many_sizes_are_one_row() -> None:
 
 
 def test_recorded_splits_tell_the_imbalance() -> None:
-    (row,) = rows_of(ledger(0, [Call(at=10, end=20, op="all_to_all", uneven=1.75)]))
+    (row,) = rows_of(collective_records(0, [Call(at=10, end=20, op="all_to_all", uneven=1.75)]))
     assert row.imbalance == 1.75
 
 
@@ -98,9 +98,9 @@ def test_fit_finds_latency_and_bandwidth() -> None:
     sizes = (1_000_000, 4_000_000, 16_000_000)
     # 1 ms a step, 2 GB/s over the bus, two ranks: 2 steps, volume 1.
     calls = [Call(at=100 * i, end=100 * i + 2 + size / 2e6, bytes=size) for i, size in enumerate(sizes, 1)]
-    ledgers = [ledger(0, calls), ledger(1, calls)]
-    matched, families = match(ledgers), Families(ledgers)
-    (found,) = link_fits(table(gather_entries(ledgers, matched, families), matched, families))
+    rank_records = [collective_records(0, calls), collective_records(1, calls)]
+    matched, families = match(rank_records), Families(rank_records)
+    (found,) = link_fits(table(gather_entries(rank_records, matched, families), matched, families))
     assert found.alpha_ns == pytest.approx(MS, rel=1e-3)
     assert found.beta_bytes_per_s == pytest.approx(2e9, rel=1e-3)
     assert found.goodness > 0.999

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import waiting, with_waits
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import survey
+from stepscope.analyses.rank_context import context
 from stepscope.core.facts import RankFacts
 from tests.rules.job_cases import Fleet
 
@@ -19,11 +19,14 @@ US = 1_000
 
 def split(fleet: Fleet) -> list[tuple[RankFacts, RankFacts]]:
     """Per rank, its facts before and after."""
-    found = [survey(trace, None) for trace in fleet.traces()]
-    ledgers = [ledger_of(one, rank) for rank, one in enumerate(found)]
-    matched = match(ledgers)
+    found = [context(trace, None) for trace in fleet.traces()]
+    rank_records = [collective_records_of(one, rank) for rank, one in enumerate(found)]
+    matched = match(rank_records)
     facts = [measure_rank(one, rank, None) for rank, one in enumerate(found)]
-    return [(fact, with_waits(fact, ledger, matched)) for fact, ledger in zip(facts, ledgers, strict=True)]
+    return [
+        (fact, with_waits(fact, collective_records, matched))
+        for fact, collective_records in zip(facts, rank_records, strict=True)
+    ]
 
 
 def job(late_us: list[float], *, moving_us: float = 100, hidden: bool = False) -> Fleet:
@@ -57,12 +60,12 @@ def test_one_rank_alone_cannot_tell() -> None:
 
 def test_waiting_lies_inside_the_collectives() -> None:
     fleet = job([10, 1000])
-    found = [survey(trace, None) for trace in fleet.traces()]
-    ledgers = [ledger_of(one, rank) for rank, one in enumerate(found)]
-    spans = waiting(ledgers[0], match(ledgers))
+    found = [context(trace, None) for trace in fleet.traces()]
+    rank_records = [collective_records_of(one, rank) for rank, one in enumerate(found)]
+    spans = waiting(rank_records[0], match(rank_records))
     assert len(spans) > 0
     for low, high in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
-        assert bool(((ledgers[0].start_ns <= low) & (ledgers[0].end_ns >= high)).any())
+        assert bool(((rank_records[0].start_ns <= low) & (rank_records[0].end_ns >= high)).any())
 
 
 @given(st.lists(st.integers(0, 3000), min_size=2, max_size=3), st.integers(5, 2000), st.booleans())

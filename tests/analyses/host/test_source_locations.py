@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from stepscope.analyses.host.frames import Owner, line_of, owner_of
-from stepscope.analyses.host.source_locations import frames_at, places_of, stacks_of
+from stepscope.analyses.host.source_locations import frames_at, source_locations_of, stacks_of
 from stepscope.analyses.links import link
-from stepscope.core.diagnosis import Place
+from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.trace import NONE, Kind, Trace
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
@@ -18,11 +18,11 @@ from tests.tracing import Event, call, index_of, kernel, mark, op, python, trace
 BIG = SHARED / "lab" / "formats" / "big_with_stack.pt.trace.json.gz"
 
 
-def places(trace: Trace, *events: int, most: int = 3) -> tuple[Place, ...]:
+def places(trace: Trace, *events: int, most: int = 3) -> tuple[SourceLocation, ...]:
     stacks = stacks_of(trace, link(trace))
     assert stacks is not None
     chosen = np.array(events, np.int64)
-    return places_of(stacks, chosen, trace.dur_ns[chosen].astype(np.float64), most)
+    return source_locations_of(stacks, chosen, trace.dur_ns[chosen].astype(np.float64), most)
 
 
 def kernels(trace: Trace) -> list[int]:
@@ -86,7 +86,7 @@ def test_the_innermost_frame_of_the_user_is_named_not_torchs() -> None:
         python("<built-in function linear>", 40, 600),
         *launch(50, 1),
     )
-    assert places(trace, *kernels(trace)) == (Place(line="model.py:12 in forward", module=None, share=1.0),)
+    assert places(trace, *kernels(trace)) == (SourceLocation(line="model.py:12 in forward", module=None, share=1.0),)
 
 
 def test_a_librarys_frame_is_named_where_the_user_has_none() -> None:
@@ -112,7 +112,7 @@ def test_backward_comes_from_its_forward_operator() -> None:
             kernel("gemm_back", 300, 320, 2),
         )
         back = index_of(trace, "gemm_back")
-        assert places(trace, back) == (Place(line="model.py:12 in forward", module="Block_3", share=1.0),)
+        assert places(trace, back) == (SourceLocation(line="model.py:12 in forward", module="Block_3", share=1.0),)
 
 
 def test_a_backward_written_by_the_user_is_its_own_place() -> None:

@@ -201,9 +201,9 @@ def test_weak_scaling_has_no_serial_share() -> None:
     assert [gain.karp_flatt for gain in found.gains if gain is not None] == [None, None]
 
 
-def steps_of(*pitches: int) -> Any:
+def steps_of(*step_intervals: int) -> Any:
     steps = rank_facts({"compute": 1}).steps
-    edges = [sum(pitches[:i]) for i in range(len(pitches) + 1)]
+    edges = [sum(step_intervals[:i]) for i in range(len(step_intervals) + 1)]
     return replace(steps, windows=tuple(pairwise(edges)))
 
 

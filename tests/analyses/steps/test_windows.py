@@ -28,7 +28,7 @@ def run_ahead(num_steps: int, host_ns: int = 10, device_ns: int = 100) -> list[E
 def test_steps_are_cut_where_the_work_is_not_where_the_host_is() -> None:
     steps = cut(trace_of(*run_ahead(4))).steps
     assert steps.source == "ProfilerStep"
-    assert steps.pitches == (100, 100, 100)
+    assert steps.step_intervals == (100, 100, 100)
     assert set(steps.host_ns) == {9}
 
 
@@ -67,7 +67,7 @@ def test_a_users_mark_around_the_launches_is_a_step() -> None:
         ]
     steps = cut(trace_of(*events)).steps
     assert steps.source == "mark 'train iteration #'"
-    assert steps.pitches == (100, 100)
+    assert steps.step_intervals == (100, 100)
 
 
 def test_optimizer_steps_tell_steps_apart() -> None:
@@ -83,7 +83,7 @@ def test_optimizer_steps_tell_steps_apart() -> None:
         ]
     steps = cut(trace_of(*events)).steps
     assert steps.source == "Optimizer.step"
-    assert steps.pitches == (100, 100)
+    assert steps.step_intervals == (100, 100)
 
 
 def test_a_repeating_launch_pattern_tells_steps_apart() -> None:
@@ -91,7 +91,7 @@ def test_a_repeating_launch_pattern_tells_steps_apart() -> None:
     events = [kernel(name, i * 800 + j * 100, i * 800 + j * 100 + 90, stream=7) for i in range(5) for j, name in enumerate(names)]
     steps = cut(trace_of(*events)).steps
     assert steps.source == "launch pattern"
-    assert set(steps.pitches) == {800}
+    assert set(steps.step_intervals) == {800}
 
 
 def test_a_launch_pattern_is_counted_from_the_recordings_end() -> None:
@@ -111,9 +111,9 @@ def test_a_launch_pattern_is_counted_from_the_recordings_end() -> None:
                 kernel(name, launch + 5, launch + 95, 100 * i + j),
             ]
     steps = cut(trace_of(*events)).steps
-    assert (steps.source, steps.num_seen, set(steps.pitches)) == ("launch pattern", 4, {2000})
+    assert (steps.source, steps.num_seen, set(steps.step_intervals)) == ("launch pattern", 4, {2000})
     late = cut(trace_of(*events[12:])).steps
-    assert (late.source, late.num_seen, set(late.pitches)) == ("launch pattern", 3, {2000})
+    assert (late.source, late.num_seen, set(late.step_intervals)) == ("launch pattern", 3, {2000})
 
 
 def test_repeating_layers_of_one_step_are_not_steps() -> None:
@@ -137,13 +137,13 @@ def test_with_several_optimizers_a_step_ends_with_the_last_of_them() -> None:
         ]
     steps = cut(trace_of(*events)).steps
     assert steps.num_seen == 4
-    assert set(steps.pitches) == {100}
+    assert set(steps.step_intervals) == {100}
 
 
 def test_without_a_device_a_users_marks_give_one_window_fewer() -> None:
     events = [mark("my step", i * 1000, i * 1000 + 600) for i in range(4)]
     steps = cut(trace_of(*events, *(op("aten::mm", i * 1000 + 10, i * 1000 + 500) for i in range(4)))).steps
-    assert steps.pitches == (1000, 1000, 1000)
+    assert steps.step_intervals == (1000, 1000, 1000)
 
 
 def test_the_profilers_own_span_is_no_step() -> None:
@@ -167,7 +167,7 @@ def test_steps_without_device_work_do_not_stretch_the_pitch() -> None:
             kernel("k", i * 100 + 10, i * 100 + 60, number + 1),
         ]
     steps = cut(trace_of(*events)).steps
-    assert steps.pitches == (100, 100)
+    assert steps.step_intervals == (100, 100)
     assert (steps.num_seen, steps.num_marked) == (4, 7)
 
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rank_records import Call, collective_records
 
 from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import survey
+from stepscope.analyses.rank_context import context
 from stepscope.analyses.timeline.job_clock import Head, align
 from stepscope.analyses.timeline.nesting import MOST_LANES, nest
 from stepscope.analyses.timeline.tracks import (
@@ -30,7 +31,6 @@ from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.builders import source
-from tests.ledgers import Call, ledger
 from tests.shared_data import DEMO, SHARED, needs_shared
 from tests.tracing import call, copy, kernel, mark, trace_of
 
@@ -45,26 +45,26 @@ def lengths(spans: Spans) -> dict[str, int]:
 
 
 def test_the_parts_of_the_demo_are_the_reports_and_fill_its_steps() -> None:
-    found = survey(read_trace(source(DEMO), use_cache=False), None)
+    found = context(read_trace(source(DEMO), use_cache=False), None)
     facts = measure_rank(found, 0)
     spans, steps = partition_spans(found), step_spans(found)
     spans.self_check()
     steps.self_check()
     assert facts.partition is not None
     assert lengths(spans) == {part: sum(values) for part, values in facts.partition.parts.items() if sum(values)}
-    assert sum(lengths(spans).values()) == int((steps.end_ns - steps.start_ns).sum()) == sum(facts.steps.pitches)
+    assert sum(lengths(spans).values()) == int((steps.end_ns - steps.start_ns).sum()) == sum(facts.steps.step_intervals)
 
 
 @needs_shared
 def test_waiting_for_another_rank_is_told_apart_as_in_the_report() -> None:
     paths = [SHARED / f"lab/ranks2/ddp_straggler.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
-    found = [survey(read_trace(Source(path=path, label=str(path)), use_cache=False), None) for path in paths]
-    ledgers = [ledger_of(one, rank) for rank, one in enumerate(found)]
-    matched = match(ledgers)
+    found = [context(read_trace(Source(path=path, label=str(path)), use_cache=False), None) for path in paths]
+    rank_records = [collective_records_of(one, rank) for rank, one in enumerate(found)]
+    matched = match(rank_records)
     waited = 0
     for rank, one in enumerate(found):
-        facts = with_waits(measure_rank(one, rank), ledgers[rank], matched)
-        spans = partition_spans(one, ledgers[rank], matched)
+        facts = with_waits(measure_rank(one, rank), rank_records[rank], matched)
+        spans = partition_spans(one, rank_records[rank], matched)
         spans.self_check()
         assert facts.partition is not None
         assert lengths(spans) == {part: sum(values) for part, values in facts.partition.parts.items() if sum(values)}
@@ -73,7 +73,7 @@ def test_waiting_for_another_rank_is_told_apart_as_in_the_report() -> None:
 
 
 def test_without_steps_there_is_nothing_to_draw() -> None:
-    found = survey(trace_of(), None)
+    found = context(trace_of(), None)
     assert len(step_spans(found)) == len(partition_spans(found)) == 0
     assert partition_spans(found).names == PARTS
     assert queue_depth(found) is None
@@ -91,7 +91,7 @@ def test_the_queue_grows_with_launches_and_shrinks_as_work_begins() -> None:
         kernel("b", 50 * US, 60 * US, 2),
         kernel("unlinked", 70 * US, 80 * US, 9),
     )
-    found = queue_depth(survey(trace, None))
+    found = queue_depth(context(trace, None))
     assert found is not None
     assert list(zip(found.time_ns.tolist(), found.value.tolist(), strict=True)) == [
         (10 * US, 1.0),
@@ -107,7 +107,7 @@ def test_copies_under_way_together_add_up() -> None:
         copy("Memcpy DtoH (Device -> Pinned)", 500, 1000, 2, stream=8, size=1000),
         copy("Memcpy HtoD (size not recorded)", 2000, 3000, 3),
     )
-    found = copy_bandwidth(survey(trace, None))
+    found = copy_bandwidth(context(trace, None))
     assert found is not None
     assert found.time_ns.tolist() == [0, 500, 1000]
     assert found.value.tolist() == pytest.approx([3e9, 5e9, 0.0])
@@ -115,7 +115,9 @@ def test_copies_under_way_together_add_up() -> None:
 
 
 def test_a_collective_moves_its_message_in_its_time() -> None:
-    found = collective_bandwidth(ledger(0, [Call(at=10, end=14, bytes=8_000_000), Call(at=20, end=30, bytes=None)], num_steps=1))
+    found = collective_bandwidth(
+        collective_records(0, [Call(at=10, end=14, bytes=8_000_000), Call(at=20, end=30, bytes=None)], num_steps=1)
+    )
     assert found is not None
     assert found.value.tolist() == pytest.approx([2e9, 0.0])
     assert int(found.time_ns[1] - found.time_ns[0]) == 4_000_000
@@ -157,18 +159,22 @@ CALLS = [Call(at=at, end=at + 3 + at / 100) for at in (10, 41, 107, 330, 620)]
 
 def head(rank: int, off_ns: int, base_ns: int, calls: list[Call] | None = CALLS) -> Head:
     """A rank whose clock runs ahead of its base by `off_ns`."""
-    mine = None if calls is None else ledger(rank, calls)
+    mine = None if calls is None else collective_records(rank, calls)
     if mine is not None:
         for name in ("start_ns", "end_ns", "exposed_start_ns", "exposed_end_ns"):
             getattr(mine, name)[:] += off_ns
         object.__setattr__(mine, "base_ns", base_ns)
-    return Head(rank=rank, base_ns=base_ns, first_ns=off_ns, last_ns=off_ns + 10**9, ledger=mine)
+    return Head(rank=rank, base_ns=base_ns, first_ns=off_ns, last_ns=off_ns + 10**9, collective_records=mine)
 
 
 def test_ranks_are_placed_so_that_their_collectives_end_together() -> None:
     heads = [head(0, 0, 10**15), head(1, 3_000_000_000, 10**15 - 7_000)]
     placed = align(heads)
-    ends = [one.ledger.end_ns + shift for one, shift in zip(heads, placed.shift_ns, strict=True) if one.ledger is not None]
+    ends = [
+        one.collective_records.end_ns + shift
+        for one, shift in zip(heads, placed.shift_ns, strict=True)
+        if one.collective_records is not None
+    ]
     assert ends[0].tolist() == ends[1].tolist()
     assert min(one.first_ns + shift for one, shift in zip(heads, placed.shift_ns, strict=True)) == 0
     assert placed.origin_wall_ns == 10**15

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.analyses.collectives.group_families import Families, Family
 from stepscope.analyses.collectives.records import in_windows
-from stepscope.core.comms import BACKWARD, FORWARD, Ledger
+from stepscope.core.comms import BACKWARD, FORWARD, CollectiveRecords
 from stepscope.core.comms_facts import Buckets, Gathers
 from stepscope.core.trace import NONE, Bool
 
@@ -18,17 +18,17 @@ LEAST_ALIKE = 0.5
 PHASES = {FORWARD: "forward", BACKWARD: "backward"}
 
 
-def buckets(ledgers: Sequence[Ledger], families: Families, family: Family) -> Buckets | None:
+def buckets(rank_records: Sequence[CollectiveRecords], families: Families, family: Family) -> Buckets | None:
     """The all-reduces of backward passes in the order they fire; None when most steps do not have the same ones."""
     seen: list[tuple[tuple[int | None, ...], list[int], int, int]] = []
-    for ledger in ledgers:
-        mine = _of(ledger, families, family, "all_reduce", BACKWARD)
-        for step, begin, end in ledger.backward:
-            chosen = np.flatnonzero(mine & (ledger.step == step))
+    for collective_records in rank_records:
+        mine = _of(collective_records, families, family, "all_reduce", BACKWARD)
+        for step, begin, end in collective_records.backward:
+            chosen = np.flatnonzero(mine & (collective_records.step == step))
             if len(chosen):
-                sizes = tuple(ledger.kinds[kind].bytes for kind in ledger.kind[chosen].tolist())
-                fired = (ledger.start_ns[chosen] - begin).tolist()
-                seen.append((sizes, fired, end - begin, int(ledger.end_ns[chosen].max()) - end))
+                sizes = tuple(collective_records.kinds[kind].bytes for kind in collective_records.kind[chosen].tolist())
+                fired = (collective_records.start_ns[chosen] - begin).tolist()
+                seen.append((sizes, fired, end - begin, int(collective_records.end_ns[chosen].max()) - end))
     if not seen:
         return None
     sizes, times = Counter(one[0] for one in seen).most_common(1)[0]
@@ -44,23 +44,30 @@ def buckets(ledgers: Sequence[Ledger], families: Families, family: Family) -> Bu
     )
 
 
-def gathers(ledgers: Sequence[Ledger], families: Families, family: Family) -> tuple[Gathers, ...]:
+def gathers(rank_records: Sequence[CollectiveRecords], families: Families, family: Family) -> tuple[Gathers, ...]:
     """The all-gathers of sharded parameters, in forward and in backward."""
     found = []
     for phase, name in PHASES.items():
         total, hidden, count, size, ahead = 0.0, 0.0, [], [], []
-        for ledger in ledgers:
-            chosen = np.flatnonzero(_of(ledger, families, family, "all_gather", phase))
-            if not len(chosen) or not ledger.windows:
+        for collective_records in rank_records:
+            chosen = np.flatnonzero(_of(collective_records, families, family, "all_gather", phase))
+            if not len(chosen) or not collective_records.windows:
                 continue
-            lasted = (ledger.end_ns - ledger.start_ns)[chosen]
-            exposed = np.bincount(ledger.exposed_of, ledger.exposed_end_ns - ledger.exposed_start_ns, len(ledger))[chosen]
+            lasted = (collective_records.end_ns - collective_records.start_ns)[chosen]
+            exposed = np.bincount(
+                collective_records.exposed_of,
+                collective_records.exposed_end_ns - collective_records.exposed_start_ns,
+                len(collective_records),
+            )[chosen]
             total += float(lasted.sum())
             hidden += float(np.maximum(lasted - exposed, 0).sum())
-            count.append(len(chosen) / len(ledger.windows))
-            size.append(sum(ledger.kinds[kind].bytes or 0 for kind in ledger.kind[chosen].tolist()) / len(ledger.windows))
-            if len(ledger.ahead):
-                ahead += ledger.ahead[chosen][ledger.ahead[chosen] != NONE].tolist()
+            count.append(len(chosen) / len(collective_records.windows))
+            size.append(
+                sum(collective_records.kinds[kind].bytes or 0 for kind in collective_records.kind[chosen].tolist())
+                / len(collective_records.windows)
+            )
+            if len(collective_records.ahead):
+                ahead += collective_records.ahead[chosen][collective_records.ahead[chosen] != NONE].tolist()
         if count and total:
             found.append(
                 Gathers(
@@ -75,12 +82,12 @@ def gathers(ledgers: Sequence[Ledger], families: Families, family: Family) -> tu
     return tuple(found)
 
 
-def _of(ledger: Ledger, families: Families, family: Family, op: str, phase: int) -> Bool:
+def _of(collective_records: CollectiveRecords, families: Families, family: Family, op: str, phase: int) -> Bool:
     """Mask of the measured entries of one operation in one family, launched in one part of the step."""
-    mask = np.zeros(len(ledger), np.bool_)
-    if not len(ledger.phase) or not len(ledger):
+    mask = np.zeros(len(collective_records), np.bool_)
+    if not len(collective_records.phase) or not len(collective_records):
         return mask
-    wanted = np.array([kind.op == op and families.of(kind) == family for kind in ledger.kinds])
-    mask[in_windows(ledger)] = True
-    mask &= wanted[ledger.kind] & (ledger.phase == phase)
+    wanted = np.array([kind.op == op and families.of(kind) == family for kind in collective_records.kinds])
+    mask[in_windows(collective_records)] = True
+    mask &= wanted[collective_records.kind] & (collective_records.phase == phase)
     return mask

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stepscope.core.comms import Collective, Ledger, ProcessGroup
+from stepscope.core.comms import Collective, CollectiveRecords, ProcessGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,23 +25,23 @@ class Family:
 class Families:
     """The family of each kind of collective, by what all ranks recorded of the groups."""
 
-    def __init__(self, ledgers: Sequence[Ledger]) -> None:
+    def __init__(self, rank_records: Sequence[CollectiveRecords]) -> None:
         self._known: dict[str, ProcessGroup] = {}
-        for ledger in ledgers:
-            for group in ledger.groups:
+        for collective_records in rank_records:
+            for group in collective_records.groups:
                 known = self._known.get(group.name)
                 if known is None or (not known.ranks and group.ranks):
                     self._known[group.name] = group
         self._found: dict[tuple[str, tuple[int, ...], int | None], Family] = {}
-        sizes = [ledger.world_size for ledger in ledgers if ledger.world_size]
+        sizes = [collective_records.world_size for collective_records in rank_records if collective_records.world_size]
         self.world_size: int | None = max(sizes, default=None)
         self.groups: dict[Family, set[tuple[int, ...] | str]] = defaultdict(set)
         """The groups of each family: by their ranks, else by name."""
         for group in self._known.values():
             if group.name:
                 self._add(group.description, group.ranks, group.size, group.name)
-        for ledger in ledgers:
-            for kind in ledger.kinds:
+        for collective_records in rank_records:
+            for kind in collective_records.kinds:
                 self.of(kind)
 
     def of(self, kind: Collective) -> Family:

@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, OpInputs
 from stepscope.untrusted import parse_json
 from stepscope.workload.dtypes import DTYPES, ITEM_BYTES
@@ -44,7 +44,7 @@ class Told:
         return None if elements is None or self.dtype not in ITEM_BYTES else int(elements * ITEM_BYTES[self.dtype])
 
 
-def told_around(found: Survey, start: int) -> Told | None:
+def told_around(found: RankContext, start: int) -> Told | None:
     """The innermost range of a communication library at or around an event, with the sizes it or the operator around it has."""
     trace, parent, told = found.trace, found.links.parent, None
     at = start
@@ -63,7 +63,7 @@ def told_around(found: Survey, start: int) -> Told | None:
     return told
 
 
-def _tensors(found: Survey, event: int) -> tuple[list[int], str | None]:
+def _tensors(found: RankContext, event: int) -> tuple[list[int], str | None]:
     """How many elements each recorded tensor has, and the type of the first."""
     trace = found.trace
     inputs = trace.details[trace.detail[event]] if trace.detail[event] != NONE else None

@@ -1,4 +1,4 @@
-"""The communication of a job: ledgers and what was matched in, CommsFacts out."""
+"""The communication of a job: the ranks' records and what was matched in, CommsFacts out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.analyses.collectives.group_families import Families
 from stepscope.analyses.collectives.lateness import noise_ns
 from stepscope.analyses.collectives.parallel_shape import parallel_shape
 from stepscope.analyses.collectives.table import gather_entries, link_fits, table
-from stepscope.core.comms import Lateness, Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.comms_facts import CommsFacts, Link, RankComms
 from stepscope.core.facts import RankFacts
 from stepscope.core.nccl import NcclLog
@@ -23,7 +23,7 @@ OFTEN = 0.5
 
 def job_comms(
     facts: Sequence[RankFacts],
-    ledgers: Sequence[Ledger],
+    rank_records: Sequence[CollectiveRecords],
     matched: Matched,
     late: Sequence[Lateness],
     *,
@@ -31,24 +31,24 @@ def job_comms(
     nccl: NcclLog | None = None,
 ) -> CommsFacts:
     """What the collectives of all ranks tell together."""
-    families = Families(ledgers)
-    rows = table(gather_entries(ledgers, matched, families), matched, families)
-    shape = parallel_shape(ledgers, families)
+    families = Families(rank_records)
+    rows = table(gather_entries(rank_records, matched, families), matched, families)
+    shape = parallel_shape(rank_records, families)
     ddp = [family for family, one in shape if one.scheme == "DDP"]
     sharded = [family for family, one in shape if one.scheme is not None and one.scheme.startswith("FSDP")]
-    link = next((ledger.link for ledger in ledgers if ledger.link is not None), None)
-    world, noise = families.world_size, noise_ns(ledgers, matched)
+    link = next((collective_records.link for collective_records in rank_records if collective_records.link is not None), None)
+    world, noise = families.world_size, noise_ns(rank_records, matched)
     return CommsFacts(
         world_size=world,
         rows=tuple(replace(row, crosses_nodes=_crosses(row.num_ranks, world, nccl)) for _, row in rows[:MAX_ROWS]),
         num_rows_left_out=max(0, len(rows) - MAX_ROWS),
         fits=link_fits(rows),
-        ranks=_ranks(facts, ledgers, matched, late, replayed, noise),
+        ranks=_ranks(facts, rank_records, matched, late, replayed, noise),
         shape=tuple(dimension for _, dimension in shape),
-        buckets=next((found for family in ddp if (found := buckets(ledgers, families, family)) is not None), None),
-        gathers=tuple(one for family in sharded for one in gathers(ledgers, families, family)),
+        buckets=next((found for family in ddp if (found := buckets(rank_records, families, family)) is not None), None),
+        gathers=tuple(one for family in sharded for one in gathers(rank_records, families, family)),
         link=None if link is None else Link(name=link[0], bytes_per_s=link[1], source=link[2]),
-        clock_noise_ns=noise if matched.num and len(ledgers) > 1 else None,
+        clock_noise_ns=noise if matched.num and len(rank_records) > 1 else None,
     )
 
 
@@ -62,15 +62,15 @@ def _crosses(num_ranks: int | None, world: int | None, nccl: NcclLog | None) -> 
 
 def _ranks(
     facts: Sequence[RankFacts],
-    ledgers: Sequence[Ledger],
+    rank_records: Sequence[CollectiveRecords],
     matched: Matched,
     late: Sequence[Lateness],
     replayed: Collection[int],
     noise: int,
 ) -> tuple[RankComms, ...]:
     lateness = {one.rank: one for one in late}
-    tied = {one.rank: len(ledgers) > 1 and bool((matched.of[one.rank] != NONE).any()) for one in ledgers}
-    most_read = 2 * len(ledgers) > max((one.world_size or 0 for one in ledgers), default=0)
+    tied = {one.rank: len(rank_records) > 1 and bool((matched.of[one.rank] != NONE).any()) for one in rank_records}
+    most_read = 2 * len(rank_records) > max((one.world_size or 0 for one in rank_records), default=0)
     found = []
     for one in sorted(facts, key=lambda f: f.rank):
         parts, mine = one.typical_parts_ns, lateness.get(one.rank) if tied.get(one.rank) else None

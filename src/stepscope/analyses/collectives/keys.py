@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.analyses.collectives.clock_offsets import Track
-from stepscope.core.comms import Collective, Ledger
+from stepscope.core.comms import Collective, CollectiveRecords
 from stepscope.core.trace import NONE
 
 FIRM = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
@@ -25,17 +25,17 @@ Lane = tuple[Group, tuple[int, int] | None]
 class Words:
     """Lanes and kinds, numbered alike for all ranks."""
 
-    def __init__(self, ledgers: Sequence[Ledger]) -> None:
+    def __init__(self, rank_records: Sequence[CollectiveRecords]) -> None:
         by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
         seen: dict[Group, set[int]] = defaultdict(set)
-        for ledger in ledgers:
-            for kind in ledger.kinds:
+        for collective_records in rank_records:
+            for kind in collective_records.kinds:
                 if kind.group_ranks:
                     by_name[kind.group].add(tuple(sorted(kind.group_ranks)))
         self._only = {name: next(iter(ranks)) for name, ranks in by_name.items() if len(ranks) == 1 and name}
-        for ledger in ledgers:
-            for kind in ledger.kinds:
-                seen[self._group(kind)].add(ledger.rank)
+        for collective_records in rank_records:
+            for kind in collective_records.kinds:
+                seen[self._group(kind)].add(collective_records.rank)
         self._members = {group: group[1] or tuple(sorted(ranks)) for group, ranks in seen.items()}
         self._lanes: dict[Lane, int] = {}
         self.members: list[tuple[int, ...]] = []
@@ -46,26 +46,28 @@ class Words:
         """Name and ranks; ranks that a recorder left out are those the others wrote."""
         return kind.group, tuple(sorted(kind.group_ranks)) or self._only.get(kind.group, ())
 
-    def track(self, ledger: Ledger, base_ns: int) -> Track:
-        """A ledger in these words, sorted by end, its times `base_ns` later."""
-        rows = np.zeros((max(1, len(ledger.kinds)), 5), np.int64)
-        for i, kind in enumerate(ledger.kinds):
-            rows[i] = self._row(kind, ledger.rank)
-        order = np.lexsort((ledger.start_ns, ledger.end_ns))
-        lane, token, side, firm, counted = (rows[ledger.kind[order], column] for column in range(5))
+    def track(self, collective_records: CollectiveRecords, base_ns: int) -> Track:
+        """A rank's records in these words, sorted by end, its times `base_ns` later."""
+        rows = np.zeros((max(1, len(collective_records.kinds)), 5), np.int64)
+        for i, kind in enumerate(collective_records.kinds):
+            rows[i] = self._row(kind, collective_records.rank)
+        order = np.lexsort((collective_records.start_ns, collective_records.end_ns))
+        lane, token, side, firm, counted = (rows[collective_records.kind[order], column] for column in range(5))
         return Track(
-            rank=ledger.rank,
+            rank=collective_records.rank,
             entry=order,
             lane=lane,
             token=token,
             side=side,
             firm=firm,
-            start_ns=ledger.start_ns[order] + base_ns,
-            end_ns=ledger.end_ns[order] + base_ns,
-            sequence=np.where(counted == 1, ledger.sequence[order], NONE),
-            step=ledger.step[order],
-            number=ledger.step_number[order] if len(ledger.step_number) else np.full(len(order), NONE, np.int64),
-            node=ledger.node,
+            start_ns=collective_records.start_ns[order] + base_ns,
+            end_ns=collective_records.end_ns[order] + base_ns,
+            sequence=np.where(counted == 1, collective_records.sequence[order], NONE),
+            step=collective_records.step[order],
+            number=collective_records.step_number[order]
+            if len(collective_records.step_number)
+            else np.full(len(order), NONE, np.int64),
+            node=collective_records.node,
         )
 
     def _row(self, kind: Collective, rank: int) -> tuple[int, int, int, int, int]:

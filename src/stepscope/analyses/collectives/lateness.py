@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.collectives.keys import FIRM
-from stepscope.core.comms import Lateness, Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.trace import NONE, Bool, Float64, Int64
 
 _FLOOR_NS = 10_000
@@ -27,19 +27,19 @@ class _Arrivals:
     """From the collective's last arrival: nanoseconds since the epoch are too many for a float."""
 
 
-def lateness(ledgers: Sequence[Ledger], matched: Matched) -> tuple[Lateness, ...]:
+def lateness(rank_records: Sequence[CollectiveRecords], matched: Matched) -> tuple[Lateness, ...]:
     """Per rank, its arrival against the median arrival, over the complete collectives of the measured windows."""
-    ledgers = sorted(ledgers, key=lambda one: one.rank)
-    found = _arrivals(ledgers, matched, matched.complete & _measured(ledgers, matched))
-    late, is_last = _compared(found, noise_ns(ledgers, matched))
+    rank_records = sorted(rank_records, key=lambda one: one.rank)
+    found = _arrivals(rank_records, matched, matched.complete & _measured(rank_records, matched))
+    late, is_last = _compared(found, noise_ns(rank_records, matched))
     order = np.argsort(found.row, kind="stable")
-    cuts = np.searchsorted(found.row[order], np.arange(len(ledgers) + 1))
+    cuts = np.searchsorted(found.row[order], np.arange(len(rank_records) + 1))
     result = []
-    for i, ledger in enumerate(ledgers):
+    for i, collective_records in enumerate(rank_records):
         mine = order[cuts[i] : cuts[i + 1]]
         result.append(
             Lateness(
-                rank=ledger.rank,
+                rank=collective_records.rank,
                 median_ns=int(np.median(late[mine])) if len(mine) else 0,
                 share_last=float(is_last[mine].mean()) if len(mine) else 0.0,
                 per_step_ns=_per_step(found.step[mine], late[mine]),
@@ -48,43 +48,43 @@ def lateness(ledgers: Sequence[Ledger], matched: Matched) -> tuple[Lateness, ...
     return tuple(result)
 
 
-def noise_ns(ledgers: Sequence[Ledger], matched: Matched) -> int:
+def noise_ns(rank_records: Sequence[CollectiveRecords], matched: Matched) -> int:
     """How far ends of one collective lie apart over its ranks once the clocks are aligned: the 95th percentile."""
-    some_firm = any(kind.op in FIRM for ledger in ledgers for kind in ledger.kinds)
+    some_firm = any(kind.op in FIRM for collective_records in rank_records for kind in collective_records.kinds)
     first = np.full(matched.num, np.iinfo(np.int64).max, np.int64)
     last = np.full(matched.num, np.iinfo(np.int64).min, np.int64)
-    for ledger in ledgers:
-        ids = matched.of[ledger.rank]
-        firm = np.array([not some_firm or kind.op in FIRM for kind in ledger.kinds] or [False])
-        found = (ids != NONE) & firm[ledger.kind]
-        ends = ledger.end_ns[found] + matched.offset_ns[ledger.rank]
+    for collective_records in rank_records:
+        ids = matched.of[collective_records.rank]
+        firm = np.array([not some_firm or kind.op in FIRM for kind in collective_records.kinds] or [False])
+        found = (ids != NONE) & firm[collective_records.kind]
+        ends = collective_records.end_ns[found] + matched.offset_ns[collective_records.rank]
         np.minimum.at(first, ids[found], ends)
         np.maximum.at(last, ids[found], ends)
     apart = (last - first)[matched.complete & (last >= first)]
     return max(_FLOOR_NS, int(np.percentile(apart, 95))) if len(apart) else _FLOOR_NS
 
 
-def _measured(ledgers: Sequence[Ledger], matched: Matched) -> Bool:
+def _measured(rank_records: Sequence[CollectiveRecords], matched: Matched) -> Bool:
     """Collectives that lie, for every rank that took part, in one of its measured windows."""
     inside = np.ones(matched.num, np.bool_)
-    for ledger in ledgers:
-        ids = matched.of[ledger.rank]
+    for collective_records in rank_records:
+        ids = matched.of[collective_records.rank]
         found = ids != NONE
         within = np.zeros(len(ids), np.bool_)
-        for begin, end in ledger.windows:
-            within |= (ledger.start_ns >= begin) & (ledger.start_ns < end)
+        for begin, end in collective_records.windows:
+            within |= (collective_records.start_ns >= begin) & (collective_records.start_ns < end)
         inside[ids[found & ~within]] = False
     return inside
 
 
-def _arrivals(ledgers: Sequence[Ledger], matched: Matched, chosen: Bool) -> _Arrivals:
+def _arrivals(rank_records: Sequence[CollectiveRecords], matched: Matched, chosen: Bool) -> _Arrivals:
     parts = [np.empty((4, 0), np.int64)]
-    for i, ledger in enumerate(ledgers):
-        ids = matched.of[ledger.rank]
+    for i, collective_records in enumerate(rank_records):
+        ids = matched.of[collective_records.rank]
         mine = np.flatnonzero(ids != NONE)
         mine = mine[chosen[ids[mine]]]
-        at = matched.arrival_ns[ledger.rank][mine] - matched.last_ns[ids[mine]]
-        parts.append(np.stack((ids[mine], np.full(len(mine), i), ledger.step[mine], at)))
+        at = matched.arrival_ns[collective_records.rank][mine] - matched.last_ns[ids[mine]]
+        parts.append(np.stack((ids[mine], np.full(len(mine), i), collective_records.step[mine], at)))
     number, row, step, at_ns = np.concatenate(parts, axis=1)
     order = np.lexsort((row, at_ns, number))
     return _Arrivals(number=number[order], row=row[order], step=step[order], at_ns=at_ns[order].astype(np.float64))

@@ -1,4 +1,4 @@
-"""Which entries of the ranks' ledgers are the same collective, and when each rank arrived at it on one clock."""
+"""Which entries of the ranks' collective records are the same collective, and when each rank arrived at it on one clock."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from stepscope.analyses.collectives.clock_offsets import Track, centre
 from stepscope.analyses.collectives.clocks import Clocks, offset_between
 from stepscope.analyses.collectives.ids import Numbering, numbered
 from stepscope.analyses.collectives.keys import Words
-from stepscope.core.comms import Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE, Bool, Int64
 
 _TRIES = 4
 _MOST_NAMED = 8
 
 
-def match(ledgers: Sequence[Ledger]) -> Matched:
+def match(rank_records: Sequence[CollectiveRecords]) -> Matched:
     """Match the ranks' collectives by group and sequence, else by order and time, and align the clocks on their ends."""
-    ledgers = sorted(ledgers, key=lambda one: one.rank)
-    words = Words(ledgers)
-    tracks = [words.track(one, _base(one, ledgers[0])) for one in ledgers]
+    rank_records = sorted(rank_records, key=lambda one: one.rank)
+    words = Words(rank_records)
+    tracks = [words.track(one, _base(one, rank_records[0])) for one in rank_records]
     clocks = _clocks(tracks)
     made = numbered(tracks, clocks, words.members)
-    return _assembled(ledgers, made, words, _settled(made))
+    return _assembled(rank_records, made, words, _settled(made))
 
 
-def _base(ledger: Ledger, reference: Ledger) -> int:
+def _base(collective_records: CollectiveRecords, reference: CollectiveRecords) -> int:
     """What to add to a rank's times so that they count from where the reference's do."""
-    return ledger.base_ns - reference.base_ns if ledger.base_ns and reference.base_ns else 0
+    return collective_records.base_ns - reference.base_ns if collective_records.base_ns and reference.base_ns else 0
 
 
 def _clocks(tracks: Sequence[Track]) -> Clocks:
@@ -100,7 +100,7 @@ def _medians(number: Int64, values: Int64) -> Int64:
     return result
 
 
-def _assembled(ledgers: Sequence[Ledger], made: Numbering, words: Words, offsets: Int64) -> Matched:
+def _assembled(rank_records: Sequence[CollectiveRecords], made: Numbering, words: Words, offsets: Int64) -> Matched:
     num = int(made.ids.max()) + 1 if len(made.ids) else 0
     of: dict[int, Int64] = {}
     arrival: dict[int, Int64] = {}
@@ -108,21 +108,25 @@ def _assembled(ledgers: Sequence[Ledger], made: Numbering, words: Words, offsets
     last = np.full(num, np.iinfo(np.int64).min, np.int64)
     ends = []
     sizes = np.array([len(members) for members in words.members] or [0], np.int64)
-    for i, (ledger, track) in enumerate(zip(ledgers, made.tracks, strict=True)):
+    for i, (collective_records, track) in enumerate(zip(rank_records, made.tracks, strict=True)):
         mine = made.ids[made.base[i] : made.base[i + 1]]
-        of[ledger.rank], arrival[ledger.rank] = np.empty_like(mine), np.empty_like(mine)
-        of[ledger.rank][track.entry] = mine
-        arrival[ledger.rank][track.entry] = track.start_ns + offsets[i]
+        of[collective_records.rank], arrival[collective_records.rank] = np.empty_like(mine), np.empty_like(mine)
+        of[collective_records.rank][track.entry] = mine
+        arrival[collective_records.rank][track.entry] = track.start_ns + offsets[i]
         found = np.flatnonzero(mine != NONE)
         np.maximum.at(last, mine[found], track.start_ns[found] + offsets[i])
         np.add.at(took, mine[found], 1)
         needed[mine[found]] = np.where(track.side[found] != 0, 2, sizes[track.lane[found]])
         ends.append(np.stack((mine[found], track.end_ns[found] + offsets[i])))
     complete: Bool = took >= needed
-    unaligned = tuple(ledger.rank for ledger, one in zip(ledgers, made.clocks.root.tolist(), strict=True) if one != 0)
+    unaligned = tuple(
+        collective_records.rank
+        for collective_records, one in zip(rank_records, made.clocks.root.tolist(), strict=True)
+        if one != 0
+    )
     return Matched(
-        ranks=tuple(one.rank for one in ledgers),
-        offset_ns={one.rank: int(offsets[i]) + _base(one, ledgers[0]) for i, one in enumerate(ledgers)},
+        ranks=tuple(one.rank for one in rank_records),
+        offset_ns={one.rank: int(offsets[i]) + _base(one, rank_records[0]) for i, one in enumerate(rank_records)},
         unaligned=unaligned,
         of=of,
         num=num,
@@ -130,15 +134,15 @@ def _assembled(ledgers: Sequence[Ledger], made: Numbering, words: Words, offsets
         last_ns=last,
         end_ns=_medians(*np.concatenate(ends, axis=1)) if num else np.zeros(0, np.int64),
         complete=complete,
-        notes=_notes(ledgers, made, words),
+        notes=_notes(rank_records, made, words),
     )
 
 
-def _notes(ledgers: Sequence[Ledger], made: Numbering, words: Words) -> tuple[str, ...]:
-    clocks, first = made.clocks, ledgers[0].rank if ledgers else 0
+def _notes(rank_records: Sequence[CollectiveRecords], made: Numbering, words: Words) -> tuple[str, ...]:
+    clocks, first = made.clocks, rank_records[0].rank if rank_records else 0
     outside = [i for i, one in enumerate(clocks.root.tolist()) if one != 0]
-    vague = [ledgers[i].rank for i in outside if i in clocks.vague]
-    apart = [ledgers[i].rank for i in outside if i not in clocks.vague]
+    vague = [rank_records[i].rank for i in outside if i in clocks.vague]
+    apart = [rank_records[i].rank for i in outside if i not in clocks.vague]
     notes = []
     if apart:
         notes.append(

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.analyses.collectives.group_families import Families, Family
-from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, Ledger
+from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, CollectiveRecords
 from stepscope.core.comms_facts import Dimension
 from stepscope.core.trace import NONE
 
@@ -45,9 +45,9 @@ Pattern = Counter[tuple[str, int]]
 """How often each operation ran in each part of the steps."""
 
 
-def parallel_shape(ledgers: Sequence[Ledger], families: Families) -> list[tuple[Family, Dimension]]:
+def parallel_shape(rank_records: Sequence[CollectiveRecords], families: Families) -> list[tuple[Family, Dimension]]:
     """A dimension for each family of groups that divides the job; groups of one rank and mere broadcasts do not."""
-    patterns, uneven = _patterns(ledgers, families)
+    patterns, uneven = _patterns(rank_records, families)
     found = []
     for family, groups in families.groups.items():
         pattern = patterns.get(family, Counter())
@@ -67,25 +67,27 @@ def parallel_shape(ledgers: Sequence[Ledger], families: Families) -> list[tuple[
     return sorted(found, key=lambda one: (-(one[1].size or 0), one[1].kind))
 
 
-def _patterns(ledgers: Sequence[Ledger], families: Families) -> tuple[dict[Family, Pattern], dict[Family, bool]]:
+def _patterns(rank_records: Sequence[CollectiveRecords], families: Families) -> tuple[dict[Family, Pattern], dict[Family, bool]]:
     patterns: dict[Family, Pattern] = {}
     uneven: dict[Family, bool] = {}
-    for ledger in ledgers:
-        if not len(ledger):
+    for collective_records in rank_records:
+        if not len(collective_records):
             continue
-        homes = [families.of(kind) for kind in ledger.kinds]
-        large = {home for home, kind in zip(homes, ledger.kinds, strict=True) if (kind.bytes or 0) >= SMALL_BYTES}
-        part = ledger.phase if len(ledger.phase) else np.full(len(ledger), NONE, np.int64)
-        count = np.bincount(ledger.kind * len(PARTS) + part - NONE, minlength=len(PARTS) * len(ledger.kinds))
+        homes = [families.of(kind) for kind in collective_records.kinds]
+        large = {home for home, kind in zip(homes, collective_records.kinds, strict=True) if (kind.bytes or 0) >= SMALL_BYTES}
+        part = collective_records.phase if len(collective_records.phase) else np.full(len(collective_records), NONE, np.int64)
+        count = np.bincount(
+            collective_records.kind * len(PARTS) + part - NONE, minlength=len(PARTS) * len(collective_records.kinds)
+        )
         for code in np.flatnonzero(count).tolist():
             which, phase, times = code // len(PARTS), code % len(PARTS) + NONE, int(count[code])
-            kind, home = ledger.kinds[which], homes[which]
+            kind, home = collective_records.kinds[which], homes[which]
             if kind.op in ("broadcast", "barrier", "other") or not (kind.group or home.num_ranks):
                 continue
             if home not in large or kind.bytes is None or kind.bytes >= SMALL_BYTES:
                 patterns.setdefault(home, Counter())[kind.op, phase] += times
-        if len(ledger.unevenness):
-            for which in np.unique(ledger.kind[ledger.unevenness > UNEVEN]).tolist():
+        if len(collective_records.unevenness):
+            for which in np.unique(collective_records.kind[collective_records.unevenness > UNEVEN]).tolist():
                 uneven[homes[which]] = True
     return patterns, uneven
 

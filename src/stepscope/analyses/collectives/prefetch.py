@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.naming import matching
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, Int64, Kind
 
 GATHER = re.compile(r"^FSDP::all_gather(?: \((.*)\))?$")
@@ -24,7 +24,7 @@ USE = re.compile(r"^FSDP::all_gather_copy_out(?: \((.*)\))?$")
 """FSDP2 marks both, with the name of the module whose parameters they are (torch/distributed/fsdp/_fully_shard)."""
 
 
-def gathers_ahead(found: Survey, around: Int64) -> Int64:
+def gathers_ahead(found: RankContext, around: Int64) -> Int64:
     """Per launch of a collective, how many modules further it was prefetched; NONE where FSDP did not mark it."""
     trace = found.trace
     gather = ancestor_with(found.links.parent, around, matching(trace, GATHER) & trace.is_kind(Kind.MARK))
@@ -52,7 +52,7 @@ def _module(pattern: re.Pattern[str], name: str) -> str | None:
     return None if said is None else said[1]
 
 
-def _compute_launches(found: Survey) -> Int64:
+def _compute_launches(found: RankContext) -> Int64:
     """When the host launched each kernel that is no collective, sorted."""
     launch = found.links.launch[found.trace.is_kind(Kind.KERNEL) & ~found.collective]
     launched: Int64 = np.sort(found.trace.start_ns[launch[launch != NONE]])

@@ -1,4 +1,4 @@
-"""A rank's ledger: its collectives with what is known of each, small enough to travel."""
+"""A rank's records: its collectives with what is known of each, small enough to travel."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stepscope.analyses.collectives.step_parts import backward_spans, step_parts
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import lengths_in, subtract
 from stepscope.analyses.naming import matching
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.windows import PROFILER_STEP
-from stepscope.core.comms import Collective, Ledger, ProcessGroup
+from stepscope.core.comms import Collective, CollectiveRecords, ProcessGroup
 from stepscope.core.trace import NONE, CollectiveArgs, Int64, Kind, Trace
 from stepscope.untrusted import parse_json
 from stepscope.workload.dtypes import ITEM_BYTES, SCALAR_NAMES
@@ -47,7 +47,7 @@ def op_of(name: str) -> str:
     return next((op for op, pattern in OPS if pattern.search(name)), "other")
 
 
-def ledger_of(found: Survey, rank: int) -> Ledger:
+def collective_records_of(found: RankContext, rank: int) -> CollectiveRecords:
     """The collectives of a rank, on the device and on the host, by their start."""
     trace, links = found.trace, found.links
     on_device = found.collective
@@ -70,7 +70,7 @@ def ledger_of(found: Survey, rank: int) -> Ledger:
     windows = found.cut.steps.windows
     low = np.array([w[0] for w in windows], np.int64)
     high = np.array([w[1] for w in windows], np.int64)
-    return Ledger(
+    return CollectiveRecords(
         rank=rank,
         kinds=tuple(kinds),
         kind=kind,
@@ -128,7 +128,7 @@ def _said(description: object) -> str:
     return description if isinstance(description, str) and description not in ("undefined", "default_pg") else ""
 
 
-def _link(found: Survey) -> tuple[str, float, str] | None:
+def _link(found: RankContext) -> tuple[str, float, str] | None:
     """The link that ranks should talk over, with its bus bandwidth: as it was measured here, else the device's fastest."""
     ranks = found.trace.meta.world_size
     measured = None if found.roofs is None or found.roofs.measured is None else found.roofs.measured
@@ -152,7 +152,7 @@ def _unevenness(split: str) -> float:
     return float(max(sizes) * len(sizes) / sum(sizes))
 
 
-def _asking(found: Survey, events: Int64, launch: Int64) -> Int64:
+def _asking(found: RankContext, events: Int64, launch: Int64) -> Int64:
     """The operator that asked for each collective and says what it is; NONE where none was recorded."""
     trace, parent = found.trace, found.links.parent
     says = trace.collective != NONE
@@ -160,7 +160,7 @@ def _asking(found: Survey, events: Int64, launch: Int64) -> Int64:
     return ancestor_with(parent, start, says & ~found.collective)
 
 
-def _args(found: Survey, event: int, asking: int) -> CollectiveArgs | None:
+def _args(found: RankContext, event: int, asking: int) -> CollectiveArgs | None:
     trace = found.trace
     for at in (event, asking):
         if at != NONE and trace.collective[at] != NONE:
@@ -169,7 +169,7 @@ def _args(found: Survey, event: int, asking: int) -> CollectiveArgs | None:
     return None
 
 
-def _kind(found: Survey, event: int, asking: int, around: int) -> Collective:
+def _kind(found: RankContext, event: int, asking: int, around: int) -> Collective:
     trace, args = found.trace, _args(found, event, asking)
     on_device = bool(found.collective[event])
     name: str = trace.names[trace.name[event]]
@@ -191,14 +191,14 @@ def _kind(found: Survey, event: int, asking: int, around: int) -> Collective:
     )
 
 
-def _peer(found: Survey, event: int, asking: int) -> int | None:
+def _peer(found: RankContext, event: int, asking: int) -> int | None:
     """The other rank of a transfer: the operator has it, its kernel may not."""
     trace = found.trace
     told = [trace.collectives[trace.collective[at]] for at in (event, asking) if at != NONE and trace.collective[at] != NONE]
     return next((args.peer for args in told if args.peer is not None), None)
 
 
-def _told(found: Survey, name: str, around: int, on_device: bool) -> Collective:
+def _told(found: RankContext, name: str, around: int, on_device: bool) -> Collective:
     """By the ranges around its launch, else by its kernel's name."""
     told = told_around(found, around)
     # A range such as nccl:coalesced names no operation.
@@ -227,7 +227,7 @@ def _ranks(text: str) -> tuple[int, ...]:
     return tuple(int(r) for r in found) if isinstance(found, list) and all(isinstance(r, int) for r in found) else ()
 
 
-def _step_numbers(found: Survey) -> Int64:
+def _step_numbers(found: RankContext) -> Int64:
     """Per step, the number its mark has; NONE for those without one, and at the end for what lies outside the steps."""
     trace, cut = found.trace, found.cut
     numbers = np.full(len(cut.host_start) + 1, NONE, np.int64)
@@ -244,13 +244,13 @@ def _node(path: str) -> str:
     return "" if found is None else found[1]
 
 
-def _host_step(found: Survey, events: Int64) -> Int64:
+def _host_step(found: RankContext, events: Int64) -> Int64:
     """The step in which a collective of the host was called."""
     step: Int64 = np.searchsorted(found.cut.host_start, found.trace.start_ns[events], side="right") - 1
     return np.where(step >= 0, step, NONE)
 
 
-def _exposed(found: Survey, events: Int64) -> tuple[Int64, Int64, Int64]:
+def _exposed(found: RankContext, events: Int64) -> tuple[Int64, Int64, Int64]:
     """When a collective ran with no compute beside it, and which: the one that began first where several did."""
     alone = subtract(found.sets.comms, found.sets.compute)
     starts, ends, owners = [], [], []
@@ -272,9 +272,9 @@ def _exposed(found: Survey, events: Int64) -> tuple[Int64, Int64, Int64]:
     return np.array(starts, np.int64), np.array(ends, np.int64), np.array(owners, np.int64)
 
 
-def in_windows(ledger: Ledger) -> Int64:
+def in_windows(collective_records: CollectiveRecords) -> Int64:
     """Entries that ended inside the measured windows."""
-    if not ledger.windows:
+    if not collective_records.windows:
         return np.empty(0, np.int64)
-    low, high = ledger.windows[0][0], ledger.windows[-1][1]
-    return np.flatnonzero((ledger.end_ns > low) & (ledger.end_ns <= high))
+    low, high = collective_records.windows[0][0], collective_records.windows[-1][1]
+    return np.flatnonzero((collective_records.end_ns > low) & (collective_records.end_ns <= high))

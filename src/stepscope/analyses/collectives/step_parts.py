@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.naming import matching
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.core.trace import NONE, Int64
 
@@ -16,7 +16,7 @@ SHARDED_BACKWARD = re.compile(r"^(FSDP::|FullyShardedDataParallel\.).*backward")
 """What FSDP does for the backward pass: its last scatter comes in a callback, when autograd's ranges are over."""
 
 
-def step_parts(found: Survey, events: Int64) -> Int64:
+def step_parts(found: RankContext, events: Int64) -> Int64:
     """The part of the step that launched each; NONE where its launch is not known, or nothing tells backward apart."""
     charges = found.charges
     part = np.full(len(found.trace), NONE, np.int64)
@@ -29,7 +29,7 @@ def step_parts(found: Survey, events: Int64) -> Int64:
     return part[events]
 
 
-def backward_spans(found: Survey) -> tuple[tuple[int, int, int], ...]:
+def backward_spans(found: RankContext) -> tuple[tuple[int, int, int], ...]:
     """Per step, from the first compute kernel of its backward pass to the end of the last."""
     trace, charges = found.trace, found.charges
     work = charges.work[charges.backward]

@@ -17,7 +17,7 @@ import numpy as np
 from stepscope.analyses.collectives.group_families import Families, Family, stride_of
 from stepscope.analyses.collectives.link_fit import bus_factor, fit
 from stepscope.analyses.collectives.records import in_windows
-from stepscope.core.comms import Collective, Ledger, Matched
+from stepscope.core.comms import Collective, CollectiveRecords, Matched
 from stepscope.core.comms_facts import CollectiveRow, LinkFit
 from stepscope.core.numbers import number_ranges
 from stepscope.core.trace import NONE, Bool, Float64, Int64
@@ -30,11 +30,11 @@ Key = tuple[str, Family, str | None, int | None, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """The measured entries of all ledgers, one after the other."""
+    """The measured entries of all ranks' records, one after the other."""
 
     keys: tuple[Key, ...]
     key: Int64
-    ledger: Int64
+    collective_records: Int64
     number: Int64
     """Of the matched collective; NONE."""
     group: Int64
@@ -46,27 +46,27 @@ class Entries:
     labels: tuple[tuple[int, ...] | str, ...]
     """What `group` counts: ranks, or a name."""
     num_steps: Int64
-    """Per ledger."""
+    """Per rank."""
 
 
-def gather_entries(ledgers: Sequence[Ledger], matched: Matched, families: Families) -> Entries:
+def gather_entries(rank_records: Sequence[CollectiveRecords], matched: Matched, families: Families) -> Entries:
     """Every entry that ended in its rank's measured windows; all of a rank without windows."""
     keys: dict[Key, int] = {}
     groups: dict[tuple[int, ...] | str, int] = {}
     codes, figures = [np.empty((4, 0), np.int64)], [np.empty((5, 0), np.float64)]
-    for place, ledger in enumerate(ledgers):
-        chosen = in_windows(ledger) if ledger.windows else np.arange(len(ledger))
-        kinds = np.array([keys.setdefault(_key(k, families), len(keys)) for k in ledger.kinds], np.int64)
-        lanes = np.array([groups.setdefault(families.key(k), len(groups)) for k in ledger.kinds], np.int64)
-        of = ledger.kind[chosen]
-        codes.append(np.stack((kinds[of], np.full(len(of), place), matched.of[ledger.rank][chosen], lanes[of])))
-        figures.append(_figures(ledger, matched)[:, chosen])
-    key, ledger_of, number, group = np.concatenate(codes, axis=1)
+    for place, collective_records in enumerate(rank_records):
+        chosen = in_windows(collective_records) if collective_records.windows else np.arange(len(collective_records))
+        kinds = np.array([keys.setdefault(_key(k, families), len(keys)) for k in collective_records.kinds], np.int64)
+        lanes = np.array([groups.setdefault(families.key(k), len(groups)) for k in collective_records.kinds], np.int64)
+        of = collective_records.kind[chosen]
+        codes.append(np.stack((kinds[of], np.full(len(of), place), matched.of[collective_records.rank][chosen], lanes[of])))
+        figures.append(_figures(collective_records, matched)[:, chosen])
+    key, collective_records_of, number, group = np.concatenate(codes, axis=1)
     dur, wait, exposed, size, uneven = np.concatenate(figures, axis=1)
     return Entries(
         keys=tuple(keys),
         key=key,
-        ledger=ledger_of,
+        collective_records=collective_records_of,
         number=number,
         group=group,
         dur_ns=dur,
@@ -75,20 +75,24 @@ def gather_entries(ledgers: Sequence[Ledger], matched: Matched, families: Famili
         bytes=size,
         unevenness=uneven,
         labels=tuple(groups),
-        num_steps=np.array([len(ledger.windows) for ledger in ledgers], np.int64),
+        num_steps=np.array([len(collective_records.windows) for collective_records in rank_records], np.int64),
     )
 
 
-def _figures(ledger: Ledger, matched: Matched) -> Float64:
+def _figures(collective_records: CollectiveRecords, matched: Matched) -> Float64:
     """Per entry: duration, wait, exposed time, size, unevenness of its splits."""
-    sizes = np.array([np.nan if kind.bytes is None else kind.bytes for kind in ledger.kinds], np.float64)
-    rows: Float64 = np.full((5, len(ledger)), np.nan)
-    rows[0] = ledger.end_ns - ledger.start_ns
-    rows[1] = matched.wait_ns(ledger)
-    rows[2] = np.bincount(ledger.exposed_of, ledger.exposed_end_ns - ledger.exposed_start_ns, len(ledger))
-    rows[3] = sizes[ledger.kind]
-    if len(ledger.unevenness):
-        rows[4] = ledger.unevenness
+    sizes = np.array([np.nan if kind.bytes is None else kind.bytes for kind in collective_records.kinds], np.float64)
+    rows: Float64 = np.full((5, len(collective_records)), np.nan)
+    rows[0] = collective_records.end_ns - collective_records.start_ns
+    rows[1] = matched.wait_ns(collective_records)
+    rows[2] = np.bincount(
+        collective_records.exposed_of,
+        collective_records.exposed_end_ns - collective_records.exposed_start_ns,
+        len(collective_records),
+    )
+    rows[3] = sizes[collective_records.kind]
+    if len(collective_records.unevenness):
+        rows[4] = collective_records.unevenness
     return rows
 
 
@@ -124,7 +128,7 @@ def _row(key: Key, entries: Entries, mine: Int64, matched: Matched, families: Fa
     per_group = [] if includes_waits else [(_rate(moving[group == g], size[group == g]), g) for g in np.unique(group).tolist()]
     slowest = min(((rate, g) for rate, g in per_group if rate is not None), default=None) if len(per_group) > 1 else None
     known = entries.bytes[mine][~np.isnan(entries.bytes[mine])]
-    steps = bool((entries.num_steps[entries.ledger[mine]] > 0).all())
+    steps = bool((entries.num_steps[entries.collective_records[mine]] > 0).all())
     total = float(entries.dur_ns[mine].sum())
     return CollectiveRow(
         op=op,
@@ -185,7 +189,7 @@ def _rate(moving_ns: Float64, size: Float64) -> float | None:
 
 def _per_step(entries: Entries, mine: Int64, values: Float64) -> float:
     """The sum over a step on one rank: the mean over the ranks that have any."""
-    place = entries.ledger[mine]
+    place = entries.collective_records[mine]
     total = np.bincount(place, values, len(entries.num_steps))
     has = np.unique(place)
     return float((total[has] / entries.num_steps[has]).mean())

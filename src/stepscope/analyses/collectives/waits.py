@@ -7,35 +7,39 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.analyses.intervals import Intervals, lengths_in, union
-from stepscope.core.comms import Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import NONE
 
 
-def waiting(ledger: Ledger, matched: Matched) -> Intervals:
+def waiting(collective_records: CollectiveRecords, matched: Matched) -> Intervals:
     """When the rank stood in a collective, with no compute beside it, before the last rank had arrived. Its own clock."""
-    number = matched.of[ledger.rank][ledger.exposed_of] if len(ledger.exposed_of) else np.empty(0, np.int64)
+    number = (
+        matched.of[collective_records.rank][collective_records.exposed_of]
+        if len(collective_records.exposed_of)
+        else np.empty(0, np.int64)
+    )
     found = number != NONE
-    last = matched.last_ns[number[found]] - matched.offset_ns[ledger.rank]
-    start = ledger.exposed_start_ns[found]
-    end = np.minimum(ledger.exposed_end_ns[found], last)
+    last = matched.last_ns[number[found]] - matched.offset_ns[collective_records.rank]
+    start = collective_records.exposed_start_ns[found]
+    end = np.minimum(collective_records.exposed_end_ns[found], last)
     ahead = end > start
     return union(start[ahead], end[ahead])
 
 
-def with_waits(facts: RankFacts, ledger: Ledger, matched: Matched) -> RankFacts:
+def with_waits(facts: RankFacts, collective_records: CollectiveRecords, matched: Matched) -> RankFacts:
     """The facts with their exposed communication split; as they are when nothing of it was matched."""
-    inside = np.zeros(len(ledger), np.bool_)
-    if facts.partition is None or not facts.steps.windows or not len(ledger):
+    inside = np.zeros(len(collective_records), np.bool_)
+    if facts.partition is None or not facts.steps.windows or not len(collective_records):
         return facts
     low, high = facts.steps.windows[0][0], facts.steps.windows[-1][1]
-    inside = (ledger.end_ns > low) & (ledger.start_ns < high)
-    if not bool((matched.of[ledger.rank][inside] != NONE).any()):
+    inside = (collective_records.end_ns > low) & (collective_records.start_ns < high)
+    if not bool((matched.of[collective_records.rank][inside] != NONE).any()):
         return facts
     start = np.array([w[0] for w in facts.steps.windows], np.int64)
     end = np.array([w[1] for w in facts.steps.windows], np.int64)
     exposed = np.array(facts.partition.parts["comms_transfer"], np.int64)
-    waited = np.minimum(lengths_in(start, end, waiting(ledger, matched)), exposed)
+    waited = np.minimum(lengths_in(start, end, waiting(collective_records, matched)), exposed)
     parts = dict(facts.partition.parts)
     parts["comms_wait"] = tuple(waited.tolist())
     parts["comms_transfer"] = tuple((exposed - waited).tolist())

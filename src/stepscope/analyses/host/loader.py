@@ -41,10 +41,10 @@ def waiting_fetches(trace: Trace, host: HostActivity) -> Bool:
     return waiting
 
 
-def is_starved(trace: Trace, host: HostActivity, pitch_ns: float) -> bool:
+def is_starved(trace: Trace, host: HostActivity, step_interval_ns: float) -> bool:
     """Whether the workers, not the step, set the pace: most fetches wait, or they wait long on average."""
     fetches = trace.dur_ns[next_calls(trace, host, WORKERS)]
     if len(fetches) == 0:
         return False
     waits = float(waiting_fetches(trace, host).mean()) > POLICY.most_steps
-    return waits or float(fetches.mean()) >= POLICY.long_wait * pitch_ns
+    return waits or float(fetches.mean()) >= POLICY.long_wait * step_interval_ns

@@ -16,7 +16,7 @@ from stepscope.analyses.host.frames import Owner, line_of, owner_of
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.links import Links
 from stepscope.analyses.steps.projection import MODULE_FRAME, forward_of, module_ranges
-from stepscope.core.diagnosis import Place
+from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 MOST_DEEP = 64
@@ -91,7 +91,7 @@ def origins(stacks: Stacks, events: Int64) -> Origins:
     return Origins(frame=np.where(user == NONE, library, user), module=innermost(stacks.module))
 
 
-def places_of(stacks: Stacks, events: Int64, cost: NDArray[np.float64], most: int) -> tuple[Place, ...]:
+def source_locations_of(stacks: Stacks, events: Int64, cost: NDArray[np.float64], most: int) -> tuple[SourceLocation, ...]:
     """The lines that most of the events' cost comes from, most costly first, each with the modules most of it is in."""
     total = float(cost.sum())
     if len(events) == 0 or total <= 0:
@@ -103,7 +103,7 @@ def places_of(stacks: Stacks, events: Int64, cost: NDArray[np.float64], most: in
     spent = np.bincount(which, cost[known], len(codes))
     module, cost = found.module[known], cost[known]
     return tuple(
-        Place(
+        SourceLocation(
             line=None if codes[i] == NONE else line_of(trace.names[codes[i]]),
             module=_common_path(stacks, module[which == i], cost[which == i]),
             share=min(float(spent[i]) / total, 1.0),

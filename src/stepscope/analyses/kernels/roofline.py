@@ -7,7 +7,7 @@ import numpy as np
 from stepscope.analyses.kernels.measured_rates import Roofs
 from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
 from stepscope.analyses.kernels.tables import Float64, KernelWork
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import Charges
 from stepscope.core.facts import Roofline
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
@@ -80,7 +80,7 @@ def _utilisation(
     return used if used <= 1 else None
 
 
-def slower_than_peak(found: Survey) -> float | None:
+def slower_than_peak(found: RankContext) -> float | None:
     """How much longer the model's FLOPs need at the rates that the machine was measured at than at the datasheet's peaks.
 
     None where it was not measured, or not in a precision that the run uses.

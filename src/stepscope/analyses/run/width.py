@@ -39,7 +39,7 @@ def width_run(path: str, facts: Facts, world_size: int | None, notes: Sequence[s
 def run_step(facts: Facts) -> RunStep:
     """The step as a diagnosis tells it: the given time, else the median rank's."""
     steps, given = facts.median_rank.steps, facts.given_step_ns
-    profiled = None if steps.pitch_ns is None else round(steps.pitch_ns)
+    profiled = None if steps.step_interval_ns is None else round(steps.step_interval_ns)
     low, high = (None, None) if given is not None else median_interval(steps)
     return RunStep(
         count=len(steps.windows),
@@ -57,15 +57,15 @@ def median_interval(steps: Steps) -> tuple[int, int] | tuple[None, None]:
     The median of n is outside the k-th smallest and the k-th largest with probability 2 * P(Binomial(n, 1/2) < k)
     (David and Nagaraja, Order Statistics, section 7.1).
     """
-    pitches = sorted(steps.pitches)
-    num = len(pitches)
+    step_intervals = sorted(steps.step_intervals)
+    num = len(step_intervals)
     if not steps.is_pitch:
         return None, None
     outside, rank = 0.0, 0
     while rank < num and outside + 2 * comb(num, rank) / 2**num <= 1 - CONFIDENCE:
         outside += 2 * comb(num, rank) / 2**num
         rank += 1
-    return (None, None) if rank == 0 else (pitches[rank - 1], pitches[num - rank])
+    return (None, None) if rank == 0 else (step_intervals[rank - 1], step_intervals[num - rank])
 
 
 def mean_parts(ranks: Sequence[RankFacts], step: RunStep) -> dict[str, int | None] | None:

@@ -24,7 +24,7 @@ def partition(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, 
     lengths = {part: lengths_in(start, end, parts.get(part, empty())) for part in PARTS}
     return Partition(
         parts={part: tuple(values.tolist()) for part, values in lengths.items()},
-        totals=steps.pitches,
+        totals=steps.step_intervals,
         waits_split=False,
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.analyses.collectives.step_parts import step_parts
 from stepscope.analyses.host.frames import line_of
 from stepscope.analyses.host.source_locations import origins, stacks_of
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import MODULE_FRAME
 from stepscope.analyses.tables.columns import Rows, Values, coded, known, named, plain, told
 from stepscope.analyses.tables.events import KINDS
@@ -22,7 +22,7 @@ DIRECTION = re.compile(r"^Memcpy (\w+)", re.IGNORECASE)
 MEMORY = re.compile(r"\(([^()]{1,80} -> [^()]{1,80})\)")
 
 
-def kernel_rows(found: Survey) -> Rows:
+def kernel_rows(found: RankContext) -> Rows:
     """Every kernel, with who launched it and what it must do."""
     trace, work = found.trace, found.kernels
     kernels = work.kernels
@@ -43,7 +43,7 @@ def kernel_rows(found: Survey) -> Rows:
     }
 
 
-def copy_rows(found: Survey) -> Rows:
+def copy_rows(found: RankContext) -> Rows:
     """Every copy and set. A size that only the launching call has counts too."""
     trace, links = found.trace, found.links
     copies = np.flatnonzero(trace.is_kind(Kind.MEMCPY, Kind.MEMSET))
@@ -74,14 +74,14 @@ def _from_name(trace: Trace, events: Int64, pattern: re.Pattern[str]) -> Values:
     return coded(code[trace.name[events]] if len(code) else events, words)
 
 
-def _op(found: Survey, work: Int64) -> Values:
+def _op(found: RankContext, work: Int64) -> Values:
     """The innermost operator of each piece of device work."""
     op = np.full(len(found.trace), NONE, np.int64)
     op[found.charges.work] = found.charges.op
     return named(op[work], found.trace.name, found.trace.names)
 
 
-def _origin(found: Survey, work: Int64) -> dict[str, Values]:
+def _origin(found: RankContext, work: Int64) -> dict[str, Values]:
     trace, stacks = found.trace, stacks_of(found.trace, found.links)
     nowhere = np.full(len(work), NONE, np.int64)
     at = None if stacks is None else origins(stacks, work)
@@ -91,7 +91,7 @@ def _origin(found: Survey, work: Int64) -> dict[str, Values]:
     }
 
 
-def _timing(found: Survey, work: Int64) -> dict[str, Values]:
+def _timing(found: RankContext, work: Int64) -> dict[str, Values]:
     trace, launch = found.trace, found.links.launch[work]
     # A call may begin at any number, NONE's too: what is missing is told by the link.
     return {

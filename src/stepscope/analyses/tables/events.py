@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.tables.columns import Rows, Values, coded, named, plain, told
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 
 KINDS = tuple(kind.name.lower() for kind in Kind)
 
 
-def event_rows(found: Survey) -> Rows:
+def event_rows(found: RankContext) -> Rows:
     """Every event of the trace."""
     trace = found.trace
     every = np.arange(len(trace), dtype=np.int64)
@@ -34,7 +34,7 @@ def event_rows(found: Survey) -> Rows:
     }
 
 
-def launch_rows(found: Survey) -> Rows:
+def launch_rows(found: RankContext) -> Rows:
     """Every call of the runtime."""
     trace, links = found.trace, found.links
     calls = np.flatnonzero(trace.is_kind(Kind.RUNTIME))
@@ -60,7 +60,7 @@ def launch_rows(found: Survey) -> Rows:
     }
 
 
-def step_of(found: Survey, events: Int64) -> Int64:
+def step_of(found: RankContext, events: Int64) -> Int64:
     """Device work: the step that launched it. What the host did: the step it began in."""
     trace, cut = found.trace, found.cut
     host: Int64 = np.searchsorted(cut.host_start, trace.start_ns[events], side="right") - 1

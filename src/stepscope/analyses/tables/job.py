@@ -9,11 +9,11 @@ import numpy as np
 
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.naming import matching
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.windows import PROFILER_STEP
 from stepscope.analyses.tables.columns import Rows, Values, coded, flags, floats, ints, named, plain, texts, told
 from stepscope.analyses.tables.device import PHASES
-from stepscope.core.comms import Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import number_ranges
@@ -22,50 +22,54 @@ from stepscope.core.trace import NONE, Int64, Kind, TraceMeta
 _NUMBER = re.compile(r"#\s*(\d{1,18})")
 
 
-def collective_rows(found: Survey, ledger: Ledger) -> Rows:
+def collective_rows(found: RankContext, collective_records: CollectiveRecords) -> Rows:
     """A rank's collectives, as far as it can tell alone."""
     trace = found.trace
-    on_device = np.array([kind.on_device for kind in ledger.kinds], np.bool_)[ledger.kind]
-    exposed = np.zeros(len(ledger), np.int64)
-    np.add.at(exposed, ledger.exposed_of, ledger.exposed_end_ns - ledger.exposed_start_ns)
-    launched = found.links.launch[ledger.event] != NONE
+    on_device = np.array([kind.on_device for kind in collective_records.kinds], np.bool_)[collective_records.kind]
+    exposed = np.zeros(len(collective_records), np.int64)
+    np.add.at(exposed, collective_records.exposed_of, collective_records.exposed_end_ns - collective_records.exposed_start_ns)
+    launched = found.links.launch[collective_records.event] != NONE
     return {
-        "event": plain(ledger.event),
-        "op": _of_kind(ledger, texts(kind.op for kind in ledger.kinds)),
-        "name": named(ledger.event, trace.name, trace.names),
-        "group_name": _of_kind(ledger, texts(kind.group or None for kind in ledger.kinds)),
-        "group_size": _of_kind(ledger, ints(kind.group_size or len(kind.group_ranks) or None for kind in ledger.kinds)),
-        "group_ranks": _of_kind(ledger, texts(number_ranges(kind.group_ranks) or None for kind in ledger.kinds)),
-        "peer": _of_kind(ledger, ints(kind.peer for kind in ledger.kinds)),
-        "dtype": _of_kind(ledger, texts(kind.dtype for kind in ledger.kinds)),
-        "size_bytes": _of_kind(ledger, ints(kind.bytes for kind in ledger.kinds)),
-        "sequence": told(ledger.sequence),
+        "event": plain(collective_records.event),
+        "op": _of_kind(collective_records, texts(kind.op for kind in collective_records.kinds)),
+        "name": named(collective_records.event, trace.name, trace.names),
+        "group_name": _of_kind(collective_records, texts(kind.group or None for kind in collective_records.kinds)),
+        "group_size": _of_kind(
+            collective_records, ints(kind.group_size or len(kind.group_ranks) or None for kind in collective_records.kinds)
+        ),
+        "group_ranks": _of_kind(
+            collective_records, texts(number_ranges(kind.group_ranks) or None for kind in collective_records.kinds)
+        ),
+        "peer": _of_kind(collective_records, ints(kind.peer for kind in collective_records.kinds)),
+        "dtype": _of_kind(collective_records, texts(kind.dtype for kind in collective_records.kinds)),
+        "size_bytes": _of_kind(collective_records, ints(kind.bytes for kind in collective_records.kinds)),
+        "sequence": told(collective_records.sequence),
         "on_device": plain(on_device),
-        "phase": coded(ledger.phase, PHASES),
-        "step": told(np.maximum(ledger.step, NONE)),
-        "start_ns": plain(ledger.start_ns),
-        "dur_ns": plain(ledger.end_ns - ledger.start_ns),
-        "launch_ns": Values(data=ledger.launch_ns, missing=~launched),
-        "stream": told(ledger.stream),
+        "phase": coded(collective_records.phase, PHASES),
+        "step": told(np.maximum(collective_records.step, NONE)),
+        "start_ns": plain(collective_records.start_ns),
+        "dur_ns": plain(collective_records.end_ns - collective_records.start_ns),
+        "launch_ns": Values(data=collective_records.launch_ns, missing=~launched),
+        "stream": told(collective_records.stream),
         "exposed_ns": Values(data=exposed, missing=~on_device),
     }
 
 
-def meeting_rows(ledger: Ledger, matched: Matched | None) -> Rows:
+def meeting_rows(collective_records: CollectiveRecords, matched: Matched | None) -> Rows:
     """What the other ranks' recordings add to a rank's collectives; `matched` is None where there are none."""
-    alone = np.full(len(ledger), NONE, np.int64)
-    meeting = alone if matched is None else matched.of[ledger.rank]
-    waited = alone if matched is None else matched.wait_ns(ledger)
+    alone = np.full(len(collective_records), NONE, np.int64)
+    meeting = alone if matched is None else matched.of[collective_records.rank]
+    waited = alone if matched is None else matched.wait_ns(collective_records)
     return {"meeting": told(meeting), "wait_ns": Values(data=waited, missing=meeting == NONE)}
 
 
-def _of_kind(ledger: Ledger, values: Values) -> Values:
+def _of_kind(collective_records: CollectiveRecords, values: Values) -> Values:
     """A figure of each kind of collective, for each collective."""
-    missing = None if values.missing is None else values.missing[ledger.kind]
-    return Values(data=values.data[ledger.kind], missing=missing, words=values.words)
+    missing = None if values.missing is None else values.missing[collective_records.kind]
+    return Values(data=values.data[collective_records.kind], missing=missing, words=values.words)
 
 
-def window_rows(found: Survey) -> Rows:
+def window_rows(found: RankContext) -> Rows:
     """Which step each measured window is of, and how long the host was in it."""
     step = window_steps(found)
     host: Int64 = np.append(found.cut.host_end - found.cut.host_start, 0)
@@ -87,7 +91,7 @@ def step_rows(facts: RankFacts) -> Rows:
     return {
         "start_ns": ints(start for start, _ in steps.windows),
         "end_ns": ints(end for _, end in steps.windows),
-        "pitch_ns": ints(steps.pitches),
+        "pitch_ns": ints(steps.step_intervals),
         "is_pitch": flags([steps.is_pitch] * num),
         "is_median": flags(i in median for i in range(num)),
         "busy_ns": ints(facts.busy_ns if on_device else [None] * num),
@@ -108,7 +112,7 @@ def _told_waits(part: str, lengths: Sequence[int], moved: Sequence[int] | None, 
     return [None if also else length for length, also in zip(lengths, moved, strict=True)]
 
 
-def window_steps(found: Survey) -> Int64:
+def window_steps(found: RankContext) -> Int64:
     """The step that each measured window is of; NONE where a window is of several, or of none."""
     steps, num = found.cut.steps, len(found.cut.steps.windows)
     nothing = np.full(num, NONE, np.int64)
@@ -123,7 +127,7 @@ def window_steps(found: Survey) -> Int64:
     return ends if len(ends) == num else nothing
 
 
-def step_numbers(found: Survey) -> Int64:
+def step_numbers(found: RankContext) -> Int64:
     """Per step, the number in its ProfilerStep mark; NONE where it has none, and last for what is in no step."""
     trace, cut = found.trace, found.cut
     numbers = np.full(len(cut.host_start) + 1, NONE, np.int64)
@@ -134,11 +138,13 @@ def step_numbers(found: Survey) -> Int64:
     return numbers
 
 
-def rank_rows(metas: Sequence[TraceMeta], facts: Sequence[RankFacts], ledgers: Sequence[Ledger], matched: Matched | None) -> Rows:
+def rank_rows(
+    metas: Sequence[TraceMeta], facts: Sequence[RankFacts], rank_records: Sequence[CollectiveRecords], matched: Matched | None
+) -> Rows:
     """The ranks, in the order of `facts`; `matched` is None where their collectives were not compared."""
     offsets = {} if matched is None else {r: ns for r, ns in matched.offset_ns.items() if r not in matched.unaligned}
     # A rank none of whose collectives was matched in a measured step has no lateness, not one of 0.
-    late = {} if matched is None else {one.rank: one for one in lateness(ledgers, matched) if one.per_step_ns}
+    late = {} if matched is None else {one.rank: one for one in lateness(rank_records, matched) if one.per_step_ns}
     on_device = [one.steps.where == "device" for one in facts]
     totals = [one.device if there else None for one, there in zip(facts, on_device, strict=True)]
     return {
@@ -149,7 +155,7 @@ def rank_rows(metas: Sequence[TraceMeta], facts: Sequence[RankFacts], ledgers: S
         "num_events": ints(one.num_events for one in facts),
         "num_steps": ints(len(one.steps.windows) if one.steps.is_pitch else None for one in facts),
         "step_source": texts(one.steps.source for one in facts),
-        "step_ns": ints(_whole(one.steps.pitch_ns if one.steps.is_pitch else None) for one in facts),
+        "step_ns": ints(_whole(one.steps.step_interval_ns if one.steps.is_pitch else None) for one in facts),
         "busy_ns": ints(
             _whole(one.steps.typical(one.busy_ns) if there else None) for one, there in zip(facts, on_device, strict=True)
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.analyses.intervals import Intervals, empty, intersect, lengths_in, subtract
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import parts_on_device, parts_on_host
 from stepscope.core.facts import PARTS, Steps
 from stepscope.core.timeline import Gaps
@@ -17,7 +17,7 @@ NUM_BINS = 1500
 """Of the window, when there are more pieces than that."""
 
 
-def gaps_of(found: Survey, steps: Steps, window: tuple[int, int], waiting: Intervals | None) -> Gaps:
+def gaps_of(found: RankContext, steps: Steps, window: tuple[int, int], waiting: Intervals | None) -> Gaps:
     """The pieces of one window. `waiting` is when the rank waited for others, where their traces told."""
     sets = _sets(found, steps, waiting)
     whole = Intervals(np.array([window[0]], np.int64), np.array([window[1]], np.int64))
@@ -37,7 +37,7 @@ def gaps_of(found: Survey, steps: Steps, window: tuple[int, int], waiting: Inter
     )
 
 
-def _sets(found: Survey, steps: Steps, waiting: Intervals | None) -> dict[str, Intervals]:
+def _sets(found: RankContext, steps: Steps, waiting: Intervals | None) -> dict[str, Intervals]:
     if steps.where == "device":
         sets = parts_on_device(found.trace, found.links, found.sets, found.host, steps)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.analyses.collectives.matching import match
-from stepscope.core.comms import Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Matched
 
 MOST_NAMED = 8
 
@@ -20,7 +20,7 @@ class Head:
     first_ns: int
     last_ns: int
     """Of its events, by its own clock from its base."""
-    ledger: Ledger | None
+    collective_records: CollectiveRecords | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,9 @@ def align(heads: Sequence[Head], room_ns: int = 0) -> Aligned:
     # Without a base on both sides two recordings' times say nothing about each other, and are taken as they are.
     by_wall = {one.rank: one.base_ns - reference.base_ns if one.base_ns and reference.base_ns else 0 for one in heads}
     moved = dict(by_wall)
-    ledgers = [one.ledger for one in heads if one.ledger is not None]
+    rank_records = [one.collective_records for one in heads if one.collective_records is not None]
     is_one_job = len(by_wall) == len(heads)
-    matched = match(ledgers) if len(ledgers) > 1 and is_one_job else None
+    matched = match(rank_records) if len(rank_records) > 1 and is_one_job else None
     if matched is not None:
         from_lowest = by_wall[matched.ranks[0]]
         moved |= {rank: offset + from_lowest for rank, offset in matched.offset_ns.items()}

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from stepscope.analyses.collectives.events import host_collectives
-from stepscope.analyses.collectives.records import ledger_of
+from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.step_parts import step_parts
 from stepscope.analyses.host.frames import line_of
 from stepscope.analyses.host.source_locations import origins, stacks_of
 from stepscope.analyses.intervals import Intervals
-from stepscope.analyses.rank_context import Survey, survey
+from stepscope.analyses.rank_context import RankContext, context
 from stepscope.analyses.steps.projection import MODULE_FRAME
 from stepscope.analyses.timeline.gaps import gaps_of
 from stepscope.analyses.timeline.rows import Blocks, common, join_small, rows_of
@@ -56,19 +56,19 @@ def timeline_of(
     trace: Trace,
     facts: RankFacts,
     *,
-    found: Survey | None = None,
+    found: RankContext | None = None,
     waiting: Intervals | None = None,
     most: int = MAX_SLICES,
 ) -> Timeline | None:
     """The step of median length; None when the trace has no step.
 
-    `found` is the trace's survey, if the caller has it. `waiting` is when the rank waited for others in a collective
+    `found` is the trace's context, if the caller has it. `waiting` is when the rank waited for others in a collective
     (`analyses.waits.waiting`); without it all exposed communication is transfer.
     """
     steps = facts.steps
     if not steps.median_windows:
         return None
-    found = survey(trace, None) if found is None else found
+    found = context(trace, None) if found is None else found
     step = steps.median_windows[0]
     window = steps.windows[step]
     low = _low(found, window)
@@ -97,7 +97,7 @@ def timeline_of(
     )
 
 
-def _low(found: Survey, window: tuple[int, int]) -> int:
+def _low(found: RankContext, window: tuple[int, int]) -> int:
     """When the host began to launch the window's work, but no more than a step's length before it."""
     trace, (low, high) = found.trace, window
     work = np.flatnonzero(trace.device_work & (trace.start_ns < high) & (trace.end_ns > low))
@@ -107,7 +107,7 @@ def _low(found: Survey, window: tuple[int, int]) -> int:
     return max(min(low, first), low - (high - low))
 
 
-def _rows(found: Survey, near: Bool, most: int) -> _Rows:
+def _rows(found: RankContext, near: Bool, most: int) -> _Rows:
     """Lanes in reading order: the host's threads, then the streams, then the collectives."""
     trace = found.trace
     comms = found.collective | host_collectives(trace)
@@ -172,7 +172,7 @@ def _stream_label(trace: Trace, event: int, several: bool) -> str:
     return f"device {device} {name}" if several and device != NONE else name
 
 
-def _slices(found: Survey, rows: _Rows, blocks: Blocks, what: Int64, rank: int) -> Slices:
+def _slices(found: RankContext, rows: _Rows, blocks: Blocks, what: Int64, rank: int) -> Slices:
     trace, event = found.trace, rows.event
     start, end, first = trace.start_ns[event], trace.end_ns[event], blocks.first
     drawn = np.full(len(trace), NONE, np.int64)
@@ -198,18 +198,18 @@ def _slices(found: Survey, rows: _Rows, blocks: Blocks, what: Int64, rank: int) 
     )
 
 
-def _sizes(found: Survey, rank: int) -> Int64:
+def _sizes(found: RankContext, rank: int) -> Int64:
     """Bytes of each copy and collective; NONE where not recorded."""
     trace = found.trace
     sizes = np.where(trace.is_kind(Kind.MEMCPY, Kind.MEMSET), trace.size_bytes, NONE).astype(np.int64)
-    ledger = ledger_of(found, rank)
-    told = np.array([NONE if kind.bytes is None else kind.bytes for kind in ledger.kinds], np.int64)
-    if len(ledger):
-        sizes[ledger.event] = told[ledger.kind]
+    collective_records = collective_records_of(found, rank)
+    told = np.array([NONE if kind.bytes is None else kind.bytes for kind in collective_records.kinds], np.int64)
+    if len(collective_records):
+        sizes[collective_records.event] = told[collective_records.kind]
     return sizes
 
 
-def _whats(found: Survey, event: Int64, blocks: Blocks, rank: int) -> tuple[tuple[What, ...], Int64]:
+def _whats(found: RankContext, event: Int64, blocks: Blocks, rank: int) -> tuple[tuple[What, ...], Int64]:
     """What the blocks are, each once, and which of these each block is."""
     trace = found.trace
     words: dict[str, int] = {}
@@ -246,20 +246,20 @@ def _whats(found: Survey, event: Int64, blocks: Blocks, rank: int) -> tuple[tupl
     return whats, which.reshape(-1).astype(np.int64)
 
 
-def _categories(found: Survey, rank: int, words: dict[str, int]) -> Int64:
+def _categories(found: RankContext, rank: int, words: dict[str, int]) -> Int64:
     """Per event a kernel's category or a collective's operation, as codes of `words`."""
     codes = np.full(len(found.trace), NONE, np.int64)
     if len(found.kernels.kernels):
         table = np.array([words.setdefault(word, len(words)) for word in found.kernels.categories], np.int64)
         codes[found.kernels.kernels] = table[found.kernels.category]
-    ledger = ledger_of(found, rank)
-    if len(ledger):
-        table = np.array([words.setdefault(kind.op, len(words)) for kind in ledger.kinds], np.int64)
-        codes[ledger.event] = table[ledger.kind]
+    collective_records = collective_records_of(found, rank)
+    if len(collective_records):
+        table = np.array([words.setdefault(kind.op, len(words)) for kind in collective_records.kinds], np.int64)
+        codes[collective_records.event] = table[collective_records.kind]
     return codes
 
 
-def _origin_names(found: Survey, event: Int64) -> tuple[Int64, Int64, Int64]:
+def _origin_names(found: RankContext, event: Int64) -> tuple[Int64, Int64, Int64]:
     """Per event the names of the operator that launched it, its module and its line; NONE where there is none."""
     trace = found.trace
     ops = np.full(len(trace), NONE, np.int64)

@@ -8,9 +8,9 @@ import numpy as np
 
 from stepscope.analyses.collectives.waits import waiting
 from stepscope.analyses.intervals import Intervals, empty, intersect, subtract, union
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import parts_on_device, parts_on_host
-from stepscope.core.comms import Ledger, Matched
+from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import PARTS
 from stepscope.core.trace import NONE, Float64, Int64, Kind
 
@@ -49,23 +49,25 @@ class Series:
         return len(self.time_ns)
 
 
-def step_spans(found: Survey) -> Spans:
+def step_spans(found: RankContext) -> Spans:
     """The measured windows."""
     windows = np.array(found.cut.steps.windows, np.int64).reshape(-1, 2)
     names = tuple(f"step {number + 1} of {len(windows)}" for number in range(len(windows)))
     return Spans(start_ns=windows[:, 0], end_ns=windows[:, 1], name=np.arange(len(windows)), names=names)
 
 
-def partition_spans(found: Survey, ledger: Ledger | None = None, matched: Matched | None = None) -> Spans:
+def partition_spans(
+    found: RankContext, collective_records: CollectiveRecords | None = None, matched: Matched | None = None
+) -> Spans:
     """Every nanosecond of the measured windows in one of PARTS; waits told from transfers where the ranks were matched."""
     steps = found.cut.steps
     if not steps.windows:
         return Spans(start_ns=_none(), end_ns=_none(), name=_none(), names=PARTS)
     args = (found.trace, found.links, found.sets, found.host, steps)
     parts = parts_on_device(*args) if steps.where == "device" else parts_on_host(found.trace, found.host, steps)
-    if ledger is not None and matched is not None and len(ledger):
+    if collective_records is not None and matched is not None and len(collective_records):
         exposed = parts.get("comms_transfer", empty())
-        waits = intersect(exposed, waiting(ledger, matched))
+        waits = intersect(exposed, waiting(collective_records, matched))
         parts = parts | {"comms_wait": waits, "comms_transfer": subtract(exposed, waits)}
     bounds = np.array(steps.windows, np.int64)
     measured = union(bounds[:, 0], bounds[:, 1])
@@ -76,7 +78,7 @@ def partition_spans(found: Survey, ledger: Ledger | None = None, matched: Matche
     return Spans(start_ns=start[order], end_ns=end[order], name=name[order], names=PARTS)
 
 
-def queue_depth(found: Survey) -> Series | None:
+def queue_depth(found: RankContext) -> Series | None:
     """Device work that was launched and has not begun; None where no launch was recorded."""
     trace, links = found.trace, found.links
     work = np.flatnonzero(trace.device_work & (links.launch != NONE))
@@ -89,24 +91,26 @@ def queue_depth(found: Survey) -> Series | None:
     return Series(name="queue depth", unit="launched, not begun", time_ns=time, value=depth)
 
 
-def copy_bandwidth(found: Survey) -> Series | None:
+def copy_bandwidth(found: RankContext) -> Series | None:
     """Bytes a second of the copies under way; None where no copy's size was recorded."""
     trace = found.trace
     copies = np.flatnonzero(trace.is_kind(Kind.MEMCPY) & (trace.size_bytes >= 0) & (trace.dur_ns > 0))
     return _bandwidth("copy bandwidth", Intervals(trace.start_ns[copies], trace.end_ns[copies]), trace.size_bytes[copies])
 
 
-def collective_bandwidth(ledger: Ledger | None) -> Series | None:
+def collective_bandwidth(collective_records: CollectiveRecords | None) -> Series | None:
     """Message bytes over the time of the collectives under way, waiting included; None where no size was recorded."""
-    if ledger is None or not len(ledger):
+    if collective_records is None or not len(collective_records):
         return None
-    told = np.array([NONE if kind.bytes is None else kind.bytes for kind in ledger.kinds], np.int64)
-    size = told[ledger.kind]
-    known = np.flatnonzero((size >= 0) & (ledger.end_ns > ledger.start_ns))
-    return _bandwidth("collective bandwidth", Intervals(ledger.start_ns[known], ledger.end_ns[known]), size[known])
+    told = np.array([NONE if kind.bytes is None else kind.bytes for kind in collective_records.kinds], np.int64)
+    size = told[collective_records.kind]
+    known = np.flatnonzero((size >= 0) & (collective_records.end_ns > collective_records.start_ns))
+    return _bandwidth(
+        "collective bandwidth", Intervals(collective_records.start_ns[known], collective_records.end_ns[known]), size[known]
+    )
 
 
-def allocator_memory(found: Survey) -> list[Series]:
+def allocator_memory(found: RankContext) -> list[Series]:
     """What each device's allocator held and had reserved, after each allocation; nothing where it was not recorded."""
     memory = found.trace.memory
     if memory is None:

@@ -15,7 +15,7 @@ from stepscope.analyses.collectives.step_parts import step_parts
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.host.source_locations import origins, stacks_of
 from stepscope.analyses.naming import matching
-from stepscope.analyses.rank_context import Survey
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, MODULE_FRAME, OPTIMIZER_RANGE
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import NONE, Int64, Kind, OpInputs
@@ -125,7 +125,7 @@ def join(parts: Sequence[Pieces]) -> Pieces | None:
     )
 
 
-def pieces_of(found: Survey, facts: RankFacts) -> Pieces | None:
+def pieces_of(found: RankContext, facts: RankFacts) -> Pieces | None:
     """One rank's pieces, from its trace; None where no step was measured."""
     num = len(facts.steps.windows)
     if num == 0:
@@ -133,7 +133,7 @@ def pieces_of(found: Survey, facts: RankFacts) -> Pieces | None:
     return _on_device(found, facts, num) if facts.steps.where == "device" else _on_host(found, facts, num)
 
 
-def _on_device(found: Survey, facts: RankFacts, num: int) -> Pieces:
+def _on_device(found: RankContext, facts: RankFacts, num: int) -> Pieces:
     trace, charges = found.trace, found.charges
     low, high = found.window
     inside = (trace.start_ns[charges.work] >= low) & (trace.start_ns[charges.work] < high)
@@ -157,7 +157,7 @@ def _on_device(found: Survey, facts: RankFacts, num: int) -> Pieces:
     return table.pieces("device", sum(facts.busy_ns) / num, facts.rank)
 
 
-def _on_host(found: Survey, facts: RankFacts, num: int) -> Pieces:
+def _on_host(found: RankContext, facts: RankFacts, num: int) -> Pieces:
     """Every operator's own time, without those that it called."""
     trace, parent = found.trace, found.links.parent
     low, high = found.cut.host_window
@@ -177,7 +177,7 @@ def _on_host(found: Survey, facts: RankFacts, num: int) -> Pieces:
     return table.pieces("host", busy / num, facts.rank)
 
 
-def _modules(found: Survey, work: Int64) -> Int64:
+def _modules(found: RankContext, work: Int64) -> Int64:
     stacks = stacks_of(found.trace, found.links)
     return np.full(len(work), NONE, np.int64) if stacks is None else origins(stacks, work).module
 
@@ -185,7 +185,7 @@ def _modules(found: Survey, work: Int64) -> Int64:
 class _Table:
     """Collects work, call by call."""
 
-    def __init__(self, found: Survey, num_steps: int) -> None:
+    def __init__(self, found: RankContext, num_steps: int) -> None:
         self._found, self._num = found, num_steps
         self._sorts: dict[Sort, int] = {}
         self._shares: list[Share] = []

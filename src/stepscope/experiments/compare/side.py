@@ -122,8 +122,8 @@ def side_of(
         unprofiled=tuple(steps),
         odd_ns=odd_ns,
         kept=_kept(facts.run),
-        recorded=rank.steps.pitches if rank is not None and is_pitch else (),
-        recorded_ns=rank.steps.pitch_ns if rank is not None and is_pitch else None,
+        recorded=rank.steps.step_intervals if rank is not None and is_pitch else (),
+        recorded_ns=rank.steps.step_interval_ns if rank is not None and is_pitch else None,
         parts_ns=None if step is None else mean_parts(facts.ranks, step),
         bound=diagnosis.verdict.bound,
         findings=diagnosis.findings,
@@ -168,7 +168,7 @@ def _rank_side(rank: RankFacts, facts: Facts) -> RankSide:
     waits = None if told is None else told.wait_ns
     if waits is None and rank.partition is not None and rank.partition.waits_split and parts is not None:
         waits = parts["comms_wait"]
-    return RankSide(rank=rank.rank, step_ns=rank.steps.pitch_ns if rank.steps.is_pitch else None, wait_ns=waits)
+    return RankSide(rank=rank.rank, step_ns=rank.steps.step_interval_ns if rank.steps.is_pitch else None, wait_ns=waits)
 
 
 def work_done(facts: Facts) -> WorkDone:

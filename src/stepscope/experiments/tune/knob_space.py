@@ -67,11 +67,11 @@ class Knob:
             return self.choices
         if self.low is None or self.high is None or (not self.is_whole and self.step is None):
             return None
-        pitch = self.step or 1
-        num = int((self.high - self.low) / pitch + 1e-9) + 1
+        step_interval = self.step or 1
+        num = int((self.high - self.low) / step_interval + 1e-9) + 1
         if num > MAX_VALUES:
             return None
-        return tuple(int(self.low + i * pitch) if self.is_whole else self.low + i * pitch for i in range(num))
+        return tuple(int(self.low + i * step_interval) if self.is_whole else self.low + i * step_interval for i in range(num))
 
     @property
     def is_ordered(self) -> bool:

@@ -66,7 +66,10 @@ def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | Non
     comms = {} if facts.comms is None else {one.rank: one for one in facts.comms.ranks}
     ordered = sorted(facts.ranks, key=lambda rank: rank.rank)
     numbers = [rank.rank for rank in ordered]
-    steps = [rank.steps.pitch_ns / 1e6 if rank.steps.pitch_ns is not None and rank.steps.is_pitch else None for rank in ordered]
+    steps = [
+        rank.steps.step_interval_ns / 1e6 if rank.steps.step_interval_ns is not None and rank.steps.is_pitch else None
+        for rank in ordered
+    ]
     busy = [ns / 1e6 if (ns := _busy(rank)) is not None else None for rank in ordered]
     mine = [comms.get(rank) for rank in numbers]
     rows: list[dict[str, Any]] = [

@@ -243,10 +243,10 @@ def _part_word(part: str, *, unsplit: bool) -> str:
 
 
 def _chips(rank: RankFacts) -> list[dict[str, str]]:
-    busy, pitch = rank.steps.typical(rank.busy_ns), rank.steps.pitch_ns
+    busy, step_interval = rank.steps.typical(rank.busy_ns), rank.steps.step_interval_ns
     chips = []
-    if busy is not None and pitch and rank.steps.where == "device":
-        chips.append({"word": "device busy", "value": f"{busy / pitch:.0%}", "of": "of the recorded step"})
+    if busy is not None and step_interval and rank.steps.where == "device":
+        chips.append({"word": "device busy", "value": f"{busy / step_interval:.0%}", "of": "of the recorded step"})
     if rank.roofline.mfu is not None:
         chips.append(
             {

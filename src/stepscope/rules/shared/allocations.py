@@ -24,7 +24,7 @@ class DeviceMemory:
 
 def device_memory(case: Case) -> DeviceMemory | None:
     """The events of the device this rank works on; None when none were recorded."""
-    events, device = case.survey.trace.memory, case.survey.device
+    events, device = case.context.trace.memory, case.context.device
     if events is None:
         return None
     mine = (events.device_type != CPU) & (events.allocated_bytes >= 0) & (events.reserved_bytes >= 0)

@@ -9,7 +9,7 @@ import numpy as np
 from stepscope.analyses.collectives.link_fit import cost_of
 from stepscope.core.trace import NONE, Bool, CollectiveArgs, Float64, Int64
 from stepscope.replay.job import with_graphs
-from stepscope.replay.simulate_job import Team
+from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase
 from stepscope.rules.shared.messages import messages
 from stepscope.untrusted import parse_json
@@ -25,7 +25,7 @@ class Exchange:
     num_ranks: int
 
 
-def evened(job: JobCase, team: Team) -> Team:
+def evened(job: JobCase, job_graph: JobGraph) -> JobGraph:
     """Every rank has the average of the ranks' kernels between any two collectives, and exchanges carry equal shares.
 
     Stretch by stretch and not step by step: a rank that lacks the work of the experts has all the rest, as large as anyone's, and
@@ -33,34 +33,34 @@ def evened(job: JobCase, team: Team) -> Team:
     """
     busy = [_busy(job, place) for place in range(len(job.cases))]
     number, stretch = np.unique(np.concatenate([stretches(job, place) for place in range(len(job.cases))]), return_inverse=True)
-    bounds = np.cumsum([len(part.graph) for part in team.parts])[:-1]
+    bounds = np.cumsum([len(part.graph) for part in job_graph.parts])[:-1]
     mine = np.split(stretch.reshape(-1), bounds)
     sums = np.array(
         [
             np.bincount(at[mask], part.graph.task_ns[mask], minlength=len(number))
-            for part, at, mask in zip(team.parts, mine, busy, strict=True)
+            for part, at, mask in zip(job_graph.parts, mine, busy, strict=True)
         ]
     )
     average = sums.mean(axis=0)
     graphs = []
-    for part, at, mask, own in zip(team.parts, mine, busy, sums, strict=True):
+    for part, at, mask, own in zip(job_graph.parts, mine, busy, sums, strict=True):
         factor = np.where(own > 0, average / np.maximum(own, 1.0), 1.0)
         graphs.append(replace(part.graph, task_ns=np.where(mask, part.graph.task_ns * factor[at], part.graph.task_ns)))
-    return _balanced(job, with_graphs(team, graphs))
+    return _balanced(job, with_graphs(job_graph, graphs))
 
 
-def _balanced(job: JobCase, team: Team) -> Team:
+def _balanced(job: JobCase, job_graph: JobGraph) -> JobGraph:
     """Of what an uneven exchange's bytes take by the job's own line, the share is left that even splits would have."""
-    share, size = balanced_shares(job), np.zeros(len(team.moving_ns))
+    share, size = balanced_shares(job), np.zeros(len(job_graph.moving_ns))
     for place in range(len(job.cases)):
         sent = messages(job, place, lambda kind: kind.op == "all_to_all")
         tied = (sent.number != NONE) & ~np.isnan(sent.bytes)
         np.maximum.at(size, sent.number[tied], sent.bytes[tied])
-    cost = cost_of(size, team.moving_ns)
+    cost = cost_of(size, job_graph.moving_ns)
     if cost is None:
-        return team
-    less = np.minimum((1 - share) * size / cost.beta_bytes_per_ns, (1 - share) * team.moving_ns)
-    return replace(team, moving_ns=team.moving_ns - less)
+        return job_graph
+    less = np.minimum((1 - share) * size / cost.beta_bytes_per_ns, (1 - share) * job_graph.moving_ns)
+    return replace(job_graph, moving_ns=job_graph.moving_ns - less)
 
 
 def _busy(job: JobCase, place: int) -> Bool:
@@ -73,10 +73,10 @@ def _busy(job: JobCase, place: int) -> Bool:
 def stretches(job: JobCase, place: int) -> Int64:
     """Per task of a rank, a number for its step and the collective launched last before it, the same on all ranks. Sends and
     receives do not count: what stands between them is another stage's on every rank."""
-    part = job.team.parts[place]
+    part = job.job_graph.parts[place]
     between = np.zeros(len(part.graph), np.bool_)
     between[messages(job, place, lambda kind: kind.op in ("send", "recv", "sendrecv")).task] = True
-    return numbered(np.where(between, NONE, part.shared), part.graph.task_step, len(job.team.moving_ns) + 1)
+    return numbered(np.where(between, NONE, part.shared), part.graph.task_step, len(job.job_graph.moving_ns) + 1)
 
 
 def numbered(shared: Int64, step: Int64, num: int) -> Int64:
@@ -99,7 +99,7 @@ def balanced_shares(job: JobCase) -> Float64:
     where the splits are not recorded for all its ranks."""
     sides: dict[int, list[Exchange]] = {}
     for place in range(len(job.cases)):
-        trace, graph = job.cases[place].survey.trace, job.team.parts[place].graph
+        trace, graph = job.cases[place].context.trace, job.job_graph.parts[place].graph
         sent = messages(job, place, lambda kind: kind.op == "all_to_all")
         for task, number, kind in zip(sent.task.tolist(), sent.number.tolist(), sent.kind, strict=True):
             said = trace.collective[graph.task_event[task]]
@@ -107,7 +107,7 @@ def balanced_shares(job: JobCase) -> Float64:
                 continue
             if side := exchange_of(trace.collectives[said], kind.group_ranks.index(job.ranks[place])):
                 sides.setdefault(number, []).append(side)
-    share = np.ones(len(job.team.moving_ns))
+    share = np.ones(len(job.job_graph.moving_ns))
     for number, mine in sides.items():
         num = mine[0].num_ranks
         busiest = max(max(side.sent, side.received) for side in mine)

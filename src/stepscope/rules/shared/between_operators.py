@@ -79,7 +79,7 @@ def work_ns_in(case: Case, graph: Graph, ranges: Intervals) -> float:
 
 def elsewhere(case: Case) -> Intervals:
     """When the host did what other rules judge."""
-    trace, host = case.survey.trace, case.survey.host
+    trace, host = case.context.trace, case.context.host
     optimizer = np.flatnonzero(matching(trace, OPTIMIZER_RANGE) & host.driving)
     return join(
         host.input,
@@ -95,7 +95,7 @@ def elsewhere(case: Case) -> Intervals:
 
 def _share_of_work(case: Case, graph: Graph, ranges: Intervals) -> Float64:
     """Per call, the share of the host's recorded work from it to the next call that lies inside the ranges."""
-    host = case.survey.host
+    host = case.context.host
     other = join(waiting_of(case, graph), host.input, host.io, host.compile, host.allocator)
     start, end = graph.call_start_ns, graph.call_end_ns
     own = end - start - lengths_in(start, end, other)
@@ -106,7 +106,7 @@ def _share_of_work(case: Case, graph: Graph, ranges: Intervals) -> Float64:
 
 def _gaps(case: Case, graph: Graph) -> Stretches:
     """All gaps between what was recorded on the driving threads, inside the replayed steps."""
-    trace, host, cut = case.survey.trace, case.survey.host, case.survey.cut
+    trace, host, cut = case.context.trace, case.context.host, case.context.cut
     events = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & host.driving)
     ends = trace.end_ns[events]
     reach = np.maximum.accumulate(ends)

@@ -38,7 +38,7 @@ class _Siblings:
 
 def feeding_ranges(case: Case, readers: Int64) -> Intervals:
     """For each reading operator, from the first operator that only fed it to its own start."""
-    trace = case.survey.trace
+    trace = case.context.trace
     siblings = _siblings(case)
     starts, ends = [], []
     for reader in readers.tolist():
@@ -50,7 +50,7 @@ def feeding_ranges(case: Case, readers: Int64) -> Intervals:
 
 
 def _siblings(case: Case) -> _Siblings:
-    trace, parent = case.survey.trace, case.survey.links.parent
+    trace, parent = case.context.trace, case.context.links.parent
     ops = np.flatnonzero(trace.is_kind(Kind.OP))
     above = parent[ops]
     outer = ops[(above == NONE) | (trace.kind[np.maximum(above, 0)] != Kind.OP)]

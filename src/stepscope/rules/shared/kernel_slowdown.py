@@ -52,10 +52,10 @@ def kernel_pace(job: JobCase, place: int) -> KernelPace | None:
 
 def _kernels(job: JobCase, place: int) -> dict[Key, list[float]]:
     """Durations of a rank's compute kernels by name and launch geometry, over the steps that all ranks have."""
-    case, graph = job.cases[place], job.team.parts[place].graph
+    case, graph = job.cases[place], job.job_graph.parts[place].graph
     assert case.kinds is not None
-    steps = min(part.graph.num_steps for part in job.team.parts)
-    trace, found = case.survey.trace, dict[Key, list[float]]()
+    steps = min(part.graph.num_steps for part in job.job_graph.parts)
+    trace, found = case.context.trace, dict[Key, list[float]]()
     chosen = np.flatnonzero((case.kinds.arithmetic | case.kinds.memory) & (graph.task_step < steps))
     for event in graph.task_event[chosen].tolist():
         launch = trace.details[trace.detail[event]] if trace.detail[event] >= 0 else None

@@ -23,10 +23,10 @@ BISECTIONS = 8
 def loading_frames(case: Case, pattern: re.Pattern[str]) -> tuple[Int64, Float64]:
     """What the user's code does in the loader's calls: its outermost frames there, and the calls with what time is left."""
     trace, parent, stacks, calls = (
-        case.survey.trace,
-        case.survey.links.parent,
+        case.context.trace,
+        case.context.links.parent,
         case.stacks,
-        next_calls(case.survey.trace, case.survey.host, pattern),
+        next_calls(case.context.trace, case.context.host, pattern),
     )
     own = trace.dur_ns.astype(np.float64)
     if stacks is None or len(calls) == 0:
@@ -62,10 +62,10 @@ def with_input(graph: Graph, factor: float, least_ns: float = 0.0) -> Graph:
 def loaded_every(graph: Graph, batch_ns: float) -> Graph:
     """Batches come from beside the step, one every `batch_ns`: the step waits only if it is done before that."""
     free = with_input(graph, 0.0, FETCH_NS)
-    if play(free).pitch_ns >= batch_ns:
+    if play(free).step_interval_ns >= batch_ns:
         return free
     low, high = 0.0, 1.0
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        low, high = (low, middle) if play(with_input(graph, middle, FETCH_NS)).pitch_ns > batch_ns else (middle, high)
+        low, high = (low, middle) if play(with_input(graph, middle, FETCH_NS)).step_interval_ns > batch_ns else (middle, high)
     return with_input(graph, high, FETCH_NS)

@@ -16,7 +16,7 @@ def num_rounds(job: JobCase, place: int) -> int:
 
 def round_of(job: JobCase, place: int) -> Int64:
     """Per task, the round of its step: a new one begins where forward follows backward work; NONE after the last backward."""
-    case, graph = job.cases[place], job.team.parts[place].graph
+    case, graph = job.cases[place], job.job_graph.parts[place].graph
     assert case.kinds is not None
     backward, optimizer = case.table.backward, case.table.optimizer
     number = np.full(len(graph), NONE, np.int64)

@@ -27,16 +27,16 @@ PINNED_SHARE = 0.8
 def copy_tasks(case: Case, pattern: re.Pattern[str]) -> Bool:
     """Mask of the graph's tasks that are copies of this kind, each launched by a call of its own: not inside a CUDA graph."""
     assert case.graph is not None
-    trace, tasks = case.survey.trace, case.graph.task_event
-    mask: Bool = (trace.kind[tasks] == Kind.MEMCPY) & matching(trace, pattern)[tasks] & ~case.survey.links.shared[tasks]
+    trace, tasks = case.context.trace, case.graph.task_event
+    mask: Bool = (trace.kind[tasks] == Kind.MEMCPY) & matching(trace, pattern)[tasks] & ~case.context.links.shared[tasks]
     return mask
 
 
 def sizes(case: Case) -> Float64:
     """Bytes of each task of the graph; NaN where they were not recorded."""
     assert case.graph is not None
-    trace, tasks = case.survey.trace, case.graph.task_event
-    own, launch = trace.size_bytes[tasks], case.survey.links.launch[tasks]
+    trace, tasks = case.context.trace, case.graph.task_event
+    own, launch = trace.size_bytes[tasks], case.context.links.launch[tasks]
     size = np.where(own == NONE, trace.size_bytes[np.maximum(launch, 0)], own).astype(np.float64)
     return np.where(size >= 0, size, np.nan)
 
@@ -49,7 +49,7 @@ def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
     large = pinned & (size >= LARGE_BYTES) & (case.graph.task_ns > 0)
     if large.any():
         return float(np.median(size[large] / case.graph.task_ns[large])) * 1e9
-    roofs = case.survey.roofs
+    roofs = case.context.roofs
     reached = None if roofs is None or roofs.measured is None else roofs.measured.copy_bytes_per_s("to_device_pinned")
     if reached is not None:
         return reached * share / PINNED_SHARE
@@ -71,7 +71,7 @@ def launching(graph: Graph, tasks: Bool) -> Bool:
 
 def waits_for(case: Case, graph: Graph, calls: Bool) -> Bool:
     """The masked calls, and those that wait in the same operator: `aten::copy_` waits for its stream unless told not to."""
-    parent = case.survey.links.parent[graph.call_event]
+    parent = case.context.links.parent[graph.call_event]
     mine = np.unique(parent[calls & (parent != NONE)])
     together: Bool = calls | ((graph.call_wait != NONE) & np.isin(parent, mine))
     return together

@@ -9,7 +9,7 @@ import numpy as np
 from stepscope.core.trace import Bool
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.job import alone
-from stepscope.replay.simulate_job import Team, play_together
+from stepscope.replay.simulate_job import JobGraph, play_together
 from stepscope.rules.job_case import JobCase, with_rank
 
 BISECTIONS = 8
@@ -45,13 +45,13 @@ class Paces:
 def paces(job: JobCase) -> Paces:
     """Play each rank alone and add up what it does."""
     host, compute = [], []
-    for part, case in zip(job.team.parts, job.cases, strict=True):
+    for part, case in zip(job.job_graph.parts, job.cases, strict=True):
         steps = max(part.graph.num_steps, 1)
         host.append({name: _per_step(part.graph, name) for name in HOST_PARTS})
         assert case.kinds is not None
         busy = case.kinds.arithmetic | case.kinds.memory
         compute.append(float(part.graph.task_ns[busy].sum()) / steps)
-    return Paces(alone_ns=tuple(alone(job.team)), host_ns=tuple(host), compute_ns=tuple(compute))
+    return Paces(alone_ns=tuple(alone(job.job_graph)), host_ns=tuple(host), compute_ns=tuple(compute))
 
 
 def _per_step(graph: Graph, name: str) -> float:
@@ -62,26 +62,26 @@ def _per_step(graph: Graph, name: str) -> float:
     return float(totals.mean() if name == "input" else np.median(totals))
 
 
-def at_pace(job: JobCase, team: Team, place: int, target_ns: float) -> Team:
+def at_pace(job: JobCase, job_graph: JobGraph, place: int, target_ns: float) -> JobGraph:
     """One rank as quick as `target_ns` a step: its host's time, and its kernels' where that is not enough, cut down alike."""
     case = job.cases[place]
     assert case.kinds is not None
     busy = case.kinds.arithmetic | case.kinds.memory
-    graph = team.parts[place].graph
+    graph = job_graph.parts[place].graph
     for cut in (_host_cut, _whole_cut):
-        if _alone(team, place, cut(graph, busy, 0.0)) > target_ns:
+        if _alone(job_graph, place, cut(graph, busy, 0.0)) > target_ns:
             continue
         low, high = 0.0, 1.0
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            low, high = (low, middle) if _alone(team, place, cut(graph, busy, middle)) > target_ns else (middle, high)
-        return with_rank(team, place, cut(graph, busy, low))
-    return with_rank(team, place, _whole_cut(graph, busy, 0.0))
+            low, high = (low, middle) if _alone(job_graph, place, cut(graph, busy, middle)) > target_ns else (middle, high)
+        return with_rank(job_graph, place, cut(graph, busy, low))
+    return with_rank(job_graph, place, _whole_cut(graph, busy, 0.0))
 
 
-def _alone(team: Team, place: int, graph: Graph) -> float:
-    part = replace(team.parts[place], graph=graph)
-    return play_together(replace(team, parts=(part,), members=np.ones_like(team.members))).pitch_ns
+def _alone(job_graph: JobGraph, place: int, graph: Graph) -> float:
+    part = replace(job_graph.parts[place], graph=graph)
+    return play_together(replace(job_graph, parts=(part,), members=np.ones_like(job_graph.members))).step_interval_ns
 
 
 def _host_cut(graph: Graph, _busy: Bool, factor: float) -> Graph:

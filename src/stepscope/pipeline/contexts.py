@@ -1,4 +1,4 @@
-"""Surveys: traces that were read, linked and cut into steps. Each file is parsed once, whoever needs it next."""
+"""The ranks' contexts: traces that were read, linked and cut into steps. Each file is parsed once, whoever needs it next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from stepscope.analyses.rank_context import Survey, device_of, survey
+from stepscope.analyses.rank_context import RankContext, context, device_of
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.trace import Trace
 from stepscope.hardware.lookup import find_spec
@@ -21,12 +21,12 @@ MOST_KEPT_EVENTS = 2_000_000
 """Of all traces that are kept in memory: about a gigabyte. The others are kept as columns on the disk."""
 
 
-def survey_of(trace: Trace, hardware: Calibrated | None) -> Survey:
+def context_of(trace: Trace, hardware: Calibrated | None) -> RankContext:
     """By what was measured on the machine, where the trace is of its device; else by the datasheet."""
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
     is_same = hardware is not None and device is not None and hardware.is_of(device.name)
-    return survey(trace, spec, hardware if is_same else None)
+    return context(trace, spec, hardware if is_same else None)
 
 
 def _key(source: Source) -> Source:
@@ -34,13 +34,13 @@ def _key(source: Source) -> Source:
     return replace(source, known=None)
 
 
-class Surveys:
-    """The surveys of a recording. `close` removes what was kept on the disk."""
+class RankContexts:
+    """The contexts of a recording's ranks. `close` removes what was kept on the disk."""
 
     def __init__(self, *, use_cache: bool = True, hardware: Calibrated | None = None) -> None:
         self.use_cache = use_cache
         self.hardware = hardware
-        self._kept: dict[Source, Survey] = {}
+        self._kept: dict[Source, RankContext] = {}
         self._folder: Path | None = None
 
     @property
@@ -55,8 +55,8 @@ class Surveys:
         """Whether it is in memory."""
         return _key(source) in self._kept
 
-    def of(self, source: Source, progress: Callable[[int], None] | None = None) -> Survey:
-        """The source's survey, from memory, from its columns, or parsed."""
+    def of(self, source: Source, progress: Callable[[int], None] | None = None) -> RankContext:
+        """The source's context, from memory, from its columns, or parsed."""
         key = _key(source)
         if key in self._kept:
             return self._kept[key]
@@ -64,7 +64,7 @@ class Surveys:
         is_parsed = trace is None
         if trace is None:
             trace = read_trace(source, use_cache=self.use_cache, progress=progress)
-        made = survey_of(trace, self.hardware)
+        made = context_of(trace, self.hardware)
         num_kept = sum(len(kept.trace) for kept in self._kept.values())
         if num_kept + len(trace) <= MOST_KEPT_EVENTS:
             self._kept[key] = made

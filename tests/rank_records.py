@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.core.comms import BACKWARD, Collective, Ledger, ProcessGroup
+from stepscope.core.comms import BACKWARD, Collective, CollectiveRecords, ProcessGroup
 from stepscope.core.trace import NONE
 
 MS = 1_000_000
@@ -33,14 +33,14 @@ class Call:
     ahead: int = NONE
 
 
-def ledger(
+def collective_records(
     rank: int,
     calls: Sequence[Call],
     *,
     num_steps: int = 3,
     descriptions: dict[str, str] | None = None,
     world_size: int | None = None,
-) -> Ledger:
+) -> CollectiveRecords:
     """The same calls in each step; all but the first step are measured."""
     rows = [(step, call) for step in range(num_steps) for call in sorted(calls, key=lambda c: c.at)]
     kinds: dict[Collective, int] = {}
@@ -51,7 +51,7 @@ def ledger(
     alone = ((end - start) * np.array([call.exposed for _, call in rows])).astype(np.int64)
     none = np.full(len(rows), NONE, np.int64)
     groups = {call.group: call for call in calls}
-    return Ledger(
+    return CollectiveRecords(
         rank=rank,
         kinds=tuple(kinds),
         kind=np.array([kinds[_kind(call)] for _, call in rows], np.int64),
