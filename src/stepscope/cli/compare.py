@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli.diagnose import add_hardware, num_processes, options_of, step_time
-from stepscope.cli.printing import note, print_report, put, say
+from stepscope.cli.printing import print_report, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -220,14 +220,9 @@ def _give(comparisons: Sequence[Comparison], arguments: argparse.Namespace, gate
 
         print_report(lambda console: show_comparisons(comparisons, console), lambda: render_comparisons(comparisons))
         return
-    text = _text(comparisons, arguments.format, gate)
-    if arguments.out is None:
-        put(text, errors="xmlcharrefreplace")
-        return
-    from stepscope.cli.report import write
+    from stepscope.cli.report import put_or_write
 
-    write(text, arguments.out)
-    note(arguments.out)
+    put_or_write(_text(comparisons, arguments.format, gate), arguments.out, errors="xmlcharrefreplace")
 
 
 def _text(comparisons: Sequence[Comparison], style: str, gate: Gate | None) -> str:

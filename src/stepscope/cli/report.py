@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware, num_processes, options_of, step_time
-from stepscope.cli.printing import note
+from stepscope.cli.printing import note, put
 from stepscope.untrusted import is_regular, read_regular
 
 if TYPE_CHECKING:
@@ -72,6 +72,15 @@ def write(text: str, path: Path) -> None:
     except OSError as problem:
         part.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}: {problem.strerror}. Name another file with -o") from None
+
+
+def put_or_write(text: str, path: Path | None, *, errors: str = "replace") -> None:
+    """To the file where one is named, which is then told; else to standard output."""
+    if path is None:
+        put(text, errors=errors)
+        return
+    write(text, path)
+    note(path)
 
 
 def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisDocument | None:

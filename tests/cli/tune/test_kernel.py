@@ -31,7 +31,7 @@ from stepscope.report.kernel_tune.json import kernel_tuning_contract
 from stepscope.report.kernel_tune.markdown import kernel_tuning_markdown
 from stepscope.report.kernel_tune.view import render_kernel_tuning
 
-FOLDER = Path(__file__).parents[1] / "kernels"
+FOLDER = Path(__file__).parents[2] / "kernels"
 BLOCKED = f"{FOLDER}/blocked.py"
 
 
