@@ -57,9 +57,10 @@ def test_power_and_price_that_are_not_known_are_not_zero() -> None:
     text = to_text(plan_document(plan_of(dark, budget=told)))
     assert "not known: this device's power is not" in text
     assert "cost" not in text
-    contract = plan_contract(plan_of(dark, budget=told))
-    assert contract["budget"]["cost"] is None
-    assert contract["budget"]["energy_kwh"] is None
+    printed = plan_contract(plan_of(dark, budget=told)).budget
+    assert printed is not None
+    assert printed.cost is None
+    assert printed.energy_kwh is None
 
 
 def test_a_strangers_model_name_reaches_no_terminal() -> None:

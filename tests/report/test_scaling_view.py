@@ -16,7 +16,7 @@ from stepscope.analyses.run.width import width_run
 from stepscope.core.facts import Facts
 from stepscope.core.scaling import Scaling, WidthRun
 from stepscope.report.document.terminal import show, to_text
-from stepscope.report.scaling.json import scaling_contract
+from stepscope.report.scaling.json import scaling_json
 from stepscope.report.scaling.view import scaling_document
 from tests.scenarios import EVIL_NAMES, MS, NO_ROOF, rank_facts
 
@@ -60,7 +60,7 @@ def test_no_line_is_wider_than_asked(name: str, width: int) -> None:
 @pytest.mark.parametrize("name", SERIES)
 def test_every_series_adds_up_and_is_json(name: str) -> None:
     SERIES[name].self_check()
-    assert json.loads(json.dumps(scaling_contract(SERIES[name])))["schema"] == "stepscope.scaling/1"
+    assert json.loads(scaling_json(SERIES[name]))["schema"] == "stepscope.scaling/1"
 
 
 def words(scaling: Scaling) -> str:

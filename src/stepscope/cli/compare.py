@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli.diagnose import add_hardware, num_processes, options_of, step_time
-from stepscope.cli.printing import note, print_document, put, say
+from stepscope.cli.printing import print_document, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -220,22 +220,16 @@ def _give(comparisons: Sequence[Comparison], arguments: argparse.Namespace, gate
 
         print_document(comparisons_document(comparisons))
         return
-    text = _text(comparisons, arguments.format, gate)
-    if arguments.out is None:
-        put(text, errors="xmlcharrefreplace")
-        return
-    from stepscope.cli.report import write
+    from stepscope.cli.report import put_or_write
 
-    write(text, arguments.out)
-    note(arguments.out)
+    put_or_write(_text(comparisons, arguments.format, gate), arguments.out, errors="xmlcharrefreplace")
 
 
 def _text(comparisons: Sequence[Comparison], style: str, gate: Gate | None) -> str:
     if style == "json":
         from stepscope.report.comparison.json import comparisons_json
-        from stepscope.report.gate import gate_contract
 
-        return comparisons_json(comparisons, None if gate is None else gate_contract(gate)) + "\n"
+        return comparisons_json(comparisons, gate) + "\n"
     if style == "html":
         from stepscope.report.comparison.html import comparisons_html
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
 
 from stepscope.core.beside import Advice
+from stepscope.core.contract import diagnosis as document
+from stepscope.core.contract.diagnosis import RecordingLine, RecordingTable
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recording import Recording
 from stepscope.core.recording import Table as Recorded
@@ -49,21 +49,19 @@ def weight_words(advice: Advice) -> str:
     return "" if advice.weight is None else f"{percent(advice.weight)} of {advice.weight_of}".strip()
 
 
-def advice_contract(advice: Advice) -> dict[str, Any]:
-    return asdict(advice)
+def recording_contract(recording: Recording) -> document.Recording:
+    """One of the key `recordings` of the JSON."""
+    return document.Recording(
+        format=recording.format,
+        paths=recording.paths,
+        lines=tuple(RecordingLine(name=name, value=value) for name, value in recording.lines),
+        tables=tuple(map(_table_contract, recording.tables)),
+        notes=recording.notes,
+    )
 
 
-def recording_contract(recording: Recording) -> dict[str, Any]:
-    return {
-        "format": recording.format,
-        "paths": list(recording.paths),
-        "lines": [{"name": name, "value": value} for name, value in recording.lines],
-        "tables": [
-            {"title": table.title, "columns": list(table.columns), "rows": [list(row) for row in table.rows]}
-            for table in recording.tables
-        ],
-        "notes": list(recording.notes),
-    }
+def _table_contract(table: Recorded) -> RecordingTable:
+    return RecordingTable(title=table.title, columns=table.columns, rows=table.rows)
 
 
 def _advice_blocks(advice: tuple[Advice, ...]) -> Iterator[Block]:

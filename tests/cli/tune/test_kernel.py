@@ -32,7 +32,7 @@ from stepscope.report.document.terminal import to_text
 from stepscope.report.kernel_tune.json import kernel_tuning_contract
 from stepscope.report.kernel_tune.view import kernel_tuning_document
 
-FOLDER = Path(__file__).parents[1] / "kernels"
+FOLDER = Path(__file__).parents[2] / "kernels"
 BLOCKED = f"{FOLDER}/blocked.py"
 
 

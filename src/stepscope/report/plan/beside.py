@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from stepscope.core.contract import plan as document
 from stepscope.report.document.blocks import Block, Column, Items, Section, Table, numbers
 from stepscope.report.plan.words import gib
 
@@ -39,14 +40,14 @@ def beside_section(beside: PlanBeside) -> Section:
     return Section(title=TITLE, aside=_aside(beside), blocks=tuple(blocks))
 
 
-def beside_contract(beside: PlanBeside) -> dict[str, Any]:
-    """As plain values, for JSON."""
-    return {
-        "layout": beside.layout,
-        "recordings": list(beside.recordings),
-        "rows": [asdict(row) for row in beside.rows],
-        "notes": list(beside.notes),
-    }
+def beside_contract(beside: PlanBeside) -> document.Beside:
+    """The key `beside` of the JSON."""
+    return document.Beside(
+        layout=beside.layout,
+        recordings=beside.recordings,
+        rows=tuple(document.BesideRow(**asdict(row)) for row in beside.rows),
+        notes=beside.notes,
+    )
 
 
 def _aside(beside: PlanBeside) -> str:
