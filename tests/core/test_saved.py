@@ -13,9 +13,10 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.kernel_report import KernelRecording, KernelReport
 from stepscope.core.saved import NOT_KEPT, load, save
 from stepscope.errors import FormatError, InputError
+from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.document.terminal import to_text
 from stepscope.report.json import to_json
 from stepscope.report.recordings.text import recording_texts
-from stepscope.report.terminal import render
 from tests.scenarios import SCENARIOS
 
 
@@ -33,7 +34,7 @@ def test_what_is_loaded_is_what_was_saved(name: str, tmp_path: Path) -> None:
     loaded = load(tmp_path / "d.json")
     assert loaded == diagnosis
     assert to_json(loaded) == to_json(diagnosis)
-    assert render(loaded, width=80, color=False) == render(diagnosis, width=80, color=False)
+    assert to_text(diagnosis_document(loaded), width=80) == to_text(diagnosis_document(diagnosis), width=80)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format": "other/1", "diagnosis": {}}', b"\xff\xfe"])

@@ -16,7 +16,8 @@ from stepscope.readers.nccl import parser as nccl_draft
 from stepscope.readers.nccl.log import MAX_LINE_BYTES, is_mine
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
-from stepscope.report.nccl_view import nccl_text
+from stepscope.report.document.terminal import to_text
+from stepscope.report.nccl_view import nccl_section
 from stepscope.rules.shared.nccl_notes import notes_on
 from tests.nccl_logs import info, init, read_text, two_nodes
 from tests.shared_data import SHARED, needs_shared
@@ -137,7 +138,7 @@ def test_plugins_with_spaces_and_collnet(tmp_path: Path) -> None:
     log = read_text(tmp_path, text)
     assert log.transports == {"NET/AWS Libfabric": 1, "COLLNET": 1}
     assert log.slowest_transport == "NET/AWS Libfabric"
-    assert "NET/AWS Libfabric/GDRDMA 1" in nccl_text(log)
+    assert "NET/AWS Libfabric/GDRDMA 1" in to_text((nccl_section(log),))
 
 
 def test_rccl_names_the_communicator_on_its_lines(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_rccl_names_the_communicator_on_its_lines(tmp_path: Path) -> None:
     log = read_text(tmp_path, text)
     assert (log.library, log.version) == ("rccl", "2.20.5-HEAD")
     assert [(c.communicator, c.via) for c in log.connections] == [("0xa", "P2P/IPC"), ("0xb", "P2P/IPC")]
-    assert nccl_text(log).startswith("RCCL")
+    assert to_text((nccl_section(log),)).startswith("RCCL")
 
 
 @pytest.mark.parametrize(
@@ -278,4 +279,4 @@ def test_any_text_is_read_or_refused_in_words(tmp_path: Path, parts: list[str], 
     except StepscopeError:
         return
     assert sum(log.transports.values()) == len(log.connections)
-    assert all(line.isprintable() for line in nccl_text(log).splitlines())
+    assert all(line.isprintable() for line in to_text((nccl_section(log),)).splitlines())

@@ -13,6 +13,8 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.core.auxiliary import Advice, Auxiliary
+from stepscope.core.contract.diagnosis import DiagnosisDocument
+from stepscope.core.contract.document import decode
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.kernel_report import KernelRecording, KernelReport
 from stepscope.core.recording import Recording
@@ -21,8 +23,8 @@ from stepscope.errors import InputError
 from stepscope.pipeline.page import Page
 from stepscope.report.html import render_page
 from stepscope.report.html.beside import MAX_CELL, MAX_EVIDENCE, MAX_LINES, MAX_RECORDINGS, MAX_ROWS, MAX_TABLES
-from stepscope.report.html.model import page_of, page_of_contract
-from stepscope.report.json import contract
+from stepscope.report.html.model import page_of, page_of_document
+from stepscope.report.json import to_json
 from stepscope.report.names import clean
 from stepscope.report.recordings import text as recordings_text
 from stepscope.report.recordings.text import RecordingText, Table, text_of
@@ -218,10 +220,14 @@ def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
     assert not [told for _, told in read.tags if told.get("id") == "picture-chart"]
 
 
+def kept(told: dict[str, Any]) -> DiagnosisDocument:
+    return decode(json.dumps(told), DiagnosisDocument, "kept.json")
+
+
 def test_a_kept_diagnosis_shows_the_same(tmp_path: Path) -> None:
     made = beside()
     kept = tmp_path / "diagnosis.json"
-    kept.write_text(json.dumps(contract(made)))
+    kept.write_text(to_json(made))
     assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == 0
     assert section((tmp_path / "r.html").read_text(encoding="utf-8")) == section(render_page(page_of(Page(diagnosis=made))))
 
@@ -237,11 +243,11 @@ def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
     assert lines["warning"] == clean(HOSTILE)
     assert any("2 of 4 network connections go through host memory" in note for note in read.text["li"])
     assert not [tag for tag, _ in read.tags if tag in ("img", "script")]
-    told = json.loads(json.dumps(contract(made)))
-    assert section(render_page(page_of_contract(told))) == text
+    told = json.loads(to_json(made))
+    assert section(render_page(page_of_document(kept(told)))) == text
     for spoilt in ({"library": 1}, {"connections": [{"rank": 0}]}, {"communicators": ["x"]}, {"notes": "x"}):
-        with pytest.raises(InputError, match="damaged"):
-            page_of_contract(told | {"nccl": told["nccl"] | spoilt})
+        with pytest.raises(InputError, match="is not a diagnosis"):
+            kept(told | {"nccl": told["nccl"] | spoilt})
 
 
 @pytest.mark.parametrize(
@@ -258,11 +264,11 @@ def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_one_is_an_error_in_words(spoil: Callable[[Any], None]) -> None:
-    told = json.loads(json.dumps(contract(beside())))
-    page_of_contract(told)
+    told = json.loads(to_json(beside()))
+    kept(told)
     spoil(told)
-    with pytest.raises(InputError, match="damaged"):
-        page_of_contract(told)
+    with pytest.raises(InputError, match="is not a diagnosis"):
+        kept(told)
 
 
 def test_a_profile_that_names_our_modules_is_no_kept_diagnosis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,9 @@ from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.nccl import NcclLog
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
+from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.document.terminal import to_text
 from stepscope.report.json import to_json
-from stepscope.report.terminal import render
 from stepscope.rules.slow_link import advise_by_log
 from stepscope.rules.without_trace import diagnose_beside
 from tests.nccl_logs import two_nodes
@@ -36,7 +37,7 @@ def test_sockets_in_a_real_log_are_advice() -> None:
     assert one.evidence[0] == "connections: 4 NET/Socket"
     assert one.weight is None, "no trace says what it costs"
     jsonschema.validate(json.loads(to_json(diagnosis)), SCHEMA)
-    assert "NET/Socket 4" in render(diagnosis, color=False)
+    assert "NET/Socket 4" in to_text(diagnosis_document(diagnosis))
     assert diagnosis.verdict.bound == "unknown"
     assert diagnosis.notes[-1].startswith("judged here: comms;")
 

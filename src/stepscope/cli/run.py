@@ -123,10 +123,11 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
+    from stepscope.report.diagnosis_view import diagnosis_document
+    from stepscope.report.document.terminal import show
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of
     from stepscope.report.json import to_json
-    from stepscope.report.terminal import show
     from stepscope.runfolder import DIAGNOSIS_FILE, REPORT_FILE, is_run
 
     if not is_run(folder):
@@ -136,7 +137,7 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
         with Recording([str(folder)], options) as recording:
             diagnosis = recording.diagnosis
             try:
-                show(diagnosis, Console(stderr=True))
+                show(diagnosis_document(diagnosis), Console(stderr=True))
             except (OSError, SystemExit):
                 # Nobody reads stderr any more, which rich takes for an end; the folder gets the diagnosis all the same.
                 drop()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.constraints import Count
 from stepscope.core.nccl import NcclLog
 from stepscope.core.numbers import number_ranges
 from stepscope.core.run import RunFacts
@@ -36,14 +37,15 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTotals:
-    """The device over the whole trace, by category of event; lengths of unions."""
+    """The device over the whole trace, by category of event: lengths of unions, in exact
+    nanoseconds."""
 
-    span: int
-    busy: int
-    compute: int
-    comms: int
-    copy: int
-    comms_under_compute: int
+    span: Count
+    busy: Count
+    compute: Count
+    comms: Count
+    copy: Count
+    comms_under_compute: Count
 
     def self_check(self) -> None:
         assert 0 <= self.busy <= self.span

@@ -57,7 +57,7 @@ class Recording:
     def close(self) -> None:
         """Lets go of temporary files; what was measured stays."""
         self.found.close()
-        if "surveys" in self.__dict__:
+        if "contexts" in self.__dict__:
             self.contexts.close()
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 from tests.scenarios import kept_diagnosis
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "tuning.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "tuning.schema.json").read_text())
 COMMAND = ["--", sys.executable, "train.py"]
 
 

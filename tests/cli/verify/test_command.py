@@ -304,7 +304,9 @@ def test_markdown_has_a_row_for_each_side(
     assert printed.startswith("## stepscope verify: Gain proven")
     rows = [line for line in printed.splitlines() if line.startswith(("| baseline", "| candidate"))]
     assert len(rows) == 2
-    assert all(row.count("|") == 7 for row in rows)
+    assert all(row.count("|") == 6 for row in rows)
+    assert "candidate: " in printed
+    assert "a|b*.py" not in printed
     assert clean(printed.replace("\n", " "))
 
 

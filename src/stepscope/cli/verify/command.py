@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.printing import print_document, put, say
 from stepscope.errors import UsageError
 from stepscope.experiments.trials.signals import ended_as_by_hand
 
@@ -414,14 +414,10 @@ def _print(verified: Verified, style: str) -> None:
         from stepscope.report.verify.json import verified_json
 
         put(verified_json(verified) + "\n")
-    elif style == "markdown":
-        from stepscope.report.verify.markdown import verified_markdown
-
-        put(verified_markdown(verified))
     else:
-        from stepscope.report.verify.view import render_verified, show_verified
+        from stepscope.report.verify.view import verified_document
 
-        print_report(lambda console: show_verified(verified, console), lambda: render_verified(verified))
+        print_document(verified_document(verified), style)
 
 
 def _words(text: str | None, option: str) -> tuple[str, ...]:
