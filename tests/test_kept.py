@@ -15,8 +15,8 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from stepscope.core.contract.diagnosis import DiagnosisDocument
-from stepscope.core.contract.document import decode, plain
+from stepscope.core.contract.codec import decode, plain
+from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.saved import load
 from stepscope.report.json import to_json
 from tests.shared_data import DEMO, ROOT
@@ -41,7 +41,7 @@ def test_every_part_of_a_kept_diagnosis_is_read() -> None:
     told = json.loads(text)
     optional = {"run", "nccl", "comms", "advice", "recordings", "gate", "abstentions"}
     assert optional < told.keys()
-    document = decode(text, DiagnosisDocument, str(DIAGNOSIS))
+    document = decode(text, DiagnosisContract, str(DIAGNOSIS))
     assert lost(told, json.loads(json.dumps(plain(document)))) == []
 
 

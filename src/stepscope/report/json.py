@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from stepscope.core.contract.diagnosis import DiagnosisDocument, Partition, Rank
-from stepscope.core.contract.document import decode, plain
+from stepscope.core.contract.codec import decode, plain
+from stepscope.core.contract.diagnosis import DiagnosisContract, Partition, Rank
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.core.gate import Gate
@@ -27,14 +27,14 @@ def to_json(diagnosis: Diagnosis, gate: Gate | None = None) -> str:
     return json_text(_finite(told, lost) if lost else told, indent=2)
 
 
-def diagnosis_contract(diagnosis: Diagnosis) -> DiagnosisDocument:
+def diagnosis_contract(diagnosis: Diagnosis) -> DiagnosisContract:
     """The document that the JSON is of: every number in it is finite."""
     document = _document(diagnosis, None)
     told = plain(document)
     lost = _lost(told)
     if not lost:
         return document
-    return decode(json_text(_finite(told, lost)), DiagnosisDocument, "this diagnosis")
+    return decode(json_text(_finite(told, lost)), DiagnosisContract, "this diagnosis")
 
 
 def _lost(told: dict[str, Any]) -> list[str]:
@@ -49,10 +49,10 @@ def _finite(told: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     return {key: finite(value) for key, value in told.items()} | {"notes": [*told["notes"], note]}
 
 
-def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisDocument:
+def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
     facts = diagnosis.facts
     beside = facts.beside
-    return DiagnosisDocument(
+    return DiagnosisContract(
         verdict=diagnosis.verdict,
         step=diagnosis.step,
         replay=diagnosis.replay,
