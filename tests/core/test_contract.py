@@ -12,15 +12,15 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
-from stepscope.core.contract.comparison import ComparisonDocument
-from stepscope.core.contract.diagnosis import DiagnosisDocument
-from stepscope.core.contract.document import Document, decode, encode, schema_of
-from stepscope.core.contract.fix import FixDocument
-from stepscope.core.contract.plan import PlanDocument
-from stepscope.core.contract.scaling import ScalingDocument
+from stepscope.core.contract.codec import Contract, decode, encode, schema_of
+from stepscope.core.contract.comparison import ComparisonContract
+from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.contract.fix import FixContract
+from stepscope.core.contract.plan import PlanContract
+from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
-from stepscope.core.contract.tuning import TuningDocument
-from stepscope.core.contract.verification import VerificationDocument
+from stepscope.core.contract.tuning import TuningContract
+from stepscope.core.contract.verification import VerificationContract
 from stepscope.core.experiment import (
     Gap,
     LossCheck,
@@ -105,36 +105,36 @@ def _comparison() -> str:
     return comparisons_json([compare(sides[0], side) for side in sides[1:]])
 
 
-MADE: dict[type[Document], Callable[[], str]] = {
-    ComparisonDocument: _comparison,
-    DiagnosisDocument: lambda: to_json(SCENARIOS["lone_rank_with_collectives"]()),
-    FixDocument: lambda: fixed_json(FIXED),
-    ScalingDocument: lambda: scaling_json(next(iter(SERIES.values()))),
-    TuningDocument: lambda: tuning_json(TUNING),
-    VerificationDocument: lambda: verified_json(VERIFIED),
+MADE: dict[type[Contract], Callable[[], str]] = {
+    ComparisonContract: _comparison,
+    DiagnosisContract: lambda: to_json(SCENARIOS["lone_rank_with_collectives"]()),
+    FixContract: lambda: fixed_json(FIXED),
+    ScalingContract: lambda: scaling_json(next(iter(SERIES.values()))),
+    TuningContract: lambda: tuning_json(TUNING),
+    VerificationContract: lambda: verified_json(VERIFIED),
 }
 
 
 @pytest.fixture(params=DOCUMENTS, ids=schema_of)
-def shape(request: pytest.FixtureRequest) -> type[Document]:
-    found: type[Document] = request.param
+def shape(request: pytest.FixtureRequest) -> type[Contract]:
+    found: type[Contract] = request.param
     return found
 
 
 @pytest.fixture
-def text(shape: type[Document], capsys: pytest.CaptureFixture[str]) -> str:
-    if shape is not PlanDocument:
+def text(shape: type[Contract], capsys: pytest.CaptureFixture[str]) -> str:
+    if shape is not PlanContract:
         return MADE[shape]()
     job = ["--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "8192", "--global-batch", "16"]
     assert main(["plan", *job, "--tokens", "1T", "--format", "json"]) == 0
     return capsys.readouterr().out.rstrip("\n")
 
 
-def test_a_document_is_read_as_it_was_written(shape: type[Document], text: str) -> None:
+def test_a_document_is_read_as_it_was_written(shape: type[Contract], text: str) -> None:
     assert encode(decode(text, shape, "a.json")) == text
 
 
-def test_a_document_keeps_its_schema(shape: type[Document], text: str) -> None:
+def test_a_document_keeps_its_schema(shape: type[Contract], text: str) -> None:
     published = json.loads((ROOT / "docs" / file_name(shape)).read_text(encoding="utf-8"))
     assert published == json_schema(shape)
     Draft202012Validator.check_schema(published)
@@ -143,7 +143,7 @@ def test_a_document_keeps_its_schema(shape: type[Document], text: str) -> None:
     assert not validator.is_valid({"schema": schema_of(shape)})
 
 
-def test_keys_of_a_newer_version_are_passed_over(shape: type[Document], text: str) -> None:
+def test_keys_of_a_newer_version_are_passed_over(shape: type[Contract], text: str) -> None:
     told = json.loads(text)
     assert encode(decode(json.dumps(_with_more(told)), shape, "a.json")) == text
 
@@ -157,7 +157,7 @@ def _with_more(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("other", ["stepscope.diagnosis/9", "stepscope.other/1", None, 1])
-def test_another_schema_is_named(shape: type[Document], text: str, other: object) -> None:
+def test_another_schema_is_named(shape: type[Contract], text: str, other: object) -> None:
     told = json.loads(text) | {"schema": other}
     has = repr(other) if isinstance(other, str) else "no schema"
     said = f"a.json is not a .* it has .*{has}.*reads '{schema_of(shape)}'"
@@ -166,7 +166,7 @@ def test_another_schema_is_named(shape: type[Document], text: str, other: object
 
 
 @pytest.mark.parametrize("bad", ["", "{", "[]", "null", '"x"', "[" * 100_000, b"\xff\xfe{"])
-def test_what_is_no_document_is_refused_in_words(shape: type[Document], bad: str | bytes) -> None:
+def test_what_is_no_document_is_refused_in_words(shape: type[Contract], bad: str | bytes) -> None:
     with pytest.raises(FormatError, match=r"^a\.json is not a "):
         decode(bad, shape, "a.json")
 
@@ -177,7 +177,7 @@ def test_fields_that_an_older_version_lacked_have_a_default() -> None:
         del told[key]
     del told["ranks"][0]["mfu"]
     del told["findings"][0]["places"]
-    found = decode(json.dumps(told), DiagnosisDocument, "a.json")
+    found = decode(json.dumps(told), DiagnosisContract, "a.json")
     assert (found.ladder, found.unknown_events, found.ranks[0].mfu) == ((), 0, None)
     assert found.findings[0].places == ()
     assert not found.abstentions
@@ -187,4 +187,4 @@ def test_a_number_out_of_range_is_refused_at_its_place() -> None:
     told = json.loads(kept_diagnosis("serial-loader"))
     told["findings"][0]["predicted_low"] = 0.5
     with pytest.raises(FormatError, match=r"predicted_low"):
-        decode(json.dumps(told), DiagnosisDocument, "a.json")
+        decode(json.dumps(told), DiagnosisContract, "a.json")

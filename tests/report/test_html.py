@@ -17,8 +17,8 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.cli.report import write
-from stepscope.core.contract.diagnosis import DiagnosisDocument
-from stepscope.core.contract.document import decode
+from stepscope.core.contract.codec import decode
+from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.facts import PARTS
 from stepscope.errors import InputError
@@ -241,7 +241,7 @@ def test_a_kept_diagnosis_gives_a_page_without_its_traces(demo: tuple[Diagnosis,
 @pytest.mark.parametrize("told", [{}, {"schema": "other/1"}, {"schema": "stepscope.diagnosis/1"}])
 def test_what_is_no_diagnosis_is_said_to_be_none(told: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="diagnosis"):
-        decode(json.dumps(told), DiagnosisDocument, "kept.json")
+        decode(json.dumps(told), DiagnosisContract, "kept.json")
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.contract.diagnosis import DiagnosisDocument
-from stepscope.core.contract.document import decode
+from stepscope.core.contract.codec import decode
+from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.kernel_report import KernelRecording, KernelReport
 from stepscope.core.recording import Recording
@@ -220,8 +220,8 @@ def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
     assert not [told for _, told in read.tags if told.get("id") == "picture-chart"]
 
 
-def kept(told: dict[str, Any]) -> DiagnosisDocument:
-    return decode(json.dumps(told), DiagnosisDocument, "kept.json")
+def kept(told: dict[str, Any]) -> DiagnosisContract:
+    return decode(json.dumps(told), DiagnosisContract, "kept.json")
 
 
 def test_a_kept_diagnosis_shows_the_same(tmp_path: Path) -> None:

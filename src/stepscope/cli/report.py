@@ -20,7 +20,7 @@ from stepscope.untrusted import is_regular, read_regular
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.core.contract.diagnosis import DiagnosisDocument
+    from stepscope.core.contract.diagnosis import DiagnosisContract
 
 KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
 """How JSON of ours is told. A profile of a job may name our modules, and is none."""
@@ -83,10 +83,10 @@ def put_or_write(text: str, path: Path | None, *, errors: str = "replace") -> No
     note(path)
 
 
-def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisDocument | None:
+def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisContract | None:
     """The one file named, where it is a diagnosis as JSON and no trace."""
-    from stepscope.core.contract.diagnosis import MAX_BYTES, DiagnosisDocument, refuse_impossible
-    from stepscope.core.contract.document import decode
+    from stepscope.core.contract.codec import decode
+    from stepscope.core.contract.diagnosis import MAX_BYTES, DiagnosisContract, refuse_impossible
 
     path = Path(paths[0])
     if len(paths) != 1 or path.suffix != ".json" or not is_regular(path):
@@ -97,6 +97,6 @@ def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisDocument | None:
         return None
     if not KEPT.search(data[:4096]):
         return None
-    diagnosis = decode(data, DiagnosisDocument, str(path), is_strict=True)
+    diagnosis = decode(data, DiagnosisContract, str(path), is_strict=True)
     refuse_impossible(diagnosis, str(path))
     return diagnosis

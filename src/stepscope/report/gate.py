@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from stepscope.core.contract import gate as document
+from stepscope.core.contract.codec import decode
 from stepscope.core.contract.diagnosis import (
-    DiagnosisDocument,
+    DiagnosisContract,
     Rank,
     median_rank,
     parts_ms,
     step_ms,
 )
-from stepscope.core.contract.document import decode
 from stepscope.core.diagnosis import BOUNDS, Abstention
 from stepscope.core.facts import PARTS
 from stepscope.core.gate import ANY_FINDING, Gate, Quantities, Result
@@ -47,7 +47,7 @@ def known_names(codes: Collection[str]) -> frozenset[str]:
 
 def read_quantities(text: str | bytes, where: str, codes: Collection[str]) -> tuple[Quantities, str]:
     """The quantities of a diagnosis in JSON, and where its step time comes from."""
-    told = decode(text, DiagnosisDocument, where)
+    told = decode(text, DiagnosisContract, where)
     values: dict[str, float | None] = dict.fromkeys(NAMES)
     values |= {"step_ms": told.step.ms, "profiled_ms": told.step.profiled_ms}
     values |= {name: told.verdict.shares.get(name.removeprefix("share.")) for name in SHARES}
@@ -98,7 +98,7 @@ def _abstained(abstentions: Sequence[Abstention]) -> dict[str, str]:
 
 
 def _of_findings(
-    told: DiagnosisDocument,
+    told: DiagnosisContract,
     codes: Collection[str],
     abstained: Collection[str],
 ) -> dict[str, float | None]:

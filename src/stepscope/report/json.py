@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from stepscope.core.contract.diagnosis import DiagnosisDocument, Partition, Rank
-from stepscope.core.contract.document import decode, plain
+from stepscope.core.contract.codec import decode, plain
+from stepscope.core.contract.diagnosis import DiagnosisContract, Partition, Rank
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.core.gate import Gate
@@ -15,6 +15,7 @@ from stepscope.json_text import finite, json_text, not_finite
 from stepscope.report.beside_view import recording_contract
 from stepscope.report.gate import gate_contract
 from stepscope.report.nccl_view import nccl_contract
+from stepscope.report.recordings.text import recording_texts
 
 MOST_NAMED = 6
 """Numbers that are not finite, named in the note."""
@@ -27,14 +28,14 @@ def to_json(diagnosis: Diagnosis, gate: Gate | None = None) -> str:
     return json_text(_finite(told, lost) if lost else told, indent=2)
 
 
-def diagnosis_contract(diagnosis: Diagnosis) -> DiagnosisDocument:
+def diagnosis_contract(diagnosis: Diagnosis) -> DiagnosisContract:
     """The document that the JSON is of: every number in it is finite."""
     document = _document(diagnosis, None)
     told = plain(document)
     lost = _lost(told)
     if not lost:
         return document
-    return decode(json_text(_finite(told, lost)), DiagnosisDocument, "this diagnosis")
+    return decode(json_text(_finite(told, lost)), DiagnosisContract, "this diagnosis")
 
 
 def _lost(told: dict[str, Any]) -> list[str]:
@@ -49,10 +50,10 @@ def _finite(told: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     return {key: finite(value) for key, value in told.items()} | {"notes": [*told["notes"], note]}
 
 
-def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisDocument:
+def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
     facts = diagnosis.facts
     beside = facts.beside
-    return DiagnosisDocument(
+    return DiagnosisContract(
         verdict=diagnosis.verdict,
         step=diagnosis.step,
         replay=diagnosis.replay,
@@ -65,7 +66,7 @@ def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisDocument:
         run=UNSET if facts.run is None else facts.run,
         nccl=UNSET if facts.nccl is None else nccl_contract(facts.nccl),
         comms=UNSET if facts.comms is None else facts.comms,
-        advice=UNSET if beside is None else diagnosis.advice,
+        advice=UNSET if beside is None and not diagnosis.advice else diagnosis.advice,
         recordings=UNSET if beside is None else tuple(map(recording_contract, recording_texts(beside))),
         gate=UNSET if gate is None else gate_contract(gate),
     )

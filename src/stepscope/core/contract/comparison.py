@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from stepscope.core.comparison import HOWS, PAIRED_BY, VERDICTS, Held, Knob, RanksChange, Work
 from stepscope.core.constraints import AboveZero, Count, Gain, keys_of, one_of
-from stepscope.core.contract.document import Document
+from stepscope.core.contract.codec import Contract
 from stepscope.core.contract.gate import Gate
 
 Verdict = Annotated[str, one_of(*VERDICTS)]
@@ -162,8 +162,8 @@ class Compared(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-class ComparisonDocument(
-    Document,
+class ComparisonContract(
+    Contract,
     Compared,
     frozen=True,
     kw_only=True,

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from stepscope.core.auxiliary import Advice
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import AtLeastZero, Count, Gain
-from stepscope.core.contract.document import Document, decode
+from stepscope.core.contract.codec import Contract, decode
 from stepscope.core.contract.gate import Gate
 from stepscope.core.contract.nccl import Nccl
 from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime, Verdict
@@ -94,7 +94,7 @@ class Recording(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-class DiagnosisDocument(Document, frozen=True, kw_only=True, tag="stepscope.diagnosis/1"):
+class DiagnosisContract(Contract, frozen=True, kw_only=True, tag="stepscope.diagnosis/1"):
     """What `stepscope diagnose --format json` prints. null is 'not measured', 0 is 'measured to be
     zero'. Findings are sorted by predicted_speedup, the largest first. docs/diagnosis.md says what
     each field means."""
@@ -131,7 +131,7 @@ class DiagnosisDocument(Document, frozen=True, kw_only=True, tag="stepscope.diag
     """There only with --fail-if or --budget."""
 
 
-def read_diagnosis(path: Path, option: str) -> DiagnosisDocument:
+def read_diagnosis(path: Path, option: str) -> DiagnosisContract:
     """The diagnosis in a file that `option` names."""
     try:
         data = read_regular(path, MAX_BYTES)
@@ -140,10 +140,10 @@ def read_diagnosis(path: Path, option: str) -> DiagnosisDocument:
         raise InputError(f"{option}: there is no {path}. {how}") from None
     except OSError as problem:
         raise InputError(f"{option}: cannot read {path}: {problem.strerror or problem}") from None
-    return decode(data, DiagnosisDocument, f"{option} {path}")
+    return decode(data, DiagnosisContract, f"{option} {path}")
 
 
-def refuse_impossible(told: DiagnosisDocument, where: str) -> None:
+def refuse_impossible(told: DiagnosisContract, where: str) -> None:
     """FormatError where a time or a gain is beyond all that could be drawn, or compared."""
     numbers = [told.step.ms, told.step.profiled_ms, *told.ladder]
     numbers += [ms for rank in told.ranks for ms in parts_ms(rank).values()]

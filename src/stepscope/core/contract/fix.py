@@ -8,8 +8,8 @@ from typing import Annotated
 from msgspec import Struct
 
 from stepscope.core.constraints import one_of
-from stepscope.core.contract.document import Document
-from stepscope.core.contract.verification import Interval, VerificationDocument
+from stepscope.core.contract.codec import Contract
+from stepscope.core.contract.verification import Interval, VerificationContract
 from stepscope.core.fixed import OUTCOMES
 from stepscope.core.trials import Value
 
@@ -33,11 +33,11 @@ class Attempt(Struct, frozen=True, kw_only=True):
     predicted: Predicted
     knobs: Mapping[str, Value]
     """What was set, or would be; empty where nothing can be set from outside."""
-    verification: VerificationDocument | None
+    verification: VerificationContract | None
     """Compared with everything kept before it; null where nothing was run."""
 
 
-class FixDocument(Document, frozen=True, kw_only=True, tag="stepscope.fix/1"):
+class FixContract(Contract, frozen=True, kw_only=True, tag="stepscope.fix/1"):
     """What became of a run's findings when each was tried. What was not measured is null, never
     0."""
 
@@ -48,7 +48,7 @@ class FixDocument(Document, frozen=True, kw_only=True, tag="stepscope.fix/1"):
     """Of all that was kept."""
     kept: Mapping[str, Value]
     findings: tuple[Attempt, ...]
-    whole: VerificationDocument | None
+    whole: VerificationContract | None
     """All that was kept against the command as it was given; null where nothing was kept or run, or
     it was interrupted."""
     left: tuple[str, ...]

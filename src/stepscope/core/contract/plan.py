@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import UNSET, Struct, UnsetType
 
 from stepscope.core.constraints import AtLeastZero, Count, one_of
-from stepscope.core.contract.document import Document
+from stepscope.core.contract.codec import Contract
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class Beside(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-class PlanDocument(Document, frozen=True, kw_only=True, tag="stepscope.plan/1"):
+class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     """What `stepscope plan --format json` prints. What is not known is null, never 0. docs/plan.md
     says how it is reckoned."""
 

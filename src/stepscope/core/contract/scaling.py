@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from stepscope.core.constraints import Count, one_of
-from stepscope.core.contract.document import Document
+from stepscope.core.contract.codec import Contract
 from stepscope.core.scaling import KINDS, Amdahl
 
 
@@ -65,7 +65,7 @@ class WidthRun(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-class ScalingDocument(Document, frozen=True, kw_only=True, tag="stepscope.scaling/1"):
+class ScalingContract(Contract, frozen=True, kw_only=True, tag="stepscope.scaling/1"):
     """What `stepscope diagnose --scaling` says of runs of several widths. null is 'not
     measured'."""
 

@@ -16,33 +16,33 @@ from typing import Any
 import msgspec
 from msgspec.inspect import DataclassType, StructType, Type, type_info
 
-from stepscope.core.contract.comparison import ComparisonDocument
-from stepscope.core.contract.diagnosis import DiagnosisDocument
-from stepscope.core.contract.document import Document, schema_of
-from stepscope.core.contract.fix import FixDocument
-from stepscope.core.contract.plan import PlanDocument
-from stepscope.core.contract.scaling import ScalingDocument
-from stepscope.core.contract.tuning import TuningDocument
-from stepscope.core.contract.verification import VerificationDocument
+from stepscope.core.contract.codec import Contract, schema_of
+from stepscope.core.contract.comparison import ComparisonContract
+from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.contract.fix import FixContract
+from stepscope.core.contract.plan import PlanContract
+from stepscope.core.contract.scaling import ScalingContract
+from stepscope.core.contract.tuning import TuningContract
+from stepscope.core.contract.verification import VerificationContract
 
-DOCUMENTS: tuple[type[Document], ...] = (
-    ComparisonDocument,
-    DiagnosisDocument,
-    FixDocument,
-    PlanDocument,
-    ScalingDocument,
-    TuningDocument,
-    VerificationDocument,
+DOCUMENTS: tuple[type[Contract], ...] = (
+    ComparisonContract,
+    DiagnosisContract,
+    FixContract,
+    PlanContract,
+    ScalingContract,
+    TuningContract,
+    VerificationContract,
 )
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def file_name(shape: type[Document]) -> str:
+def file_name(shape: type[Contract]) -> str:
     """`diagnosis.schema.json`."""
     return f"{_kind(shape)[0]}.schema.json"
 
 
-def json_schema(shape: type[Document]) -> dict[str, Any]:
+def json_schema(shape: type[Contract]) -> dict[str, Any]:
     """The schema of what this version writes: every key is required but those that may be UNSET."""
     components = msgspec.json.schema_components([shape])[1]
     classes = {cls.__name__: cls for cls in _classes(type_info(shape))}
@@ -60,7 +60,7 @@ def json_schema(shape: type[Document]) -> dict[str, Any]:
     }
 
 
-def _kind(shape: type[Document]) -> tuple[str, str]:
+def _kind(shape: type[Contract]) -> tuple[str, str]:
     kind, _, version = schema_of(shape).removeprefix("stepscope.").partition("/")
     return kind, version
 

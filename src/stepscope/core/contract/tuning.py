@@ -8,8 +8,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from stepscope.core.constraints import AboveZero, AtLeastZero, Count, Share, one_of
-from stepscope.core.contract.document import Document
-from stepscope.core.contract.verification import VerificationDocument
+from stepscope.core.contract.codec import Contract
+from stepscope.core.contract.verification import VerificationContract
 from stepscope.core.trials import Value
 from stepscope.core.tuning import AGAIN, BASELINE, CACHE, DIAGNOSIS, SEARCH, STATES, VERDICTS
 
@@ -68,7 +68,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     proof_s: AtLeastZero
 
 
-class TuningDocument(Document, frozen=True, kw_only=True, tag="stepscope.tuning/1"):
+class TuningContract(Contract, frozen=True, kw_only=True, tag="stepscope.tuning/1"):
     """What `stepscope tune --format json` prints. What was not measured is null, never 0. Times are
     in milliseconds, of a step or of a sample as `per` says."""
 
@@ -83,7 +83,7 @@ class TuningDocument(Document, frozen=True, kw_only=True, tag="stepscope.tuning/
     trials: tuple[Trial, ...]
     importance: Mapping[str, Share] | None
     numerics: NumericsVerdict | None
-    verification: VerificationDocument | None
+    verification: VerificationContract | None
     """As in stepscope.verification/1."""
     ended: str
     wall_s: AtLeastZero

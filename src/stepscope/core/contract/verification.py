@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from msgspec import Struct
 
 from stepscope.core.constraints import one_of
-from stepscope.core.contract.document import Document
+from stepscope.core.contract.codec import Contract
 from stepscope.core.experiment import LOSS_VERDICTS, VERDICTS
 from stepscope.core.trials import Value
 
@@ -166,7 +166,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     verdict: Annotated[str, one_of("held", "too high", "too low", "open")]
 
 
-class VerificationDocument(Document, frozen=True, kw_only=True, tag="stepscope.verification/1"):
+class VerificationContract(Contract, frozen=True, kw_only=True, tag="stepscope.verification/1"):
     """What `stepscope verify` proved. null is what was not measured; it is never 0."""
 
     IS_CLOSED: ClassVar[bool] = False

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.core.comms_facts import CommsFacts
-from stepscope.core.contract.diagnosis import DiagnosisDocument, Rank, parts_ms, refuse_impossible
-from stepscope.core.contract.document import decode
+from stepscope.core.contract.codec import decode
+from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, parts_ms, refuse_impossible
 from stepscope.core.facts import PARTS
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.experiments.compare.knobs import knobs_of_facts
@@ -24,7 +24,7 @@ from stepscope.experiments.compare.side import (
 
 def side_of_json(text: bytes | str, label: str) -> CompareSide:
     """The kept diagnosis as a side; FormatError where it is none."""
-    told = decode(text, DiagnosisDocument, label)
+    told = decode(text, DiagnosisContract, label)
     refuse_impossible(told, label)
     run, comms = told.run or None, told.comms or None
     step_ns = None if told.step.ms is None else told.step.ms * 1e6
@@ -65,7 +65,7 @@ def _ns(ms: float | None) -> float | None:
     return None if ms is None else ms * 1e6
 
 
-def _mean_parts(told: DiagnosisDocument, step_ns: float | None) -> dict[str, int | None] | None:
+def _mean_parts(told: DiagnosisContract, step_ns: float | None) -> dict[str, int | None] | None:
     """The mean over ranks, and what it leaves of the step time: as analyses.width_run has it for facts."""
     split = [parts for rank in told.ranks if (parts := _parts_ns(rank)) is not None]
     if not split or step_ns is None or told.step.profiled_ms is None:

@@ -9,11 +9,12 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from stepscope.core import comparison as core
+from stepscope.core.contract.codec import encode
 from stepscope.core.contract.comparison import (
     Account,
     Changed,
     Compared,
-    ComparisonDocument,
+    ComparisonContract,
     Device,
     RankMemory,
     Row,
@@ -21,7 +22,6 @@ from stepscope.core.contract.comparison import (
     Speedup,
     Throughput,
 )
-from stepscope.core.contract.document import encode
 from stepscope.core.gate import Gate
 from stepscope.report.gate import gate_contract
 
@@ -34,10 +34,10 @@ def comparisons_json(comparisons: Sequence[core.Comparison], gate: Gate | None =
 def comparison_contract(
     comparisons: Sequence[core.Comparison],
     gate: Gate | None = None,
-) -> ComparisonDocument:
+) -> ComparisonContract:
     """The second run against the first; further runs, each against the first, are under `others`."""
     first, *others = map(_compared, comparisons)
-    return ComparisonDocument(
+    return ComparisonContract(
         **asdict(first),
         others=tuple(others),
         gate=UNSET if gate is None else gate_contract(gate),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stepscope.core import fixed as core
-from stepscope.core.contract.document import encode
-from stepscope.core.contract.fix import Attempt, FixDocument, Predicted
+from stepscope.core.contract.codec import encode
+from stepscope.core.contract.fix import Attempt, FixContract, Predicted
 from stepscope.report.verify.json import verified_contract
 
 
@@ -13,10 +13,10 @@ def fixed_json(fixed: core.Fixed) -> str:
     return encode(fixed_contract(fixed))
 
 
-def fixed_contract(fixed: core.Fixed) -> FixDocument:
+def fixed_contract(fixed: core.Fixed) -> FixContract:
     """What was not measured is null, never 0."""
     whole = None if fixed.whole is None else verified_contract(fixed.whole)
-    return FixDocument(
+    return FixContract(
         command=fixed.command,
         before_ms=fixed.before_ms,
         speedup=None if whole is None else whole.speedup,

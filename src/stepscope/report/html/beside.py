@@ -12,7 +12,7 @@ from typing import Any
 
 from stepscope.core.auxiliary import Advice
 from stepscope.core.contract import diagnosis as document
-from stepscope.core.contract.diagnosis import DiagnosisDocument
+from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.nccl import Nccl, NcclLinks
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.nccl import NcclConnection, NcclLog
@@ -62,7 +62,7 @@ def beside_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     return beside_page(diagnosis.advice, (*log, *recording_texts(beside)), is_alone=not diagnosis.facts.ranks)
 
 
-def beside_of_document(told: DiagnosisDocument) -> dict[str, Any] | None:
+def beside_of_document(told: DiagnosisContract) -> dict[str, Any] | None:
     """Of a diagnosis that was kept as JSON."""
     recordings = [_told_recording(one) for one in told.recordings or ()]
     log = [_told_nccl(told.nccl)] if told.nccl else []

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stepscope import __version__
-from stepscope.core.contract.diagnosis import DiagnosisDocument, Rank, median_rank, parts_ms
+from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_rank, parts_ms
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import RankFacts
 from stepscope.pipeline.page import Page
@@ -52,7 +52,7 @@ def page_of(recorded: Page) -> dict[str, Any]:
     return cleaned
 
 
-def page_of_document(told: DiagnosisDocument, floor_ms: float | None = None) -> dict[str, Any]:
+def page_of_document(told: DiagnosisContract, floor_ms: float | None = None) -> dict[str, Any]:
     """The page of a diagnosis that was kept as JSON: its verdict, findings, ranks and notes."""
     page: dict[str, Any] = _cleaned(_page(told, floor_ms))
     return page
@@ -76,7 +76,7 @@ def _step_chips(step: StepTime) -> list[dict[str, str]]:
     return chips
 
 
-def _page(told: DiagnosisDocument, floor_ms: float | None) -> dict[str, Any]:
+def _page(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
     bound = told.verdict.bound
     return {
         "version": __version__,
@@ -107,7 +107,7 @@ def _page(told: DiagnosisDocument, floor_ms: float | None) -> dict[str, Any]:
     }
 
 
-def _picture(told: DiagnosisDocument, floor_ms: float | None) -> dict[str, Any]:
+def _picture(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
     """The step as recorded by its parts, today's step, and what it becomes after each fix, down to the floor."""
     rank = median_rank(told.ranks)
     shown = {} if rank is None else _shown_parts(rank)
@@ -138,7 +138,7 @@ def _shown_parts(rank: Rank) -> dict[str, float]:
     return {part: ms for part, ms in parts_ms(rank).items() if ms}
 
 
-def _today(told: DiagnosisDocument) -> tuple[str, float | None]:
+def _today(told: DiagnosisContract) -> tuple[str, float | None]:
     """The step that gains are gains of: where only the trace tells it, less what the profiler
     costs, as the replay has it."""
     if told.step.source != "trace" or not told.findings:
@@ -147,7 +147,7 @@ def _today(told: DiagnosisDocument) -> tuple[str, float | None]:
     return "without the profiler's usual cost", first.predicted_step_ms * first.predicted_speedup
 
 
-def _ladder(told: DiagnosisDocument) -> Sequence[float]:
+def _ladder(told: DiagnosisContract) -> Sequence[float]:
     """With one finding, or an older file, what is known of it alone."""
     alone = [finding.predicted_speedup for finding in told.findings[:1]]
     return told.ladder[:MAX_STEPS_DOWN] or alone

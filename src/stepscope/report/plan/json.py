@@ -7,8 +7,8 @@ from dataclasses import asdict
 from msgspec import UNSET
 
 from stepscope.core.contract import plan as document
-from stepscope.core.contract.document import encode
-from stepscope.core.contract.plan import PlanDocument
+from stepscope.core.contract.codec import encode
+from stepscope.core.contract.plan import PlanContract
 from stepscope.planner.job import Job
 from stepscope.report.plan.account import Account, Plan, Variant
 from stepscope.report.plan.beside import PlanBeside, beside_contract
@@ -19,9 +19,9 @@ def plan_json(plan: Plan, beside: PlanBeside | None = None) -> str:
     return encode(plan_contract(plan, beside))
 
 
-def plan_contract(plan: Plan, beside: PlanBeside | None = None) -> PlanDocument:
+def plan_contract(plan: Plan, beside: PlanBeside | None = None) -> PlanContract:
     """What is not known is null, never 0."""
-    return PlanDocument(
+    return PlanContract(
         job=_job(plan.job),
         best=_account_or_none(plan.best),
         layouts=tuple(map(_account, plan.layouts)),

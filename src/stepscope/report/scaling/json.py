@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stepscope.core import scaling as core
-from stepscope.core.contract.document import encode
+from stepscope.core.contract.codec import encode
 from stepscope.core.contract.scaling import (
     AgainstBase,
-    ScalingDocument,
+    ScalingContract,
     ScalingKind,
     Step,
     WidthRun,
@@ -20,10 +20,10 @@ def scaling_json(scaling: core.Scaling) -> str:
     return encode(scaling_contract(scaling))
 
 
-def scaling_contract(scaling: core.Scaling) -> ScalingDocument:
+def scaling_contract(scaling: core.Scaling) -> ScalingContract:
     """What was not measured is null, never 0."""
     pairs = zip(scaling.runs, scaling.gains, strict=True)
-    return ScalingDocument(
+    return ScalingContract(
         scaling=ScalingKind(kind=scaling.kind, source=scaling.kind_source, because=scaling.because),
         runs=tuple(_run(run, gain) for run, gain in pairs),
         amdahl=scaling.amdahl,

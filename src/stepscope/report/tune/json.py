@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from stepscope.core.contract.document import encode
+from stepscope.core.contract.codec import encode
 from stepscope.core.contract.tuning import (
     Budget,
     Knob,
     NumericsVerdict,
     Trial,
-    TuningDocument,
+    TuningContract,
     Winner,
 )
 from stepscope.core.tuning import Spent, Tried, Tuning
@@ -22,9 +22,9 @@ def tuning_json(tuning: Tuning) -> str:
     return encode(tuning_contract(tuning))
 
 
-def tuning_contract(tuning: Tuning) -> TuningDocument:
+def tuning_contract(tuning: Tuning) -> TuningContract:
     """What was not measured is null, never 0."""
-    return TuningDocument(
+    return TuningContract(
         command=tuning.command,
         verdict=tuning.verdict,
         because=tuning.because,

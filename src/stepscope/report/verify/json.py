@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from stepscope.core import experiment as core
-from stepscope.core.contract.document import encode
+from stepscope.core.contract.codec import encode
 from stepscope.core.contract.verification import (
     Change,
     Difference,
@@ -19,7 +19,7 @@ from stepscope.core.contract.verification import (
     SideLoss,
     SoFar,
     SoFarSides,
-    VerificationDocument,
+    VerificationContract,
 )
 from stepscope.core.trials import Change as TrialChange
 
@@ -29,9 +29,9 @@ def verified_json(verified: core.Verified) -> str:
     return encode(verified_contract(verified))
 
 
-def verified_contract(verified: core.Verified) -> VerificationDocument:
+def verified_contract(verified: core.Verified) -> VerificationContract:
     """What was not measured is null, never 0."""
-    return VerificationDocument(
+    return VerificationContract(
         verdict=verified.verdict,
         because=verified.because,
         speedup=_interval(verified.speedup),

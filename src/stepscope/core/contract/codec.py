@@ -12,8 +12,8 @@ from stepscope.json_text import json_text
 from stepscope.untrusted import parse_json
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
-    """A whole document; its tag is the name of its schema, and the key `schema` of its JSON."""
+class Contract(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
+    """The JSON of one command; its tag is the name of its schema, and the key `schema` of its JSON."""
 
     AGAIN: ClassVar[str] = "Make it again"
     """What to do where one cannot be read."""
@@ -21,23 +21,23 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
     """Whether its JSON Schema refuses keys that it does not name."""
 
 
-D = TypeVar("D", bound=Document)
+D = TypeVar("D", bound=Contract)
 
 
-def schema_of(shape: type[Document]) -> str:
+def schema_of(shape: type[Contract]) -> str:
     """`stepscope.diagnosis/1`."""
     return str(shape.__struct_config__.tag)
 
 
-def plain(document: Document) -> dict[str, Any]:
+def plain(contract: Contract) -> dict[str, Any]:
     """The document as dicts and lists, its keys in order."""
-    values: dict[str, Any] = msgspec.to_builtins(document, enc_hook=_builtin)
+    values: dict[str, Any] = msgspec.to_builtins(contract, enc_hook=_builtin)
     return values
 
 
-def encode(document: Document) -> str:
+def encode(contract: Contract) -> str:
     """As indented text."""
-    return json_text(plain(document), indent=2)
+    return json_text(plain(contract), indent=2)
 
 
 def decode(text: str | bytes, shape: type[D], where: str, *, is_strict: bool = False) -> D:
