@@ -166,8 +166,8 @@ def _refuse_step(step_ms: float | None, label: str) -> None:
 
 def _kept_bytes(text: str) -> bytes | None:
     """The bytes of a diagnosis that was kept, as JSON or whole; None when the path is something else."""
+    from stepscope.protocol.untrusted import read_regular
     from stepscope.readers.remote import as_path
-    from stepscope.untrusted import read_regular
 
     path = as_path(text)
     if isinstance(path, str) or not path.is_file():

@@ -54,12 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.capture.describe.environment import masked_words
-    from stepscope.capture.trial.settings import SETTINGS
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.experiments.fixing import FixPolicy, fixed, propose
     from stepscope.experiments.preflight import unable
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.recording import diagnose
+    from stepscope.protocol.settings import SETTINGS
 
     budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
     command = command_of(arguments.run_folder, arguments.command)

@@ -60,12 +60,12 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     from stepscope import __version__
     from stepscope.analyses.run.health import Outcome, expected_ranks
     from stepscope.analyses.run.liveness import presence
-    from stepscope.capture.launcher.launch import environment, prepare
     from stepscope.cli.process import OwnedJob, owned
     from stepscope.core.live import SILENT
     from stepscope.errors import UsageError
+    from stepscope.process.launch import environment, prepare
+    from stepscope.protocol.run_folder import RUN_FILE, write_json
     from stepscope.readers.run_folder.tail import Follower
-    from stepscope.runfolder import RUN_FILE, write_json
 
     try:
         told = prepare(folder, command, OPTIONS, __version__)

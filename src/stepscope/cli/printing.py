@@ -10,7 +10,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from stepscope.capture.launcher.stderr import harmless, note, say
+from stepscope.process.stderr import harmless, note, say
 
 if TYPE_CHECKING:
     from stepscope.report.document.blocks import Document

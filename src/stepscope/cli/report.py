@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware, num_processes, options_of, step_time
 from stepscope.cli.printing import note, put
-from stepscope.untrusted import is_regular, read_regular
+from stepscope.protocol.untrusted import is_regular, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

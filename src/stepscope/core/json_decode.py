@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stepscope.untrusted import TOO_DEEP, parse_json
+from stepscope.protocol.untrusted import TOO_DEEP, parse_json
 
 T = TypeVar("T")
 

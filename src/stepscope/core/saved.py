@@ -10,8 +10,8 @@ import msgspec
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.errors import FormatError, InputError
-from stepscope.json_text import json_text
-from stepscope.untrusted import MAX_JSON_BYTES, parse_json, read_regular
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.untrusted import MAX_JSON_BYTES, parse_json, read_regular
 
 FORMAT, OLD_FORMAT = "stepscope.saved-diagnosis/2", "stepscope.saved-diagnosis/1"
 NOT_KEPT = "saved by an older version of stepscope: what other tools recorded is not shown; diagnose the files again to see it"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
+from stepscope.protocol.run_folder import ALERTS_FILE, CONTROL_FILE, DIAGNOSIS_FILE, REPORT_FILE, RUN_FILE, is_run
 from stepscope.readers.detect import ARCHIVE_NAME, TRACE_NAME, detect
 from stepscope.readers.formats import BY_NAME, KINETO, NCCL, TRACE
 from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
@@ -24,7 +25,6 @@ from stepscope.readers.run_folder.folder import RunRecord, read_run, refuse_spec
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
-from stepscope.runfolder import ALERTS_FILE, CONTROL_FILE, DIAGNOSIS_FILE, REPORT_FILE, RUN_FILE, is_run
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 from stepscope.readers.formats import BY_NAME, FORMATS, JUDGED, KINETO
 from stepscope.readers.inputs import Found
 from stepscope.report.names import clean

@@ -11,7 +11,7 @@ from stepscope.core.contract.diagnosis import DiagnosisContract, Partition, Rank
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.core.gate import Gate
-from stepscope.json_text import finite, json_text, not_finite
+from stepscope.protocol.json_text import finite, json_text, not_finite
 from stepscope.report.beside_view import recording_contract
 from stepscope.report.gate import gate_contract
 from stepscope.report.nccl_view import nccl_contract

@@ -161,8 +161,8 @@ def give_document(document: Document, out: Path | None) -> None:
 def _run_rows(path: Path, out: Path | None) -> int:
     """A line for each row, in the file's order. What was measured is taken out before anything looks at a row."""
     from stepscope.cli.report import put_or_write
-    from stepscope.json_text import json_text
     from stepscope.planner.rows import predict, read_rows
+    from stepscope.protocol.json_text import json_text
 
     lines = []
     is_told = sys.stderr.isatty()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.printing import print_document, put, say
 from stepscope.errors import UsageError
 from stepscope.experiments.trials.signals import ENDS_US, ended_as_by_hand
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 if TYPE_CHECKING:
     from stepscope.core.trials import Change, Setup, Trial
@@ -286,7 +286,7 @@ class _Memory:
 def _codes(path: Path | None) -> tuple[str, ...]:
     """The findings to begin with: of a diagnosis in JSON, of a run that keeps one, or of a run that is diagnosed now."""
     from stepscope.experiments.tune.start import codes_of
-    from stepscope.runfolder import DIAGNOSIS_FILE
+    from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 
     if path is None:
         return ()

@@ -9,7 +9,7 @@ from pathlib import Path
 from stepscope.core.contract.diagnosis import read_diagnosis
 from stepscope.core.experiment import Prediction
 from stepscope.errors import UsageError
-from stepscope.runfolder import DIAGNOSIS_FILE
+from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 
 
 def read_prediction(arguments: argparse.Namespace, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
@@ -49,7 +49,7 @@ def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
 
 def fixed(knobs: Sequence[str], path: Path) -> tuple[str, ...]:
     """The codes in the diagnosis that one of these settings fixes, for --apply KNOB=VALUE."""
-    from stepscope.capture.trial.settings import SETTINGS
+    from stepscope.protocol.settings import SETTINGS
 
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
     can = {code for knob in knobs for code in SETTINGS[knob].fixes}

@@ -57,7 +57,7 @@ def newest() -> Path:
     """The run begun last where `run` puts them."""
     from stepscope.cli.run import RUNS
     from stepscope.errors import UsageError
-    from stepscope.runfolder import RUN_FILE, is_run
+    from stepscope.protocol.run_folder import RUN_FILE, is_run
 
     found = [path for path in Path(RUNS).glob("*") if is_run(path)]
     if not found:

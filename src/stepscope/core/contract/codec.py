@@ -8,8 +8,8 @@ import msgspec
 
 from stepscope.core.json_decode import convert_value
 from stepscope.errors import FormatError
-from stepscope.json_text import json_text
-from stepscope.untrusted import parse_json
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.untrusted import parse_json
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):

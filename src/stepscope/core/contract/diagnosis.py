@@ -18,7 +18,7 @@ from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime,
 from stepscope.core.facts import DeviceTotals
 from stepscope.core.run import RunFacts
 from stepscope.errors import FormatError, InputError
-from stepscope.untrusted import read_regular
+from stepscope.protocol.untrusted import read_regular
 
 MAX_BYTES = 256 << 20
 TOO_LARGE = 1e12

@@ -26,7 +26,7 @@ def codes_of(file: Path) -> tuple[str, ...]:
 
 def from_findings(codes: Sequence[str], num_ranks: int) -> list[Start]:
     """The fixes of all findings together, then each by itself, most costly first."""
-    from stepscope.capture.trial.settings import fixes
+    from stepscope.protocol.settings import fixes
 
     each: list[Mapping[str, Value]] = [found for code in codes if (found := fixes(code, num_ranks=max(1, num_ranks)))]
     together: dict[str, Value] = {}

@@ -15,10 +15,10 @@ from contextlib import closing
 
 from stepscope.core.compiler_report import NO_REASON, Break, CacheUse, CompilerRecording, CompilerReport, Counted
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.compiler.breaks import reason_in
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.untrusted import parse_json
 
 MAX_BYTES = 32 << 20
 """Reasons are a kilobyte each, and a run has dozens."""

@@ -14,9 +14,9 @@ from typing import Any
 from stepscope.core.memory_report import MemoryRecord, MemoryRecording, MemoryReport, memory_recording
 from stepscope.core.numbers import size_words
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.memory.whole_text import NO_SIZE, whole_text
 from stepscope.readers.source import Source
-from stepscope.untrusted import parse_json
 
 FORMAT = "memory-stats"
 MAX_BYTES = 16 << 20

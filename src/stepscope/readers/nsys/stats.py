@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 from stepscope.core.kernel_report import KernelRecording, KernelReport, KernelTotal, OtherTotals
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.untrusted import finite_text
 
 MAX_LINE_BYTES = 1 << 20
 MAX_ROWS = 100_000

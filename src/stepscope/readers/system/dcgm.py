@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 from stepscope.core.system_report import SystemRecording, SystemReport
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.system.device_samples import DeviceDrafts
 from stepscope.readers.system.nvidia_smi import reasons_of
 from stepscope.readers.text_lines import TextLines
-from stepscope.untrusted import finite_text
 
 MIB = 1024.0**2
 FIELDS: dict[str, tuple[str, str, float]] = {

@@ -15,10 +15,10 @@ from typing import Any
 from stepscope.core.hardware import Roofs
 from stepscope.core.system_report import MeasuredRates, SystemRecording, SystemReport
 from stepscope.errors import InputError
+from stepscope.protocol.untrusted import finite, open_regular, parse_json_object
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.system.hardware_file import is_hardware, parse_hardware, read_hardware
-from stepscope.untrusted import finite, open_regular, parse_json_object
 
 MAX_BYTES = 1 << 20
 MAX_HARDWARE_BYTES = 16 << 20

@@ -20,10 +20,10 @@ from datetime import datetime
 
 from stepscope.core.system_report import SystemRecording, SystemReport
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.system.device_samples import DeviceDraft, DeviceDrafts
 from stepscope.readers.text_lines import TextLines
-from stepscope.untrusted import finite_text
 
 MIB, MB_PER_S = 1024.0**2, 1e6
 QUERY: dict[str, tuple[str, float]] = {

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 
 from stepscope.core.system_report import HostCounters, SystemRecording
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
-from stepscope.untrusted import finite_text
 
 STAT_START = re.compile(
     rb"(?:^|\n)[ \t]{0,40}Performance counter stats for "

@@ -20,11 +20,11 @@ from typing import Any
 
 from stepscope.core.system_report import SystemRecording, SystemReport
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite, finite_text
 from stepscope.readers.rocm.table import Table, header_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.system.device_samples import DeviceDrafts
-from stepscope.untrusted import finite, finite_text
 
 MIB = 1024.0**2
 FIELDS: dict[str, tuple[str, float]] = {

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 from stepscope.report.names import clean
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.json_text import json_text
 from stepscope.planner.from_run import COMMS, Extrapolation, WidthStep
+from stepscope.protocol.json_text import json_text
 from stepscope.report.document.blocks import (
     MOST_NOTES,
     Bar,

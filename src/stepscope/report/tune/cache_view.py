@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from stepscope.core.trials import Value
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 from stepscope.report.document.blocks import Block, Document, Headline, Prose, Section
 from stepscope.report.tune.words import setting_words
 from stepscope.report.units import plural, short_time

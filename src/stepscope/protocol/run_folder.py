@@ -31,8 +31,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from stepscope.json_text import json_text
-from stepscope.untrusted import read_json_object
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.untrusted import read_json_object
 
 SCHEMA = "stepscope.run/1"
 RUN_FILE = "run.json"

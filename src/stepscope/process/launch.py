@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.describe.environment import masked_words
-from stepscope.capture.launcher.signals import Relay
-from stepscope.capture.launcher.stderr import say
-from stepscope.capture.launcher.watchdog import Watchdog
-from stepscope.runfolder import RUN_FILE, SCHEMA, SITE_FOLDER, write_json
+from stepscope.process.signals import Relay
+from stepscope.process.stderr import say
+from stepscope.process.watchdog import Watchdog
+from stepscope.protocol.run_folder import RUN_FILE, SCHEMA, SITE_FOLDER, write_json
 
 LOOK_S = 0.5
 """Between two looks at the run folder."""
@@ -34,7 +34,7 @@ def _start():
                 module = importlib.util.module_from_spec(spec)
                 sys.modules["stepscope"] = module
                 spec.loader.exec_module(module)
-            from stepscope.capture.launcher.site import start
+            from stepscope.capture.site import start
             start(os.path.dirname(here))
         except Exception:
             pass

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from stepscope.capture.trial.settings import SETTINGS, checked, environment_of, fixes, table, value_of
+from stepscope.protocol.settings import SETTINGS, checked, environment_of, fixes, table, value_of
 from stepscope.rules.registry import RULES
 from tests.shared_data import ROOT
 

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.runfolder import CONTROL_FILE, RANK_FOLDER, SAMPLES_FILE, write_json
-from stepscope.untrusted import open_regular, parse_json_object, whole
+from stepscope.protocol.run_folder import CONTROL_FILE, RANK_FOLDER, SAMPLES_FILE, write_json
+from stepscope.protocol.untrusted import open_regular, parse_json_object, whole
 
 TAIL_BYTES = 16_384
 AHEAD_S = 3.0

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.json_text import finite, json_text, not_finite
+from stepscope.protocol.json_text import finite, json_text, not_finite
 from tests.shared_data import ROOT
 
 SOURCES = ROOT / "src" / "stepscope"

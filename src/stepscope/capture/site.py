@@ -79,8 +79,8 @@ class _Then(importlib.abc.Loader):
 def _hook_up(run: str) -> None:
     try:
         from stepscope.capture.hooks.install import begin
-        from stepscope.capture.options import options_of
-        from stepscope.runfolder import ENTERED_FILE, SITE_FOLDER, read_options
+        from stepscope.protocol.options import options_of
+        from stepscope.protocol.run_folder import ENTERED_FILE, SITE_FOLDER, read_options
 
         folder = Path(run)
         with suppress(OSError):

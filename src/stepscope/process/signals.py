@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from stepscope.capture.launcher.watchdog import Watchdog
+from stepscope.process.watchdog import Watchdog
 
 NOT_PASSED_ON = (
     # Nobody can take these.

@@ -12,12 +12,12 @@ from typing import cast
 
 import pytest
 
-from stepscope.capture.launcher import watchdog_process
-from stepscope.capture.launcher.signals import Relay, _in_effect
-from stepscope.capture.launcher.watchdog import Watchdog
+from stepscope.process import watchdog_process
+from stepscope.process.signals import Relay, _in_effect
+from stepscope.process.watchdog import Watchdog
 from stepscope.readers.system.proc import processes, read_process
 from tests.capture.jobs import environment, stepscope
-from tests.capture.terminals import JOB, Terminal, launcher, python, started
+from tests.process.terminals import JOB, Terminal, launcher, python, started
 from tests.waiting import until
 
 HANDLED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGTSTP", "SIGUSR1")
@@ -147,7 +147,7 @@ TRIAL = """
 import sys
 from pathlib import Path
 from stepscope.experiments.trials.process import run_job
-from stepscope.capture.launcher.launch import environment
+from stepscope.process.launch import environment
 run_job(Path(sys.argv[1]), sys.argv[2:], environment(Path(sys.argv[1])), timeout_s=None, is_wanted=lambda: True)
 """
 OWNED = """
@@ -204,7 +204,7 @@ def test_a_number_that_is_another_processs_by_now_is_left_alone() -> None:
 
 def test_a_reader_of_stderr_that_has_gone_costs_the_job_nothing(tmp_path: Path) -> None:
     """Neither what is said while it runs, nor the diagnosis after it."""
-    code = "import sys; from stepscope.capture.launcher.launch import launch; from stepscope.capture.launcher.stderr import say\n"
+    code = "import sys; from stepscope.process.launch import launch; from stepscope.process.stderr import say\n"
     code += "sys.exit(launch(None, sys.argv[1:], {}, meanwhile=lambda: say('a word')))"
     job = python("import sys, time; time.sleep(0.6); sys.exit(7)")
     for words in (python(code, *job), stepscope("run", "--out", str(tmp_path / "run"), "--", *job)):

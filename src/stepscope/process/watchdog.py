@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from stepscope.capture.launcher import watchdog_process
+from stepscope.process import watchdog_process
 
 ANSWER_S = 5.0
 """On a busy machine a Python that has just been started takes a while to answer."""
