@@ -2,7 +2,8 @@
 
     PYTHONPATH=src python -m benchmarks.planner ROWS.jsonl [--source NAME] [--json FILE]
 
-ROWS.jsonl has a row for each result (see docs/planner.md); what was measured is taken out of a row before it is predicted.
+ROWS.jsonl has a row for each result (see docs/planner.md); what was measured is taken out of a row before it is predicted,
+and what its source says elsewhere (benchmarks/planner_sources.py) is added to it.
 Told for each source:
 
 - **step**: |predicted / measured - 1| of the step time, median and 90th percentile, and the median of predicted / measured.
@@ -29,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.planner_sources import with_source_facts
 from stepscope.planner.flops import model_flops_per_token
 from stepscope.planner.rows import memory_kinds, model_of, predict, read_rows
 
@@ -80,7 +82,7 @@ def spearman(first: list[float], second: list[float]) -> float:
 
 def score(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
+    for row in map(with_source_facts, rows):
         mine = found[row["source"]]
         blind = {key: value for key, value in row.items() if key != "measured"}
         told = predict(blind)

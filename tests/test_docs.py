@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.main import COMMANDS, main
+from stepscope.cli.main import COMMANDS, main, name_of
 from tests.scaling_jobs import strong_series
 from tests.shared_data import ROOT
 
@@ -33,7 +33,7 @@ def test_there_are_console_examples() -> None:
 
 def test_every_command_has_a_page_and_every_link_leads_somewhere() -> None:
     for module in COMMANDS:
-        assert (ROOT / "docs" / f"{module.__name__.rsplit('.', 1)[1]}.md").is_file()
+        assert (ROOT / "docs" / f"{name_of(module)}.md").is_file()
     for page in PAGES:
         prose = re.sub(r"```.*?```|^    .*?$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         for target in re.findall(r"\]\(([^)#]+)\)", prose):

@@ -12,8 +12,9 @@ pytest.importorskip("torch")
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
+from stepscope.capture.passes import MOST_PASSES, outermost
 from stepscope.capture.recording.device_clock import DeviceClock
-from stepscope.capture.session import ALL_MARKED, MARKED, MOST_PASSES, SELDOM, Session, outermost
+from stepscope.capture.session import ALL_MARKED, LEAST_INSTEAD, MARKED, SELDOM, Session
 from stepscope.protocol.options import Options
 
 MS = 1_000_000
@@ -30,7 +31,8 @@ class Job:
         self.session = Session(folder, Options(start_step=NEVER, sample_s=1e6), self.guard)
         self.next = hooked_next(self.session, self.guard)(self._takes(1))
         self.backward = hooked_backward(self.session, self.guard)(self._takes(2))
-        self.optimizer_step = hooked_step(self.session, self.guard)(self._takes(3))
+        self.around_step = hooked_step(self.session, self.guard)
+        self.optimizer_step = self.around_step(self._takes(3))
         self.optimizer = object()
 
     def _takes(self, ms: int) -> Callable[[Any], None]:
@@ -85,6 +87,41 @@ def test_a_second_optimizer_is_no_step_of_its_own_and_is_heeded(job: Job) -> Non
     rows = job.rows()
     assert len(rows) == 119
     assert {row[8] for row in rows[60:]} == {6 * MS}, "both optimizers' time is in the step"
+
+
+@pytest.mark.parametrize("first_steps", [0, 60])
+def test_a_step_inside_its_own_step_is_one_step(job: Job, first_steps: int) -> None:
+    for _ in range(first_steps):
+        job.step()
+    outer = job.around_step(job.optimizer_step)
+    for _ in range(60):
+        job.backward(job)
+        outer(job.optimizer)
+    assert len(job.rows()) == first_steps + 59
+
+
+@pytest.mark.parametrize("first_steps", [0, 60])
+def test_what_a_step_raises_has_no_cause_of_ours(job: Job, first_steps: int) -> None:
+    for _ in range(first_steps):
+        job.step()
+
+    def fail(_: Any) -> None:
+        raise IndexError("the job's own")
+
+    failing = job.around_step(fail)
+    with pytest.raises(IndexError, match="the job's own") as raised:
+        failing(job.optimizer)
+    assert raised.value.__context__ is None
+
+
+def test_a_job_that_drops_its_optimizer_is_noticed(job: Job) -> None:
+    for _ in range(60):
+        job.step()
+    assert job.session.free_steps
+    for _ in range(LEAST_INSTEAD):
+        job.backward(job)
+    job.session.ready_rows()
+    assert not job.session.free_steps, "from now on passes are looked at"
 
 
 def test_what_is_saved_or_collected_counts_to_the_step_it_came_in(job: Job) -> None:
@@ -203,7 +240,7 @@ def test_passes_without_any_step_do_not_pile_up(job: Job) -> None:
     for _ in range(5000):
         job.backward(job)
     job.session.catch_up()
-    assert len(job.session._passes) <= MOST_PASSES
+    assert len(job.session._passes._passes) <= MOST_PASSES
     job.session.ended_by_hand(job.now)
     job.backward(job)
     job.session.ended_by_hand(job.now)

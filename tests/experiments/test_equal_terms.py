@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.cli.verify_options import ALLOWABLE
+from stepscope.cli.verify.options import ALLOWABLE
 from stepscope.core.trials import Change, Setup, Trial
 from stepscope.experiments.compare.comparability import (
     NAMES,

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.hardware.lookup import find_spec_by_key, load_specs
 from stepscope.planner.cluster import faster_network, resized, with_nodes
-from stepscope.planner.cluster_parse import _load_file, find_device, links_of, make_cluster, parse_cluster, with_device
+from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.cluster_toml import cluster_from
+from stepscope.planner.devices import _load_file, find_device, links_of, make_cluster, with_device
 from tests.shared_data import ROOT, SHARED
 
 ROWS = SHARED / "planner" / "rows.jsonl"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.planner import score
+from benchmarks.planner_sources import FACTS, with_source_facts
 from stepscope.errors import InputError
 from stepscope.planner.rows import framework_of, model_of, predict, read_rows
 
@@ -124,10 +125,39 @@ def test_a_container_says_whether_experts_are_fused(container: str, *, is_fused:
     assert framework.fuses_experts is is_fused
 
 
-def test_what_a_source_says_elsewhere_is_known() -> None:
-    row = {**ROW, "framework": "Megatron-DeepSpeed", "model": {"layers": 24, "hidden": 2048, "heads": 16, "name": "gpt-x"}}
-    vtrain = {**row, "where": "VIA-Research/vTrain data/x.csv"}
+def test_a_row_may_say_what_its_framework_did_differently() -> None:
+    row = {**ROW, "framework": "Megatron-DeepSpeed"}
+    assert not framework_of(row)[0].waits
+    told = {**row, "habits": {"waits": True, "pads_vocab": False}}
+    assert (framework_of(told)[0].waits, framework_of(told)[0].pads_vocab) == (True, False)
+    assert predict(told)["step_s"] > predict(row)["step_s"]
+
+
+@pytest.mark.parametrize(
+    ("habits", "why"),
+    [
+        ({"speed": 2}, "habits: a framework has no speed"),
+        ({"name": "x"}, "habits: a framework has no name"),
+        ({"waits": "yes"}, "habits: Expected `bool`, got `str` - at `$.waits`"),
+        ([1], "not what it should be"),
+    ],
+)
+def test_habits_that_no_framework_has_are_named(habits: Any, why: str) -> None:
+    assert why in predict({**ROW, "habits": habits})["unsupported"]
+
+
+def test_what_a_source_says_elsewhere_is_added_by_the_benchmark() -> None:
+    model = {"layers": 24, "hidden": 2048, "heads": 16, "name": "gpt-x"}
+    row = {**ROW, "framework": "Megatron-DeepSpeed", "model": model}
+    vtrain = with_source_facts({**row, "source": "vtrain-multi"})
     assert (model_of(vtrain).vocab, framework_of(vtrain)[0].pads_vocab) == (50257, False)
     assert (model_of(row).vocab, framework_of(row)[0].pads_vocab) == (51200, True)
-    assert framework_of({**row, "where": "bigscience-workshop/bigscience x.md"})[0].waits
-    assert not framework_of(row)[0].waits
+    assert framework_of(with_source_facts({**row, "source": "bloom-176b-sweep"}))[0].waits
+    assert with_source_facts(row) == row
+
+
+def test_the_product_knows_no_source() -> None:
+    row = {**ROW, "framework": "Megatron-DeepSpeed"}
+    for source in FACTS:
+        named = {**row, "source": source, "where": f"{source} VIA-Research/vTrain bigscience"}
+        assert predict(named) == predict(row)

@@ -12,7 +12,8 @@ import pytest
 from stepscope.planner import search as search_module
 from stepscope.planner.catalog import custom_model, find_model
 from stepscope.planner.cluster import Cluster
-from stepscope.planner.cluster_parse import make_cluster, parse_cluster
+from stepscope.planner.cluster_parse import parse_cluster
+from stepscope.planner.devices import make_cluster
 from stepscope.planner.estimate import estimate, estimate_one
 from stepscope.planner.framework import MEGATRON, TORCHTITAN
 from stepscope.planner.job import Job

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.beside import Beside
-from stepscope.core.system_report import DeviceSeries, HostCounters, HostStacks, HostThread, HotSpot, Spread, SystemReport
+from stepscope.core.auxiliary import Auxiliary
+from stepscope.core.system_report import DeviceSeries, HostCounters, HostStacks, HostThread, HotSpot, Spread
 from stepscope.rules import (
     gil_contention,
     one_busy_core,
@@ -17,6 +17,7 @@ from stepscope.rules import (
     thread_oversubscription,
     throttled_gpu,
 )
+from tests.recordings import system_report
 
 RULES = (gil_contention, one_busy_core, page_cache_misses, python_overhead, thread_oversubscription, throttled_gpu)
 
@@ -43,9 +44,9 @@ def stacks(**more: Any) -> HostStacks:
     return HostStacks(**(told | more))
 
 
-def beside(*parts: DeviceSeries | HostStacks | HostCounters) -> Beside:
-    return Beside(
-        system=SystemReport(
+def beside(*parts: DeviceSeries | HostStacks | HostCounters) -> Auxiliary:
+    return Auxiliary(
+        system=system_report(
             devices=tuple(part for part in parts if isinstance(part, DeviceSeries)),
             stacks=tuple(part for part in parts if isinstance(part, HostStacks)),
             counters=tuple(part for part in parts if isinstance(part, HostCounters)),
@@ -55,7 +56,7 @@ def beside(*parts: DeviceSeries | HostStacks | HostCounters) -> Beside:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_nothing_recorded_is_nothing_said(rule: Any) -> None:
-    assert not rule.advise(Beside())
+    assert not rule.advise(Auxiliary())
     assert not rule.advise(beside(device(), DeviceSeries(index=1), stacks(), HostCounters(path="stat.txt")))
 
 

@@ -1,4 +1,4 @@
-"""Survey: what the analyses of one rank share, worked out once."""
+"""RankContext: what the analyses of one rank share, worked out once."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,12 +16,13 @@ from typing import Any
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.step_boundary import Anchor
+from stepscope.capture.passes import Passes
 from stepscope.capture.recording.cupti import let_cupti_leave
 from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
 from stepscope.capture.recording.forked import is_profiler_inherited
 from stepscope.capture.recording.schedule import Schedule
 from stepscope.capture.recording.window import Others, Window, backward_asker, is_profiling
-from stepscope.capture.writer import Writer
+from stepscope.capture.writer import Row, Writer
 from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, Options
 from stepscope.protocol.run_folder import PROBLEM_FILE, STATES, claim_rank
 
@@ -37,15 +39,11 @@ NOTHING_DUE = 1_000
 """Steps until the training thread looks again where nothing is due, whatever the writer's thread does meanwhile."""
 LONGEST_S = 1.0
 """To wait for the other thread that reads what the hooks told, which takes milliseconds."""
-MOST_PASSES = 1_000
-"""Backward passes of one step that are kept one by one."""
 MOST_TOLD = 50_000
 """Of these, until they are read: in a job that never steps nobody does."""
 MOST_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
 
-Row = list[Any]
-"""One step, in the order of run_folder.STEP_COLUMNS."""
 WAITED, PASSED, STEPPED, SAVED, COLLECTED = range(5)
 Tape = deque[tuple[int, int, int, int]]
 """What the hooks tell in passing: what it was, when it began and ended, and whose it was. The writer reads it once a second;
@@ -62,11 +60,9 @@ class Session:
         "_anchor",
         "_ends_after_backward",
         "_gc_ns",
-        "_hurry",
         "_is_instead",
         "_last_dur_ns",
         "_last_ns",
-        "_left",
         "_lock",
         "_num_batches",
         "_num_instead",
@@ -77,9 +73,11 @@ class Session:
         "_turn",
         "_wait_ns",
         "device_clock",
+        "free_steps",
         "is_by_hand",
         "is_in_backward",
         "loader",
+        "nests",
         "rows",
         "schedule",
         "step",
@@ -88,9 +86,14 @@ class Session:
         "writer",
     )
 
-    def __init__(self, run: Path, options: Options, guard: Guard, tape: Tape | None = None) -> None:
+    def __init__(self, run: Path, options: Options, guard: Guard) -> None:
         self.run, self.options, self.guard = run, options, guard
-        self.tape: Tape = deque(maxlen=MOST_TOLD) if tape is None else tape
+        # The hooks know these two: a forked child, which begins anew, goes on with them.
+        self.tape: Tape = getattr(self, "tape", deque(maxlen=MOST_TOLD))
+        self.free_steps: list[None] = getattr(self, "free_steps", [])
+        """One for each optimizer step to come that needs no look: it is told to the tape and no more."""
+        self.tape.clear()
+        self.free_steps.clear()
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         """Held by the thread that looks at a step: several may train."""
@@ -114,27 +117,37 @@ class Session:
         """Graphs replayed, and passes of steps before this one, since the last optimizer step."""
         self._is_instead = False
         self._passes_left = LEAST_INSTEAD
-        """Backward passes that need no look but are told to the tape."""
+        """Backward passes that need no look, where every step is looked at."""
         self._least_instead = LEAST_INSTEAD
         self._first_instead_ns = 0
         self._usual_ns: int | None = None
         """A step that an optimizer ended."""
-        self._left = 0
-        """Optimizer steps, likewise. The training thread alone counts them down; others are in a hurry or not."""
-        self._hurry = False
+        self._is_hurried = False
+        self.nests = False
+        """Whether an optimizer's step was seen inside its own step: of a class on top of another. Told apart by looks alone."""
         self._after = 0
         self.is_in_backward = backward_asker(sys.modules.get("torch"))
         self._ends_after_backward = 0
         """The thread whose backward pass ends a step."""
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._passes: list[tuple[int, int]] = []
-        self._folded_ns = self._num_folded = 0
+        self._passes = Passes()
+        self._last_stepped = (0, 0)
+        """Whose step was read last, and when it began."""
 
-    # What the hooks call; those that every step runs stand in step_hooks.py.
+    # What the hooks call.
+
+    def took_batch(self, batches: Any) -> None:
+        """A batch was taken. The iterator must not live on for our sake: its workers would."""
+        self.loader = weakref.ref(batches)
+        window = self.window
+        if window is not None and not self.is_in_backward():
+            window.between(time.perf_counter_ns())
 
     def after_backward(self, ended: int) -> None:
         """A backward pass is over that may end a step: optimizers stepped inside it, or none has stepped for long."""
-        if not self.is_in_backward():
+        if self._passes_left > 0:
+            self._passes_left -= 1
+        elif not self.is_in_backward():
             # Else a recomputed part's own, inside another.
             self._alone(self._passed, ended)
 
@@ -145,7 +158,7 @@ class Session:
             self.ended_step(ended)
         else:
             self._instead(0, ended)
-        is_told_apart = not self._is_instead and self._num_instead + self._num_passes < LEAST_INSTEAD
+        is_told_apart = not self._is_instead and self._num_instead + len(self._passes) < LEAST_INSTEAD
         self._passes_left = LEAST_INSTEAD if is_told_apart else 0
 
     def replayed(self, graph: Any, _begun: int, ended: int) -> None:
@@ -187,14 +200,14 @@ class Session:
 
     def _stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         self.catch_up()
-        self._left, self._hurry = 0, False
+        self._is_hurried = False
         if self.device_clock is not None and self.device_clock.is_capturing():
             return
         self._optimizer_ns += ended - begun
         if self._is_instead:
             # Many passes were one step after all: it takes twice as many before they are taken for steps again.
             self._is_instead, self._anchor = False, Anchor()
-            self._least_instead = 2 * max(self._num_instead + self._num_passes, self._least_instead)
+            self._least_instead = 2 * max(self._num_instead + len(self._passes), self._least_instead)
         elif self._last_dur_ns is not None:
             self._usual_ns = self._last_dur_ns
         self._num_instead = self._first_instead_ns = 0
@@ -207,7 +220,7 @@ class Session:
 
     def _instead(self, what: int, now: int) -> None:
         """Backward passes or replayed graphs end steps where no optimizer does: one of another make, or one inside a graph."""
-        num = self._num_instead + self._num_passes
+        num = self._num_instead + len(self._passes)
         if self.is_by_hand or (not self._is_instead and num < self._least_instead):
             return
         if not self._is_instead:
@@ -233,7 +246,7 @@ class Session:
             if self.schedule.is_due(self.step, now - self._begun_ns):
                 self._record(now)
         else:
-            self._left = self._next_due() - self.step
+            self._free(self._next_due() - self.step)
         # Whatever we did since the step's end is in no step.
         self._last_ns = time.perf_counter_ns() if self.window is not window else now
         self._count_anew()
@@ -253,14 +266,17 @@ class Session:
         for _ in range(len(self.tape)):
             kind, begun, ended, who = take()
             if kind == PASSED:
-                self._passes.append((begun, ended))
-                if len(self._passes) > MOST_PASSES:
-                    self._fold_passes()
+                self._passes.add(begun, ended)
             elif kind == WAITED:
                 self._wait_ns += ended - begun
                 # An epoch's end is waited for, and brings no batch.
                 self._num_batches += not who
             elif kind == STEPPED:
+                if who == self._last_stepped[0] and begun <= self._last_stepped[1]:
+                    self.nests = True
+                    self.hurry()
+                    continue
+                self._last_stepped = who, begun
                 self._optimizer_ns += ended - begun
                 self._num_instead = self._first_instead_ns = 0
                 if self._anchor.ends_step(who):
@@ -276,37 +292,33 @@ class Session:
                 self._gc_ns += ended - begun
                 if ended - begun > 1_000_000:
                     self._told("gc", begun, ended, generation=who)
+        if len(self._passes) >= LEAST_INSTEAD:
+            self.hurry()
 
     def _told(self, kind: str, begun: int, ended: int, **more: int) -> None:
         if self.writer is not None:
             self.writer.event(kind, ended, dur_ns=ended - begun, step=self.step, **more)
 
+    def _free(self, num_steps: int) -> None:
+        self.free_steps[:] = [None] * num_steps
+        if self._is_hurried:
+            # Another thread came in between.
+            self.free_steps.clear()
+
     def hurry(self) -> None:
         """The next step must be looked at."""
-        self._hurry = True
+        self._is_hurried = True
+        self.free_steps.clear()
 
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._folded_ns = self._num_folded = 0
-        if self._passes:
-            self._passes = []
-
-    def _fold_passes(self) -> None:
-        """Many passes and no step's end: they are added up."""
-        spent_ns, num = outermost(self._passes)
-        self._folded_ns += spent_ns
-        self._num_folded += num
-        self._passes = []
-
-    @property
-    def _num_passes(self) -> int:
-        return self._num_folded + len(self._passes)
+        self._passes.clear()
 
     def _next_due(self) -> int:
         """The step before which a step's end is nothing but a row; 0 when it may be more."""
         is_asked = self.device_clock is not None and (self._is_marked() or self.device_clock.is_behind)
         usual = not is_asked and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
-        if self.is_by_hand or self._is_instead or not usual:
+        if self.is_by_hand or self._is_instead or self.nests or not usual:
             return 0
         look = self.step + NOTHING_DUE if self.device_clock is None else self.step - self.step % SELDOM + SELDOM
         wanted = self.schedule.wanted_step
@@ -336,12 +348,6 @@ class Session:
     def _ended_by_hand(self, now: int) -> None:
         self.catch_up()
         self.ended_step(now)
-
-    def in_window(self) -> None:
-        """A batch was taken while a window is open."""
-        window = self.window
-        if window is not None and not self.is_in_backward():
-            window.between(time.perf_counter_ns())
 
     @property
     def is_recording(self) -> bool:
@@ -405,9 +411,7 @@ class Session:
         # Threads that step the same optimizer may be read in another order than they stepped in.
         now = max(now, self._last_ns)
         self._last_dur_ns = dur_ns = now - self._last_ns
-        if self._passes:
-            self._fold_passes()
-        wait, backward = (self._wait_ns, self._num_batches), (self._folded_ns, self._num_folded)
+        wait, backward = (self._wait_ns, self._num_batches), self._passes.fold()
         step = self.step
         self.rows.append([step, now, dur_ns, None, *wait, *backward, self._optimizer_ns, self._save_ns, self._gc_ns, state])
         self.step = step + 1
@@ -479,18 +483,3 @@ class Session:
         (folder / name).write_text(problem, encoding="utf-8")
         if self.writer is not None:
             self.writer.last_lines()
-
-
-def outermost(passes: list[tuple[int, int]]) -> tuple[int, int]:
-    """The time of these backward passes, and how many they are.
-
-    One inside another is a recomputed part's own: it ends first, and the one around it has its time too.
-    """
-    if len(passes) == 1:
-        return passes[0][1] - passes[0][0], 1
-    outer: list[tuple[int, int]] = []
-    for begun, ended in passes:
-        while outer and outer[-1][0] >= begun:
-            outer.pop()
-        outer.append((begun, ended))
-    return sum([ended - begun for begun, ended in outer]), len(outer)

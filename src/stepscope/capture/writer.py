@@ -7,11 +7,13 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from stepscope.capture.counters.samples import Sampler
 from stepscope.capture.describe.rank import live_notes, process_notes
+from stepscope.capture.guard import Guard
 from stepscope.protocol.json_text import json_text
+from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import (
     CONTROL_FILE,
     EVENTS_FILE,
@@ -25,9 +27,6 @@ from stepscope.protocol.run_folder import (
 )
 from stepscope.protocol.untrusted import read_json_object
 
-if TYPE_CHECKING:
-    from stepscope.capture.session import Row, Session
-
 MOST_ROWS = 20_000
 """Steps written one by one; a longer run is told in stretches, but for the steps around a recording."""
 STRETCH_NS = 10_000_000_000
@@ -38,10 +37,30 @@ THIN_AFTER = 3_600
 """Samples at full rate; from then on every tenth."""
 
 
+Row = list[Any]
+"""One step, in the order of runfolder.STEP_COLUMNS."""
+
+
+class Steps(Protocol):
+    """The session whose steps are written, as far as the writer asks it."""
+
+    run: Path
+    options: Options
+    guard: Guard
+    loader: Any
+    step: int
+
+    def ready_rows(self, *, every: bool = False) -> list[Row]: ...
+
+    def notice_device(self) -> None: ...
+
+    def ask(self, first_step: int) -> None: ...
+
+
 class Writer:
     """The files of one rank, and the thread that fills them."""
 
-    def __init__(self, session: Session, folder: Path) -> None:
+    def __init__(self, session: Steps, folder: Path) -> None:
         self.folder = folder
         self._session = session
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli.diagnose import add_hardware, num_processes, options_of, step_time
-from stepscope.cli.printing import note, print_report, put, say
+from stepscope.cli.printing import print_document, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -216,34 +216,30 @@ def _with_speedup(told: Quantities, comparison: Comparison) -> Quantities:
 def _give(comparisons: Sequence[Comparison], arguments: argparse.Namespace, gate: Gate | None) -> None:
     """The report, to the file or to standard output."""
     if arguments.format == "text" and arguments.out is None:
-        from stepscope.report.comparison.view import render_comparisons, show_comparisons
+        from stepscope.report.comparison.view import comparisons_document
 
-        print_report(lambda console: show_comparisons(comparisons, console), lambda: render_comparisons(comparisons))
+        print_document(comparisons_document(comparisons))
         return
-    text = _text(comparisons, arguments.format, gate)
-    if arguments.out is None:
-        put(text, errors="xmlcharrefreplace")
-        return
-    from stepscope.cli.report import write
+    from stepscope.cli.report import put_or_write
 
-    write(text, arguments.out)
-    note(arguments.out)
+    put_or_write(_text(comparisons, arguments.format, gate), arguments.out, errors="xmlcharrefreplace")
 
 
 def _text(comparisons: Sequence[Comparison], style: str, gate: Gate | None) -> str:
     if style == "json":
         from stepscope.report.comparison.json import comparisons_json
-        from stepscope.report.gate import gate_contract
 
-        return comparisons_json(comparisons, None if gate is None else gate_contract(gate)) + "\n"
-    if style == "markdown":
-        from stepscope.report.comparison.markdown import comparisons_markdown
-
-        return comparisons_markdown(comparisons, gate)
+        return comparisons_json(comparisons, gate) + "\n"
     if style == "html":
         from stepscope.report.comparison.html import comparisons_html
 
         return comparisons_html(comparisons)
-    from stepscope.report.comparison.view import render_comparisons
+    from stepscope.report.comparison.view import comparisons_document
 
-    return render_comparisons(comparisons)
+    if style == "markdown":
+        from stepscope.report.document.markdown import to_markdown
+
+        return to_markdown(comparisons_document(comparisons, gate))
+    from stepscope.report.document.terminal import to_text
+
+    return to_text(comparisons_document(comparisons))

@@ -19,10 +19,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware
-from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.run import RUNS, new_folder
 from stepscope.cli.verify.command import UNPROVEN_CODE, exit_code
-from stepscope.cli.verify_options import Measuring, Proof, add_measuring, measuring_of
+from stepscope.cli.verify.options import Measuring, Proof, add_measuring, measuring_of
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.process.signals import ended_as_by_hand
 
@@ -267,7 +267,7 @@ class _Loop:
 
     def _prove(self, before: Change, after: Change, prediction: Prediction | None) -> Verified:
         from stepscope.cli.verify.command import prove
-        from stepscope.cli.verify_options import Asked
+        from stepscope.cli.verify.options import Asked
         from stepscope.experiments.budget import Budget
         from stepscope.experiments.verify.experiment import refused
 
@@ -306,11 +306,7 @@ def _print(result: Fixed, style: str) -> None:
         from stepscope.report.fix.json import fixed_json
 
         put(fixed_json(result) + "\n")
-    elif style == "markdown":
-        from stepscope.report.fix.markdown import fixed_markdown
-
-        put(fixed_markdown(result))
     else:
-        from stepscope.report.fix.view import render_fixed, show_fixed
+        from stepscope.report.fix.view import fixed_document
 
-        print_report(lambda console: show_fixed(result, console), lambda: render_fixed(result))
+        print_document(fixed_document(result), style)

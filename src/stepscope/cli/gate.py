@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
-    from stepscope.core.gate import Check, Gate, Quantities
+    from stepscope.core.gate import Budget, Check, Gate, Quantities
 
 FAILED = 1
 """The exit code of a gate that failed; 2 is a mistake in what was asked."""
 OPTIONS = ("--fail-if", "--budget", "--baseline")
-BUDGET_KEYS = ("baseline", "fail_if", "limits", "missing")
 MAX_JSON_BYTES = 64 << 20
-MAX_BUDGET_BYTES = 1 << 20
 IS_DIAGNOSIS = re.compile(rb'"schema"\s*:\s*"stepscope\.diagnosis/')
 IS_SAVED = re.compile(rb'"format"\s*:\s*"stepscope\.saved-diagnosis/')
 
@@ -60,7 +58,8 @@ def read_asked(arguments: argparse.Namespace, more_names: Collection[str] = ()) 
     """
     if not is_wanted(arguments):
         return None
-    from stepscope.core.gate import Check, parse
+    from stepscope.core.gate import Budget, Check, parse
+    from stepscope.core.toml_text import read_toml
     from stepscope.errors import UsageError
     from stepscope.report.gate import known_names
     from stepscope.rules.registry import RULES
@@ -70,10 +69,10 @@ def read_asked(arguments: argparse.Namespace, more_names: Collection[str] = ()) 
     checks = [Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names)) for text in arguments.fail_if]
     missing, baseline = "fail", arguments.baseline
     if arguments.budget is not None:
-        budget = _read_toml(arguments.budget)
+        budget = read_toml(arguments.budget, Budget)
         checks += _budget_checks(budget, str(arguments.budget), names)
-        missing = _one_of(budget, "missing", ("fail", "pass"), str(arguments.budget))
-        baseline = baseline or _budget_baseline(budget, arguments.budget)
+        missing = budget.missing
+        baseline = baseline or _budget_baseline(budget.baseline, arguments.budget)
     if not checks:
         raise UsageError("there is a baseline, or a budget, and nothing to check: give --fail-if, or [limits] in the budget")
     lacking = next((check for check in checks if check.needs_baseline), None)
@@ -135,59 +134,22 @@ def _diagnosis_bytes(text: str) -> bytes | str | None:
     return data if IS_DIAGNOSIS.search(data) else None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    from stepscope.core.toml_text import parse_toml
-    from stepscope.errors import FormatError, InputError, UsageError
-    from stepscope.protocol.untrusted import read_regular
-
-    try:
-        budget = parse_toml(read_regular(path, MAX_BUDGET_BYTES))
-    except OSError as problem:
-        raise InputError(f"cannot read the budget {path}: {problem.strerror or problem}") from None
-    except ValueError as problem:
-        raise FormatError(f"{path} is not TOML: {problem}") from None
-    unknown = sorted(set(budget) - set(BUDGET_KEYS))
-    if unknown:
-        raise UsageError(f"{path}: {unknown[0]!r} is not a part of a budget, which has {', '.join(BUDGET_KEYS)}")
-    return budget
-
-
-def _one_of(budget: dict[str, Any], key: str, allowed: tuple[str, ...], where: str) -> str:
-    from stepscope.errors import UsageError
-
-    value = budget.get(key, allowed[0])
-    if value not in allowed:
-        raise UsageError(f"{where}: {key} is {value!r}; write {' or '.join(repr(word) for word in allowed)}")
-    return str(value)
-
-
-def _budget_baseline(budget: dict[str, Any], path: Path) -> str | None:
+def _budget_baseline(told: str | None, path: Path) -> str | None:
     """The budget's own baseline; a path in it is seen from the budget's folder."""
-    from stepscope.errors import UsageError
     from stepscope.readers.remote import as_path
 
-    told = budget.get("baseline")
     if told is None:
         return None
-    if not isinstance(told, str) or not told:
-        raise UsageError(f"{path}: baseline is {told!r}; write a path in quotes")
     at = as_path(told)
     return at if isinstance(at, str) else str(path.parent / at)
 
 
-def _budget_checks(budget: dict[str, Any], where: str, names: frozenset[str]) -> Iterator[Check]:
+def _budget_checks(budget: Budget, where: str, names: frozenset[str]) -> Iterator[Check]:
     from stepscope.core.gate import Check, parse
-    from stepscope.errors import UsageError
 
-    conditions, limits = budget.get("fail_if", []), budget.get("limits", {})
-    conditions = [conditions] if isinstance(conditions, str) else conditions
-    if not isinstance(conditions, list) or not all(isinstance(text, str) for text in conditions):
-        raise UsageError(f'{where}: fail_if is not a condition in quotes, or a list of them: fail_if = ["step_ms > 100"]')
-    if not isinstance(limits, dict):
-        raise UsageError(f"{where}: limits is not a table: write [limits], and a line for each, such as step_ms = 70")
-    for text in conditions:
+    for text in [budget.fail_if] if isinstance(budget.fail_if, str) else budget.fail_if:
         yield Check(text=text, source=f"{where}: fail_if", condition=parse(text, f"{where}: fail_if", names))
-    for name, value in _flat(limits):
+    for name, value in _flat(budget.limits):
         yield _limit(name, value, f"{where}: limits", names)
 
 

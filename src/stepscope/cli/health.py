@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report
+from stepscope.cli.printing import print_document
 from stepscope.protocol.options import Options as RecordingOptions
 
 if TYPE_CHECKING:
@@ -153,9 +153,9 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 
 def _print(answer: Health) -> None:
-    from stepscope.report.health_view import render_health, show_health
+    from stepscope.report.health_view import health_document
 
-    print_report(lambda console: show_health(answer, console), lambda: render_health(answer))
+    print_document(health_document(answer))
 
 
 def _seconds(text: str) -> float:

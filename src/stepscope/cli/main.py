@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from stepscope import __version__
 from stepscope.cli import (
@@ -19,15 +20,15 @@ from stepscope.cli import (
     fix,
     formats,
     health,
-    plan,
-    query,
     report,
     run,
-    tune,
-    verify,
-    watch,
 )
+from stepscope.cli.plan import command as plan
 from stepscope.cli.printing import Parser, say
+from stepscope.cli.query import command as query
+from stepscope.cli.tune import command as tune
+from stepscope.cli.verify import command as verify
+from stepscope.cli.watch import command as watch
 from stepscope.errors import StepscopeError
 
 COMMANDS = (
@@ -78,6 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return StepscopeError.exit_code
 
 
+def name_of(command: ModuleType) -> str:
+    """What a user writes: the name of its file, or of its folder."""
+    return command.__name__.removeprefix("stepscope.cli.").split(".")[0]
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line, whole."""
     parser = Parser(prog="stepscope", description=__doc__)
@@ -85,9 +91,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in COMMANDS:
         text = (module.__doc__ or "").strip()
-        name = module.__name__.rsplit(".", 1)[1]
         command = commands.add_parser(
-            name, help=text.splitlines()[0], description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+            name_of(module), help=text.splitlines()[0], description=text, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)

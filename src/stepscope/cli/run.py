@@ -153,10 +153,11 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
     from stepscope.protocol.run_folder import DIAGNOSIS_FILE, REPORT_FILE, is_run
+    from stepscope.report.diagnosis_view import diagnosis_document
+    from stepscope.report.document.terminal import show
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of
     from stepscope.report.json import to_json
-    from stepscope.report.terminal import show
 
     if not is_run(folder):
         return
@@ -165,7 +166,7 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
         with Recording([str(folder)], options) as recording:
             diagnosis = recording.diagnosis
             try:
-                show(diagnosis, Console(stderr=True))
+                show(diagnosis_document(diagnosis), Console(stderr=True))
             except (OSError, SystemExit):
                 # Nobody reads stderr any more, which rich takes for an end; the folder gets the diagnosis all the same.
                 drop()

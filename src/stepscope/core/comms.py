@@ -142,7 +142,7 @@ class Matched:
     notes: tuple[str, ...] = ()
 
     def wait_ns(self, collective_records: CollectiveRecords) -> Int64:
-        """Per entry of a rank's ledger, how long it waited for the last rank; 0 where nothing was matched."""
+        """Per entry of a rank's collective records, how long it waited for the last rank; 0 where nothing was matched."""
         ids = self.of[collective_records.rank]
         found = ids != NONE
         waited = np.zeros(len(ids), np.int64)

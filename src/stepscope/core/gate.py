@@ -11,14 +11,18 @@ comparison with it is undecided, and so is a condition that hangs on it.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import math
 import operator
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from stepscope.errors import UsageError
 
@@ -33,6 +37,11 @@ _TOKEN = re.compile(
     r"|(?P<sign>>=|<=|==|!=|[-+*/()<>]))",
     re.ASCII,
 )
+_WIDTH = 4
+"""Columns of a word in what Python's parser gets: a place in it tells the word."""
+_WRONG_ORDER = re.compile(r"(?<=[\^(o-])[o)$]|(?<=[q)])[q(]")
+"""Words as letters (q a number or quantity, o a sign between two, ^ and $ the ends): one that may not
+follow what stands before it."""
 _COMPUTED = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _COMPARED = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne}
 _OPPOSITE = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
@@ -119,12 +128,27 @@ class Gate:
         return not self.stopped_by
 
 
+class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the file of `--budget` holds."""
+
+    fail_if: Annotated[
+        str | list[str],
+        Meta(description='a condition in quotes, or a list of them: fail_if = ["step_ms > 100"]'),
+    ] = msgspec.field(default_factory=list)
+    limits: Annotated[
+        dict[str, Any],
+        Meta(description="a table: write [limits], and a line for each, such as step_ms = 70"),
+    ] = msgspec.field(default_factory=dict)
+    missing: Annotated[Literal["fail", "pass"], Meta(description="'fail' or 'pass'")] = "fail"
+    baseline: Annotated[str, Meta(min_length=1, description="a path in quotes")] | None = None
+
+
 def parse(text: str, where: str, names: Collection[str]) -> Node:
     """The condition that `text` states; UsageError with a caret under the place where it states none."""
     flat = re.sub(r"\s", " ", text)
     if len(flat) > MAX_CHARS:
         raise UsageError(f"{where}: the condition is {len(flat)} characters long; {MAX_CHARS} are allowed. Split it in several")
-    return _Parser(flat, where, names).whole()
+    return _Reader(flat, where, names).whole()
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -199,125 +223,126 @@ class _Answer:
         return value
 
 
-class _Parser:
-    """Reads from left to right, one method per level of the grammar."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Token:
+    word: str
+    at: int
+    leaf: Node | None = None
+    """Of a number or a quantity."""
+
+
+class _Reader:
+    """Checks every word itself, and leaves to Python's parser what binds what. Nothing is compiled or run."""
 
     def __init__(self, text: str, where: str, names: Collection[str]) -> None:
         self._text, self._where, self._names = text, where, names
-        self._at = 0
-        self._depth = 0
-        self._next: tuple[str, str, int] = ("", "", 0)
-        self._advance()
+        self._tokens = [self._token(match) for match in self._words()]
 
     def whole(self) -> Node:
-        node = self._joined("or")
-        kind, word, at = self._next
-        if kind != "end":
-            self._refuse(f"{word!r} is one too many here", at)
+        self._check_order()
+        self._check_depth()
+        leaves_as_names = ("q" if token.leaf else token.word for token in self._tokens)
+        try:
+            tree = ast.parse("".join(word.ljust(_WIDTH) for word in leaves_as_names), mode="eval")
+        except SyntaxError as problem:
+            # In this order words can be wrong by their parentheses alone.
+            token = self._tokens[((problem.offset or 1) - 1) // _WIDTH]
+            what = "this parenthesis is not closed" if token.word == "(" else "')' is one too many here"
+            raise self._wrong(what, token.at) from None
+        node = self._node(tree.body)
         if not node.is_condition:
-            self._refuse("this is a quantity, not a condition: compare it with something, as in `step_ms > 100`", node.at)
+            raise self._wrong("this is a quantity, not a condition: compare it with something, as in `step_ms > 100`", node.at)
         return node
 
-    def _advance(self) -> None:
-        rest = self._text[self._at :]
-        match = _TOKEN.match(self._text, self._at)
-        if match is None:
-            start = self._at + len(rest) - len(rest.lstrip())
-            if start < len(self._text):
-                self._refuse(f"{self._text[start]!r} means nothing here", start)
-            self._next = ("end", "", len(self._text))
-            return
+    def _words(self) -> Iterator[re.Match[str]]:
+        end = 0
+        while (match := _TOKEN.match(self._text, end)) is not None:
+            yield match
+            end = match.end()
+        rest = self._text[end:].lstrip()
+        if rest:
+            raise self._wrong(f"{rest[0]!r} means nothing here", len(self._text) - len(rest))
+
+    def _token(self, match: re.Match[str]) -> _Token:
         kind = match.lastgroup or ""
-        word = " ".join(match[kind].split())
-        if word in ("and", "or"):
-            kind = "sign"
-        self._next = (kind, word, match.start(kind))
-        self._at = match.end()
-
-    def _joined(self, sign: str) -> Node:
-        node = self._joined("and") if sign == "or" else self._comparison()
-        while self._next[1] == sign:
-            at = self._next[2]
-            self._advance()
-            other = self._joined("and") if sign == "or" else self._comparison()
-            for side in (node, other):
-                if not side.is_condition:
-                    self._refuse(f"`{sign}` joins conditions, and this is a quantity: compare it with something", side.at)
-            node = Node(at=at, sign=sign, sides=(node, other))
-        return node
-
-    def _comparison(self) -> Node:
-        left = self._sum()
-        _, word, at = self._next
-        if word not in COMPARISONS:
-            return left
-        self._advance()
-        right = self._sum()
-        if self._next[1] in COMPARISONS:
-            self._refuse("one comparison at a time: join two with `and`", self._next[2])
-        for side in (left, right):
-            self._want_number(side)
-        return self._with_baseline(Node(at=at, sign=word, sides=(left, right)))
-
-    def _sum(self) -> Node:
-        return self._chain(("+", "-"), lambda: self._chain(("*", "/"), self._factor))
-
-    def _chain(self, signs: tuple[str, ...], part: Callable[[], Node]) -> Node:
-        node = part()
-        while self._next[1] in signs:
-            _, sign, at = self._next
-            self._advance()
-            other = part()
-            for side in (node, other):
-                self._want_number(side)
-            node = Node(at=at, sign=sign, sides=(node, other))
-        return node
-
-    def _factor(self) -> Node:
-        kind, word, at = self._next
+        word, at = " ".join(match[kind].split()), match.start(kind)
         if kind == "number":
-            self._advance()
             if not math.isfinite(float(word)):
-                self._refuse("this number is too large", at)
-            return Node(at=at, sign="number", value=float(word))
-        if kind == "name":
-            self._advance()
-            return self._quantity(word, at)
-        if word not in ("-", "("):
-            self._refuse("a number or a name is missing here" if kind == "end" else "a number or a name was expected here", at)
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            self._refuse(f"more than {MAX_DEPTH} parentheses or signs inside one another", at)
-        self._advance()
-        node = self._negative(at) if word == "-" else self._closed(at)
-        self._depth -= 1
-        return node
-
-    def _negative(self, at: int) -> Node:
-        node = self._factor()
-        self._want_number(node)
-        return Node(at=at, sign="-", sides=(Node(at=at, sign="number"), node))
-
-    def _closed(self, at: int) -> Node:
-        node = self._joined("or")
-        if self._next[1] != ")":
-            self._refuse("this parenthesis is not closed", at)
-        self._advance()
-        return node
+                raise self._wrong("this number is too large", at)
+            return _Token(word=word, at=at, leaf=Node(at=at, sign="number", value=float(word)))
+        if kind == "name" and word not in ("and", "or"):
+            return _Token(word=word, at=at, leaf=self._quantity(word, at))
+        return _Token(word=word, at=at)
 
     def _quantity(self, word: str, at: int) -> Node:
         if word == "baseline":
             return Node(at=at, sign="baseline")
-        of_baseline = word.startswith("baseline.")
         name = word.removeprefix("baseline.")
         if name not in self._names:
             near = difflib.get_close_matches(name, sorted(self._names), n=1)
-            self._refuse(f"{name!r} is not a quantity of a diagnosis" + (f"; is {near[0]} meant?" if near else ""), at)
-        return Node(at=at, sign="name", name=name, of_baseline=of_baseline)
+            raise self._wrong(f"{name!r} is not a quantity of a diagnosis" + (f"; is {near[0]} meant?" if near else ""), at)
+        return Node(at=at, sign="name", name=name, of_baseline=name != word)
 
-    def _want_number(self, node: Node) -> None:
+    def _check_order(self) -> None:
+        kinds = "".join("q" if t.leaf else t.word if t.word in "()-" else "o" for t in self._tokens)
+        wrong = _WRONG_ORDER.search(f"^{kinds}$")
+        if wrong is None:
+            return
+        if wrong[0] == "$":
+            raise self._wrong("a number or a name is missing here", len(self._text))
+        token = self._tokens[wrong.start() - 1]
+        is_more = wrong[0] in "q("
+        raise self._wrong(f"{token.word!r} is one too many here" if is_more else "a number or a name was expected here", token.at)
+
+    def _check_depth(self) -> None:
+        opened = minuses = 0
+        for token in self._tokens:
+            opened += (token.word == "(") - (token.word == ")")
+            minuses = minuses + 1 if token.word == "-" else 0
+            if opened + minuses > MAX_DEPTH:
+                raise self._wrong(f"more than {MAX_DEPTH} parentheses or signs inside one another", token.at)
+
+    def _node(self, tree: ast.expr) -> Node:
+        match tree:
+            case ast.Name():
+                leaf = self._tokens[tree.col_offset // _WIDTH].leaf
+                assert leaf is not None
+                return leaf
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                at = self._tokens[tree.col_offset // _WIDTH].at
+                return Node(at=at, sign="-", sides=(Node(at=at, sign="number"), self._number(operand)))
+            case ast.BinOp(left=left, right=right, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()):
+                sign = self._sign_before(right)
+                return Node(at=sign.at, sign=sign.word, sides=(self._number(left), self._number(right)))
+            case ast.Compare(left=left, comparators=[right]):
+                sign = self._sign_before(right)
+                return self._with_baseline(Node(at=sign.at, sign=sign.word, sides=(self._number(left), self._number(right))))
+            case ast.Compare(comparators=[_, second, *_]):
+                raise self._wrong("one comparison at a time: join two with `and`", self._sign_before(second).at)
+            case ast.BoolOp(values=values):
+                sign = self._sign_before(values[1])
+                sides = tuple(self._condition(value, sign.word) for value in values)
+                return Node(at=sign.at, sign=sign.word, sides=sides)
+        raise self._wrong("this means nothing here", self._tokens[tree.col_offset // _WIDTH].at)
+
+    def _sign_before(self, tree: ast.expr) -> _Token:
+        """The sign that the right side of two stands after, perhaps in parentheses."""
+        place = tree.col_offset // _WIDTH - 1
+        while self._tokens[place].word == "(":
+            place -= 1
+        return self._tokens[place]
+
+    def _number(self, tree: ast.expr) -> Node:
+        node = self._node(tree)
         if node.is_condition:
-            self._refuse("this is a condition; a quantity or a number was expected on both sides", node.at)
+            raise self._wrong("this is a condition; a quantity or a number was expected on both sides", node.at)
+        return node
+
+    def _condition(self, tree: ast.expr, sign: str) -> Node:
+        node = self._node(tree)
+        if not node.is_condition:
+            raise self._wrong(f"`{sign}` joins conditions, and this is a quantity: compare it with something", node.at)
+        return node
 
     def _with_baseline(self, comparison: Node) -> Node:
         """The comparison with its bare `baseline` made the quantity that it names."""
@@ -327,13 +352,13 @@ class _Parser:
         named = list(dict.fromkeys(node.name for node in walk(comparison) if node.sign == "name"))
         if len(named) != 1:
             what = f"this comparison names {' and '.join(named)}" if named else "this comparison names no quantity"
-            self._refuse(f"baseline of what? {what}: write baseline.{named[0] if named else 'step_ms'} or the like", bare.at)
+            raise self._wrong(f"baseline of what? {what}: write baseline.{named[0] if named else 'step_ms'} or the like", bare.at)
         return _filled(comparison, named[0])
 
-    def _refuse(self, problem: str, at: int) -> NoReturn:
+    def _wrong(self, problem: str, at: int) -> UsageError:
         known = ", ".join(sorted(name for name in self._names if "." not in name and " " not in name))
         bounds = ", ".join(sorted(name.removeprefix("share.") for name in self._names if name.startswith("share.")))
-        raise UsageError(
+        return UsageError(
             f"{self._where}: {problem}\n\n    {self._text}\n    {' ' * at}^\n\n"
             f"{textwrap.fill(f'names: {known};', 100)}\n"
             f"share.BOUND ({bounds});\n"

@@ -1,13 +1,72 @@
-"""TOML of strangers: a table of bounded depth with finite numbers, or a ValueError."""
+"""TOML of strangers: a file as the struct it must be, with words for each field that is not as it must be."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
-from stepscope.errors import UsageError
-from stepscope.protocol.untrusted import MAX_DEPTH, TOO_DEEP
+import msgspec
+
+from stepscope.errors import InputError, UsageError
+from stepscope.protocol.untrusted import MAX_DEPTH, TOO_DEEP, read_regular
+
+MAX_BYTES = 1 << 20
+_MAX_SHOWN = 60
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_toml(path: Path, shape: type[T]) -> T:
+    """The file as a struct; InputError names the file, the field, and what it must be."""
+    try:
+        values = parse_toml(read_regular(path, MAX_BYTES))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as problem:
+        raise InputError(f"{path}: cannot be read: {problem.strerror or problem}") from None
+    except ValueError as problem:
+        raise InputError(f"{path}: not TOML: {ascii(str(problem))[1:-1][:200]}") from None
+    return table_as(values, shape, str(path))
+
+
+def table_as(values: Mapping[str, object], shape: type[T], where: str) -> T:
+    """A table as a struct whose fields say in `Meta.description` what they must be."""
+    try:
+        return msgspec.convert(values, shape)
+    except msgspec.ValidationError:
+        raise InputError(_fault(values, shape, where)) from None
+
+
+def _fault(values: Mapping[str, object], shape: Any, where: str) -> str:
+    known = {field.name: field.type for field in msgspec.structs.fields(shape)}
+    for name, value in values.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            return f"{where}: no field is named {_shown(name)}; {hint}"
+        try:
+            msgspec.convert(value, known[name])
+        except msgspec.ValidationError:
+            is_table = isinstance(known[name], type) and issubclass(known[name], msgspec.Struct)
+            if is_table and isinstance(value, dict):
+                return _fault(value, known[name], f"{where}: [{name}]")
+            wanted = f"a table, [{name}]" if is_table else _wanted(known[name])
+            return f"{where}: {name} must be {wanted}, not {_shown(value)}"
+    raise AssertionError(f"{where}: every field is as it must be, and the table is not")
+
+
+def _wanted(kind: Any) -> str:
+    """What the annotation of a field, or of one side of its union, says in words."""
+    metas = [meta for part in (kind, *get_args(kind)) for meta in getattr(part, "__metadata__", ())]
+    return str(metas[0].description)
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:

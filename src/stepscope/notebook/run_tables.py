@@ -74,7 +74,7 @@ class RunTables:
         """The ranks, by number, with the rows of these tables."""
         self._recording.refuse_untraced("Tables are made of traces")
         self.notes.clear()
-        ranks = [self._rank(found, names) for found in self._surveys()]
+        ranks = [self._rank(found, names) for found in self._contexts()]
         numbers, notes = assign_ranks([rank.meta for rank in ranks])
         self.notes += notes
         for rank, number in zip(ranks, numbers, strict=True):
@@ -96,7 +96,7 @@ class RunTables:
             rank.rows["steps"] = window_rows(found)
         return rank
 
-    def _surveys(self) -> Iterator[RankContext]:
+    def _contexts(self) -> Iterator[RankContext]:
         """Every trace that can be read; the others are noted."""
         problems = []
         sources = self._recording.found.sources

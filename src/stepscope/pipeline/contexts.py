@@ -1,4 +1,4 @@
-"""Surveys: traces that were read, linked and cut into steps. Each file is parsed once, whoever needs it next."""
+"""The ranks' contexts: traces that were read, linked and cut into steps. Each file is parsed once, whoever needs it next."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _key(source: Source) -> Source:
 
 
 class RankContexts:
-    """The surveys of a recording. `close` removes what was kept on the disk."""
+    """The contexts of a recording's ranks. `close` removes what was kept on the disk."""
 
     def __init__(self, *, use_cache: bool = True, hardware: Calibrated | None = None) -> None:
         self.use_cache = use_cache
@@ -56,7 +56,7 @@ class RankContexts:
         return _key(source) in self._kept
 
     def of(self, source: Source, progress: Callable[[int], None] | None = None) -> RankContext:
-        """The source's survey, from memory, from its columns, or parsed."""
+        """The source's context, from memory, from its columns, or parsed."""
         key = _key(source)
         if key in self._kept:
             return self._kept[key]

@@ -2,141 +2,125 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct, structs
 
 from stepscope.core.hardware import DeviceSpec, Figure
-from stepscope.core.toml_text import parse_toml
+from stepscope.core.toml_text import read_toml, table_as
 from stepscope.errors import InputError, UsageError
 from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, sized
-from stepscope.planner.cluster_parse import MAX_DEVICES, FoundDevice, find_device, joined, links_of
-from stepscope.protocol.untrusted import read_regular
+from stepscope.planner.devices import MAX_DEVICES, FoundDevice, find_device, joined, links_of
 
-MAX_BYTES = 2**20
 LEAST, MOST = 1e-6, 1e15
 """Of any rate, size, price or time in the units of the file: beyond, products and quotients are no numbers any more."""
-_MAX_SHOWN = 60
-_PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
-
-_TOP = (
-    "name",
-    "nodes",
-    "devices_per_node",
-    "device",
-    "memory_gb",
-    "bandwidth_gb_per_s",
-    "peak_tflops",
-    "power_w",
-    "price_per_hour",
-)
-_TABLES = ("in_node", "in_rack", "across", "host")
+_Count = Annotated[int, Meta(ge=1, le=MAX_DEVICES, description=f"a whole number from 1 to {MAX_DEVICES}")]
+_Number = Annotated[float, Meta(ge=LEAST, lt=MOST, description=f"a number from {LEAST:g} to {MOST:g}")]
+_Word = Annotated[str, Meta(max_length=200, description="a short text")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """One table of the file, its values checked as they are asked for."""
+class _Link(Struct, frozen=True, forbid_unknown_fields=True):
+    """Of one device in one direction. What a file leaves out is None, here and below."""
 
-    where: str
-    values: Mapping[str, object]
+    bandwidth_gb_per_s: _Number | None = None
+    bandwidth_gbit_per_s: _Number | None = None
+    latency_us: _Number | None = None
 
-    def only(self, *known: str) -> _Table:
-        for name in self.values:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-                raise InputError(f"{self.where}: no field is named {_shown(name)}; {hint}")
-        return self
 
-    def count(self, name: str) -> int | None:
-        value = self.values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DEVICES:
-            raise InputError(f"{self.where}: {name} must be a whole number from 1 to {MAX_DEVICES}, not {_shown(value)}")
-        return value
+class _Rack(_Link, frozen=True, forbid_unknown_fields=True):
+    size: _Count | None = None
 
-    def number(self, name: str, unit: float = 1.0) -> float | None:
-        """A positive number, in units of `unit`."""
-        value = self.values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST <= value < MOST:
-            raise InputError(f"{self.where}: {name} must be a number from {LEAST:g} to {MOST:g}, not {_shown(value)}")
-        return float(value) * unit
 
-    def word(self, name: str) -> str | None:
-        value = self.values.get(name)
-        if value is not None and (not isinstance(value, str) or len(value) > 200):
-            raise InputError(f"{self.where}: {name} must be a short text, not {_shown(value)}")
-        return value
+class _Host(Struct, frozen=True, forbid_unknown_fields=True):
+    memory_gb: _Number | None = None
+    bandwidth_gb_per_s: _Number | None = None
 
-    def table(self, name: str) -> _Table:
-        value = self.values.get(name, {})
-        if not isinstance(value, dict):
-            raise InputError(f"{self.where}: {name} must be a table, [{name}], not {_shown(value)}")
-        return _Table(f"{self.where}: [{name}]", value)
+
+class _Peaks(Struct, frozen=True, forbid_unknown_fields=True):
+    fp64: _Number | None = None
+    fp32: _Number | None = None
+    tf32: _Number | None = None
+    fp16: _Number | None = None
+    bf16: _Number | None = None
+    fp8: _Number | None = None
+    fp4: _Number | None = None
+    int8: _Number | None = None
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    name: _Word | None = None
+    nodes: _Count = 1
+    devices_per_node: _Count | None = None
+    device: _Word | None = None
+    memory_gb: _Number | None = None
+    bandwidth_gb_per_s: _Number | None = None
+    peak_tflops: _Peaks = _Peaks()
+    power_w: _Number | None = None
+    price_per_hour: _Number | None = None
+    in_node: _Link = _Link()
+    in_rack: _Rack = _Rack()
+    across: _Link = _Link()
+    host: _Host = _Host()
 
 
 def read_cluster(path: Path) -> Cluster:
     """The cluster that a file describes; docs/models-and-clusters.md has every field."""
-    try:
-        values = parse_toml(read_regular(path, MAX_BYTES))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read as the description of a cluster: {error.strerror or error}") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not TOML: {ascii(str(error))[1:-1][:200]}") from None
-    return cluster_from(values, str(path))
+    return _cluster(read_toml(path, _File), str(path))
 
 
 def cluster_from(values: Mapping[str, object], where: str) -> Cluster:
     """The cluster that the fields of such a file describe."""
-    top = _Table(where, values).only(*_TOP, *_TABLES)
-    per_node, nodes = top.count("devices_per_node"), top.count("nodes") or 1
-    found = _device(top)
-    per_node = per_node or links_of(found.spec).devices_per_node
-    if nodes * per_node > MAX_DEVICES:
-        raise InputError(f"{where}: {nodes} nodes of {per_node} devices are more than {MAX_DEVICES}")
-    cluster = joined(found, nodes * per_node, per_node)
-    host = top.table("host").only("memory_gb", "bandwidth_gb_per_s")
+    return _cluster(table_as(values, _File, where), where)
+
+
+def _cluster(file: _File, where: str) -> Cluster:
+    found = _device(file, where)
+    per_node = file.devices_per_node or links_of(found.spec).devices_per_node
+    if file.nodes * per_node > MAX_DEVICES:
+        raise InputError(f"{where}: {file.nodes} nodes of {per_node} devices are more than {MAX_DEVICES}")
+    cluster = joined(found, file.nodes * per_node, per_node)
     return replace(
         cluster,
-        tiers=_tiers(top, cluster),
-        host_memory_bytes=host.number("memory_gb", 2**30) or cluster.host_memory_bytes,
-        host_bytes_per_s=host.number("bandwidth_gb_per_s", 1e9) or cluster.host_bytes_per_s,
-        power_w=top.number("power_w") or cluster.power_w,
-        price_per_hour=top.number("price_per_hour"),
-        name=top.word("name") or cluster.name,
+        tiers=_tiers(file, cluster, where),
+        host_memory_bytes=_scaled(file.host.memory_gb, 2**30) or cluster.host_memory_bytes,
+        host_bytes_per_s=_scaled(file.host.bandwidth_gb_per_s, 1e9) or cluster.host_bytes_per_s,
+        power_w=file.power_w or cluster.power_w,
+        price_per_hour=file.price_per_hour,
+        name=file.name or cluster.name,
     )
 
 
-def _device(top: _Table) -> FoundDevice:
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value * unit
+
+
+def _device(file: _File, where: str) -> FoundDevice:
     """The named device with what the file changes, or one that the file describes wholly."""
-    word = top.word("device")
-    memory, bandwidth = top.number("memory_gb", 2**30), top.number("bandwidth_gb_per_s", 1e9)
-    table = top.table("peak_tflops").only(*_PRECISIONS)
-    peaks = {precision: peak for precision in _PRECISIONS if (peak := table.number(precision, 1e12)) is not None}
+    word = file.device
+    memory, bandwidth = _scaled(file.memory_gb, 2**30), _scaled(file.bandwidth_gb_per_s, 1e9)
+    told = structs.asdict(file.peak_tflops)
+    peaks = {precision: peak * 1e12 for precision, peak in told.items() if peak is not None}
     is_whole = memory is not None and bandwidth is not None and bool(peaks)
     if word is None and not is_whole:
-        raise InputError(f"{top.where}: give device, or memory_gb, bandwidth_gb_per_s and [peak_tflops] of one of your own")
+        raise InputError(f"{where}: give device, or memory_gb, bandwidth_gb_per_s and [peak_tflops] of one of your own")
     try:
         found = None if word is None else find_device(word)
     except UsageError as error:
         if not is_whole:
-            raise InputError(f"{top.where}: device: {error}: memory_gb, bandwidth_gb_per_s and [peak_tflops]") from None
+            raise InputError(f"{where}: device: {error}: memory_gb, bandwidth_gb_per_s and [peak_tflops]") from None
         found = None
     if found is None:
         assert memory is not None and bandwidth is not None
-        return FoundDevice(spec=_own_device(word or "own device", memory, bandwidth, peaks, top.where))
+        return FoundDevice(spec=_own_device(word or "own device", memory, bandwidth, peaks, where))
     spec = found.spec
     if bandwidth is not None:
-        spec = replace(spec, bandwidth_bytes_per_s=Figure(value=bandwidth, source=top.where))
+        spec = replace(spec, bandwidth_bytes_per_s=Figure(value=bandwidth, source=where))
     if peaks:
-        told = {precision: Figure(value=peak, source=top.where) for precision, peak in peaks.items()}
-        spec = replace(spec, peak_flops={**spec.peak_flops, **told})
+        figures = {precision: Figure(value=peak, source=where) for precision, peak in peaks.items()}
+        spec = replace(spec, peak_flops={**spec.peak_flops, **figures})
     return replace(found, spec=spec, memory_bytes=memory or found.memory_bytes)
 
 
@@ -152,41 +136,33 @@ def _own_device(name: str, memory: float, bandwidth: float, peaks: Mapping[str, 
     )
 
 
-def _tiers(top: _Table, cluster: Cluster) -> tuple[Tier, ...]:
+def _tiers(file: _File, cluster: Cluster, where: str) -> tuple[Tier, ...]:
     usual = {tier.name: tier for tier in cluster.tiers}
-    rack = top.table("in_rack")
-    tiers = [_tier(top.table("in_node"), usual[IN_NODE])]
-    if rack.values:
-        size = rack.count("size") or (usual[IN_RACK].size if IN_RACK in usual else None)
+    tiers = [_tier(file.in_node, usual[IN_NODE], f"{where}: [in_node]")]
+    if file.in_rack != _Rack():
+        size = file.in_rack.size or (usual[IN_RACK].size if IN_RACK in usual else None)
         if size is None or size < cluster.devices_per_node:
-            raise InputError(
-                f"{rack.where}: size must be the devices of a rack, at least the {cluster.devices_per_node} of a node"
-            )
+            least = f"at least the {cluster.devices_per_node} of a node"
+            raise InputError(f"{where}: [in_rack]: size must be the devices of a rack, {least}")
         base = usual.get(IN_RACK) or replace(usual[ACROSS], name=IN_RACK)
-        tiers.append(replace(_tier(rack, base, "size"), size=size))
+        tiers.append(replace(_tier(file.in_rack, base, f"{where}: [in_rack]"), size=size))
     elif IN_RACK in usual:
         tiers.append(usual[IN_RACK])
-    tiers.append(_tier(top.table("across"), usual[ACROSS]))
+    tiers.append(_tier(file.across, usual[ACROSS], f"{where}: [across]"))
     return sized(tiers, cluster.devices_per_node, cluster.num_devices)
 
 
-def _tier(table: _Table, usual: Tier, *more: str) -> Tier:
-    """A tier of the file. Its rate is given in gigabytes or in gigabits, of one device in one direction."""
-    table.only("bandwidth_gb_per_s", "bandwidth_gbit_per_s", "latency_us", *more)
-    in_bytes, in_bits = table.number("bandwidth_gb_per_s", 1e9), table.number("bandwidth_gbit_per_s", 1e9 / 8)
-    if in_bytes is not None and in_bits is not None:
-        raise InputError(f"{table.where}: give bandwidth_gb_per_s or bandwidth_gbit_per_s, not both")
-    rate, latency = in_bytes or in_bits, table.number("latency_us", 1e-6)
+def _tier(link: _Link, usual: Tier, where: str) -> Tier:
+    """A tier of the file, with what is usual for what it leaves out."""
+    if link.bandwidth_gb_per_s is not None and link.bandwidth_gbit_per_s is not None:
+        raise InputError(f"{where}: give bandwidth_gb_per_s or bandwidth_gbit_per_s, not both")
+    rate = _scaled(link.bandwidth_gb_per_s, 1e9) or _scaled(link.bandwidth_gbit_per_s, 1e9 / 8)
+    latency = _scaled(link.latency_us, 1e-6)
     if rate is None and latency is None:
         return usual
     return replace(
         usual,
         bytes_per_s=rate or usual.bytes_per_s,
         latency_s=latency or usual.latency_s,
-        source=f"{table.where}; else {usual.source}",
+        source=f"{where}; else {usual.source}",
     )
-
-
-def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import ValidationError, convert
 
 from stepscope.errors import InputError, StepscopeError
 from stepscope.planner.catalog import find_model
@@ -38,12 +39,20 @@ USUAL_VOCAB = 51200
 USUAL_SEQ = 1024
 FUSED_EXPERTS = "26.06"
 """Of Megatron-Bridge, the container from which experts' products are fused and steps are graphs on Blackwell (notes of 0.5.1)."""
-VTRAIN_VOCAB = 50257
-"""vTrain's rows leave it out; its repository says it (src/config.py), and that ranks get as much of it as comes out even
-(src/model/gpt_modeling.py)."""
+LAST_WITHOUT_FLASH = 2022
+"""The last year of Megatron-LM without attention in a single kernel."""
 GIB = 2**30
 BARELY = 1.08
 MOST = 10**7
+NAMED = (
+    ("nanotron", NANOTRON),
+    ("composer", COMPOSER),
+    ("foundry", COMPOSER),
+    ("fsdp", FSDP),
+    ("internevo", INTERNEVO),
+)
+"""Frameworks by a word of their names, the first that is there."""
+FRAMEWORK_FIELDS = {field.name for field in fields(Framework)} - {"name"}
 
 
 class UnsupportedError(StepscopeError):
@@ -83,50 +92,52 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
     """The framework's habits, and whether it is one with attention in a single kernel."""
+    framework, has_flash = _named_framework(row)
+    habits = row.get("habits") or {}
+    if unknown := habits.keys() - FRAMEWORK_FIELDS:
+        raise UnsupportedError(f"habits: a framework has no {', '.join(sorted(unknown))}")
+    try:
+        return convert(asdict(framework) | habits, Framework), has_flash
+    except ValidationError as problem:
+        raise UnsupportedError(f"habits: {problem}") from None
+
+
+def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
     name = str(row.get("framework") or "").casefold()
     options = json_text(row.get("options") or "").casefold()
-    where = str(row.get("where"))
+    layout = row.get("layout") or {}
     if not name:
-        is_new = any(
-            word in str((row.get("cluster") or {}).get("gpu", "")).casefold() for word in ("h100", "h200", "b200", "b300")
-        )
+        gpu = str((row.get("cluster") or {}).get("gpu", "")).casefold()
+        is_new = any(word in gpu for word in ("h100", "h200", "b200", "b300"))
         return (MEGATRON_CORE, True) if is_new else (MEGATRON, False)
-    if "nanotron" in name:
-        return NANOTRON, True
     if "torchtitan" in name:
-        return (replace(TORCHTITAN, fuses=True) if "compile" in options else TORCHTITAN), True
-    if "composer" in name or "foundry" in name:
-        return COMPOSER, True
-    if "fsdp" in name:
-        return FSDP, True
-    if "internevo" in name:
-        return INTERNEVO, True
+        return replace(TORCHTITAN, fuses="compile" in options), True
+    known = next((framework for word, framework in NAMED if word in name), None)
+    if known is not None:
+        return known, True
     if "deepspeed" in name:
         # Its bf16 optimizer adds gradients up in fp32; the one for fp16 keeps them as they are.
-        is_wide = "bf16" in str((row.get("layout") or {}).get("precision", ""))
-        habits = replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED
-        if _is_vtrain(row):
-            habits = replace(habits, pads_vocab=False, drops_rest=True)
-        return (replace(habits, waits=True) if "bigscience" in where else habits), False
+        is_wide = "bf16" in str(layout.get("precision", ""))
+        return (replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED), False
+    return _megatron(name, options)
+
+
+def _megatron(name: str, options: str) -> tuple[Framework, bool]:
+    """Megatron-LM, its core, or what is built on them: as of the version or the year in its name."""
     if "core r0." in name:
         # Before 2025 attention was FlashAttention 2.
         return replace(MEGATRON_CORE, attention=2), True
-    if (version := re.search(r"bridge (\d+\.\d+)", name)) is not None and version[1] < FUSED_EXPERTS:
+    version = re.search(r"bridge (\d+\.\d+)", name)
+    if version is not None and version[1] < FUSED_EXPERTS:
         return replace(MEGATRON_CORE, fuses_experts=False), True
-    if "bridge" in name or "core" in name or "nemo" in name or "megascale" in name:
+    if "megatron" not in name or any(word in name for word in ("bridge", "core", "nemo")):
         return MEGATRON_CORE, True
-    if "megatron" in name:
-        is_old = any(word in name for word in ("2019", "2020", "2021", "ptd-p")) or "recompute" in (row.get("layout") or {})
-        if is_old:
-            return MEGATRON, False
-        if "overlap" in options:
-            return MEGATRON_CORE, True
-        return replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, attention=2), True
-    return MEGATRON_CORE, True
-
-
-def _is_vtrain(row: dict[str, Any]) -> bool:
-    return "VIA-Research/vTrain" in str(row.get("where"))
+    year = re.search(r"20\d\d", name)
+    if year is not None and int(year[0]) <= LAST_WITHOUT_FLASH:
+        return MEGATRON, False
+    if "overlap" in options:
+        return MEGATRON_CORE, True
+    return replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, attention=2), True
 
 
 def _known(name: str) -> Model | None:
@@ -167,7 +178,7 @@ def model_of(row: dict[str, Any]) -> Model:
         kv_heads=int(told.get("kv_heads") or heads),
         head_dim=int(told.get("head_dim") or max(1, hidden // heads)),
         ffn_hidden=int(ffn),
-        vocab=int(told.get("vocab") or (VTRAIN_VOCAB if _is_vtrain(row) else USUAL_VOCAB)),
+        vocab=int(told.get("vocab") or USUAL_VOCAB),
         is_gated=is_gated,
         is_tied=bool(told.get("tied_embeddings", not is_gated)),
         experts=experts,
@@ -251,12 +262,12 @@ def row_of(row: dict[str, Any]) -> Row:
         num_micro = int(accum) if accum else max(1, batch // (dp * micro))
         for vpp in _virtual(told, row, model, pp):
             kind = _recompute(told.get("recompute"))
-            if kind is None and framework is MEGATRON:
+            if kind is None and framework.name == MEGATRON.name:
                 # Before 2022 there was all or nothing, and every published run used it.
                 kind = "full"
             kinds = (kind,) if kind else RECOMPUTE
             found += [Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=each) for each in kinds]
-    is_told = framework is MEGATRON or _recompute(told.get("recompute")) is not None
+    is_told = framework.name == MEGATRON.name or _recompute(told.get("recompute")) is not None
     return Row(id=str(row.get("id", "?")), job=job, layouts=Layouts.of(found), is_recompute_told=is_told)
 
 

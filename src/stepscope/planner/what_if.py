@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from stepscope.errors import UsageError
 from stepscope.planner.catalog import find_model, model_names, scaled_model
 from stepscope.planner.cluster import faster_network, resized
-from stepscope.planner.cluster_parse import with_device
+from stepscope.planner.devices import with_device
 from stepscope.planner.job import PRECISIONS, Job
 from stepscope.planner.model import Model
 from stepscope.planner.search import Choice, Least, least_memory, search

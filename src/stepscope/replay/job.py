@@ -1,4 +1,4 @@
-"""A team: the graphs of several ranks, their collectives tied together, fitted to the unprofiled step."""
+"""A job's graph: the graphs of several ranks, their collectives tied together, fitted to the unprofiled step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def job_graph_of(graphs: Sequence[Graph], rank_records: Sequence[CollectiveRecor
 
 
 def with_graphs(job_graph: JobGraph, graphs: Sequence[Graph]) -> JobGraph:
-    """The same team with changed graphs."""
+    """The same job with changed graphs."""
     return replace(
         job_graph, parts=tuple(replace(part, graph=graph) for part, graph in zip(job_graph.parts, graphs, strict=True))
     )
@@ -66,7 +66,7 @@ def calibrated(job_graph: JobGraph, step_interval_ns: float) -> JobGraph:
 
 
 def fit_team(recorded: JobGraph, step_ns: float | None) -> JobGraph:
-    """The team of the unprofiled run.
+    """The job's graph of the unprofiled run.
 
     One step time cannot tell two unknowns, the hosts' time and the collectives'. The hosts' is known better: the profiler's cost
     follows from their pace (`usual_cost_ns`). So that is taken off first. If the step is still too long, recording cost more, up

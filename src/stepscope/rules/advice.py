@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import Facts
 from stepscope.rules import graph_breaks, recompilation
@@ -13,7 +13,7 @@ from stepscope.rules.registry import AUXILIARY_RULES
 from stepscope.rules.shared import advice_from_logs as job_words
 
 
-def advise(beside: Beside) -> tuple[Advice, ...]:
+def advise(beside: Auxiliary) -> tuple[Advice, ...]:
     """What every rule says, and what PyTorch said of their faults; the weightiest first, what has no weight after that."""
     found = [advice for rule in (*AUXILIARY_RULES, job_words) for advice in _several(rule.advise(beside))]
     return tuple(sorted(found, key=lambda advice: -(advice.weight if advice.weight is not None else -1.0)))
@@ -23,7 +23,7 @@ def _several(said: Advice | Iterable[Advice] | None) -> Iterable[Advice]:
     return () if said is None else (said,) if isinstance(said, Advice) else said
 
 
-def weighed(beside: Beside, facts: Facts) -> Beside:
+def weighed(beside: Auxiliary, facts: Facts) -> Auxiliary:
     """With the share of the step that each kernel has, where traces tell it."""
     shares = kernel_shares(facts)
     return replace(beside, kernel_shares=shares) if shares else beside

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.kernel_report import KernelMetrics
 from stepscope.rules.shared.kernel_metrics import POLICY, Fault, Wording, is_waiting, told
 
@@ -36,7 +36,7 @@ WORDINGS = {
 }
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
+def advise(beside: Auxiliary) -> Sequence[Advice]:
     return told(beside, CODE, BOUND, judge, WORDINGS)
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.system_report import HostStacks, HostThread
 
 CODE = "gil-contention"
@@ -39,7 +39,7 @@ class Policy:
 POLICY = Policy()
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
+def advise(beside: Auxiliary) -> Sequence[Advice]:
     """The main thread where it has a name, or else the one that waits most."""
     if beside.system is None:
         return []

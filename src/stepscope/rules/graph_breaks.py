@@ -28,7 +28,7 @@ from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, empty, join, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.compiler_report import NO_REASON, Break, BreakPlace
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Int64, Kind
@@ -180,7 +180,7 @@ def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
     )
 
 
-def advise(beside: Beside) -> tuple[Advice, ...]:
+def advise(beside: Auxiliary) -> tuple[Advice, ...]:
     """One for each place where TorchDynamo could not go on, the most frequent first."""
     places = () if beside.compiler is None else beside.compiler.break_places()
     shown = places[: POLICY.most_advice]

@@ -30,14 +30,14 @@ class JobCase:
     """The ranks of a job that are judged (all of a small one), with a replay of them to ask. One rank is a job of one."""
 
     cases: tuple[Case, ...]
-    """In the order of `team.parts` and `ledgers`."""
+    """In the order of `job_graph.parts` and `rank_records`."""
     rank_records: tuple[CollectiveRecords, ...]
     matched: Matched
     lateness: tuple[Lateness, ...]
     job_graph: JobGraph
     """Of the unprofiled run."""
     host_bounds: tuple[JobGraph, JobGraph] | None = None
-    """The team with as little and as much host time as there may be, where that is open."""
+    """The job's graph with as little and as much host time as there may be, where that is open."""
     step_interval_ns: float
     num_ranks: int
     """Of the job as recorded; more than there are cases in a large one."""
@@ -50,13 +50,13 @@ class JobCase:
         return tuple(case.facts.rank for case in self.cases)
 
     def speedup(self, changed: JobGraph) -> float:
-        """How much faster the job's step is with a changed team."""
+        """How much faster the job's step is with a changed graph."""
         if self.is_alone:
             return self.cases[0].speedup(changed.parts[0].graph)
         return self.step_interval_ns / max(play_together(changed).step_interval_ns, 1.0)
 
     def entries(self, place: int, wanted: Callable[[Collective], bool]) -> Bool:
-        """Mask over a rank's ledger: the collectives of a wanted kind."""
+        """Mask over a rank's collective records: the collectives of a wanted kind."""
         collective_records = self.rank_records[place]
         chosen = np.array([wanted(kind) for kind in collective_records.kinds], np.bool_)
         return chosen[collective_records.kind] if len(collective_records) else np.zeros(0, np.bool_)
@@ -77,7 +77,7 @@ class JobCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProposal:
-    """A fault of the job with its fix, and what the fix does to the team."""
+    """A fault of the job with its fix, and what the fix does to the job's graph."""
 
     code: str
     bound: str
@@ -117,7 +117,7 @@ def with_moving_ns(job_graph: JobGraph, masks: Sequence[Bool], new_ns: Callable[
 
 
 def with_rank(job_graph: JobGraph, place: int, graph: Graph) -> JobGraph:
-    """The team with another graph for one of its ranks."""
+    """The job's graph with another graph for one of its ranks."""
     return with_graphs(job_graph, [graph if at == place else part.graph for at, part in enumerate(job_graph.parts)])
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.kernel_report import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
 from stepscope.rules.shared.kernel_metrics import Fault, Wording, told
@@ -62,7 +62,7 @@ WORDINGS = {
 }
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
+def advise(beside: Auxiliary) -> Sequence[Advice]:
     peaks = [] if beside.memory is None else [record.peak_bytes for record in beside.memory.records]
     return told(beside, CODE, BOUND, lambda kernel: judge(kernel, max(peaks, default=0)), WORDINGS)
 

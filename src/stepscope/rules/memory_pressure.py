@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.analyses.run.memory_breakdown import SMALLER, frame_lines, held_words, main_holder
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
 from stepscope.rules.case import Case
@@ -58,7 +58,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     return Remark(code=CODE, text=text)
 
 
-def advise(beside: Beside) -> Advice | None:
+def advise(beside: Auxiliary) -> Advice | None:
     """What memory recordings say of it: the trouble there was, what holds the peak, and what makes that smaller."""
     if beside.memory is None:
         return None

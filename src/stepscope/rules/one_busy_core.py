@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.system_report import DeviceSeries, SystemReport
 
 CODE = "one-busy-core"
@@ -38,7 +38,7 @@ class Policy:
 POLICY = Policy()
 
 
-def advise(beside: Beside) -> Advice | None:
+def advise(beside: Auxiliary) -> Advice | None:
     """Nothing where one of the two recordings is missing, or a device is busy."""
     if beside.system is None:
         return None

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.system_report import HostCounters, HostStacks
 
 CODE = "page-cache-misses"
@@ -40,7 +40,7 @@ class Policy:
 POLICY = Policy()
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
+def advise(beside: Auxiliary) -> Sequence[Advice]:
     if beside.system is None:
         return []
     found = [_counted(one) for one in beside.system.counters] + [_sampled(one) for one in beside.system.stacks]

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stepscope.analyses.host.activity import COMPILE_RANGE
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.compiler_guard import (
     DEVICE,
     DTYPE,
@@ -109,7 +109,7 @@ def _compiled_once(case: Case, graph: Graph) -> Graph:
     return left if told else without_cost(left, USUAL_COST_NS)
 
 
-def advise(beside: Beside) -> tuple[Advice, ...]:
+def advise(beside: Auxiliary) -> tuple[Advice, ...]:
     """One for each function that was compiled again more than it takes to learn what changes, or given up."""
     report = beside.compiler
     if report is None:

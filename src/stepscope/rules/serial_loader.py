@@ -93,7 +93,7 @@ def _workers(case: Case) -> int:
     known = case.known
     if known is None or known.own_cores is None:
         return POLICY.workers
-    # Workers that wait for a disk or a network share cores. Beside a device nothing tells waits for data from waits for it.
+    # Workers that wait for a disk or a network share cores. Auxiliary a device nothing tells waits for data from waits for it.
     one = _one_cores(known) if case.graph is not None and case.graph.on_host else 1.0
     return min(POLICY.workers, max(1, math.floor((known.own_cores - one) / one)))
 

@@ -27,12 +27,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.collectives.link_fit import bus_factor
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.nccl import NcclLog
-from stepscope.core.nccl_notes import slow_links
 from stepscope.core.system_report import Topology
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
+from stepscope.rules.shared.nccl_notes import slow_links
 
 CODE = "slow-link"
 BOUND = "comms"
@@ -120,7 +120,7 @@ def _rates(job: JobCase, place: int) -> tuple[Float64, Bool]:
     )
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
+def advise(beside: Auxiliary) -> Sequence[Advice]:
     """By the machine's topology, where a trace says that collectives weigh: devices that reach each other through the host."""
     kernels = [name for name in beside.kernel_shares if COLLECTIVE.search(name)]
     share = sum(beside.kernel_shares[name] for name in kernels)

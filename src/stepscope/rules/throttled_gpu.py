@@ -24,7 +24,7 @@ from statistics import median
 
 import numpy as np
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.system_report import FAULT, HEAT, POWER, DeviceSeries
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.case import Case
@@ -118,7 +118,7 @@ def _at_rate(job: JobCase, job_graph: JobGraph, place: int, factor: float) -> Jo
     return with_rank(job_graph, place, replace(graph, task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns)))
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
+def advise(beside: Auxiliary) -> Sequence[Advice]:
     """By monitors' samples: reasons that the driver gave while the device was at work, and clocks against the peers'."""
     devices = () if beside.system is None else beside.system.devices
     judged = [one for one in devices if one.num_working is not None and one.num_working >= POLICY.least_working]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.core.beside import Beside
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
 from stepscope.core.nccl import NcclLog
@@ -16,7 +16,7 @@ LEAST_SHARE = 0.5
 the other, so the step without its wait is that much shorter. With a device it may be busy meanwhile."""
 
 
-def diagnose_untraced(run: RunFacts, notes: tuple[str, ...] = (), beside: Beside | None = None) -> Diagnosis:
+def diagnose_untraced(run: RunFacts, notes: tuple[str, ...] = (), beside: Auxiliary | None = None) -> Diagnosis:
     """A verdict from steps timed with no profiler, where they tell one."""
     timed = [rank for rank in run.ranks if rank.steps is not None]
     rank = timed[0] if timed else None
@@ -88,7 +88,7 @@ def how_to_record(run: RunFacts) -> str:
     return "to record sooner: stepscope run --start-step 3 -- ...; a job's first steps are slower than the rest"
 
 
-def diagnose_beside(beside: Beside, notes: tuple[str, ...] = (), nccl: NcclLog | None = None) -> Diagnosis:
+def diagnose_beside(beside: Auxiliary, notes: tuple[str, ...] = (), nccl: NcclLog | None = None) -> Diagnosis:
     """Recordings of other tools alone, and logs of NCCL: what they show, with no step to weigh it by unless a log told one."""
     step_ns = None if beside.training is None else beside.training.step_ns
     judged = {word for one in beside.recordings for word in BY_NAME[one.format].judges} | (set() if nccl is None else {"comms"})

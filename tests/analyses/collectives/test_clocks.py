@@ -10,12 +10,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.analyses.test_matching import EPOCH_NS, MS, RANKS, SEEDS, US, Job, assert_true, collective_records, kind, offsets
 
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
 from stepscope.core.comms import CollectiveRecords
 from stepscope.core.trace import NONE
+from tests.analyses.collectives.test_matching import (
+    EPOCH_NS,
+    MS,
+    RANKS,
+    SEEDS,
+    US,
+    Job,
+    assert_true,
+    collective_records,
+    kind,
+    offsets,
+)
 
 
 def even(shift_ns: int, *, num_steps: int = 4, noise_ns: int = 150 * US, skip: Sequence[int] = ()) -> list[CollectiveRecords]:

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tests.analyses.test_matching import EPOCH_NS, MS, US, collective_records, kind
 
 from stepscope.analyses.collectives.matching import match
 from stepscope.core.comms import Collective, CollectiveRecords
 from stepscope.core.trace import NONE
+from tests.analyses.collectives.test_matching import EPOCH_NS, MS, US, collective_records, kind
 
 PIPE = (0, 1, 2, 3)
 

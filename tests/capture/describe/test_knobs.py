@@ -11,7 +11,8 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from stepscope.capture import knobs, model_notes, peek, wrappers  # noqa: E402
+from stepscope.capture.describe import knobs, peek, wrappers  # noqa: E402
+from stepscope.capture.describe import model as model_notes  # noqa: E402
 from stepscope.capture.describe.rank import live_notes  # noqa: E402
 
 nn: Any = torch.nn

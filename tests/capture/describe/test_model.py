@@ -9,7 +9,8 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from stepscope.capture import flags, model_notes  # noqa: E402
+from stepscope.capture.describe import flags  # noqa: E402
+from stepscope.capture.describe import model as model_notes  # noqa: E402
 
 nn: Any = torch.nn
 Module: Any = nn.Module

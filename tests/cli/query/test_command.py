@@ -11,11 +11,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.cli.query.command import split_sql
+from stepscope.cli.query.command import ask, split_sql
 from stepscope.cli.query.prompt import converse, next_question
 from stepscope.notebook.run import load
 from tests.builders import kernel, trace_text, write
@@ -192,7 +193,8 @@ def test_the_prompt_says_what_is_wrong_and_goes_on(capsys: pytest.CaptureFixture
         ".quit",
         "select 2;",
     ]
-    assert converse(run, lambda answer: shown.append(answer.to_arrow().to_pylist()), typed(lines)) == 0  # type: ignore[arg-type]
+    read: Any = typed(lines)
+    assert converse(lambda text: shown.append(ask(run, text).to_arrow().to_pylist()), read) == 0
     assert shown[0] == [{"n": 327}]
     assert [row["table"] for row in shown[1]][:2] == ["events", "kernels"]
     assert "bytes_per_s" in [row["column"] for row in shown[2]]

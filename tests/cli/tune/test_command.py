@@ -21,7 +21,7 @@ from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 from stepscope.process.job import run_owned
 from tests.scenarios import kept_diagnosis
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "tuning.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "tuning.schema.json").read_text())
 COMMAND = ["--", sys.executable, "train.py"]
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from stepscope.cli.verify import command as verify
 from stepscope.cli.verify.check import check_of
+from stepscope.cli.verify.options import measuring_of, options_of, read_asked
 from stepscope.cli.verify.prediction import read_prediction
-from stepscope.cli.verify_options import measuring_of, options_of, read_asked
 from stepscope.core.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import FormatError, InputError, UsageError
@@ -307,7 +307,9 @@ def test_markdown_has_a_row_for_each_side(
     assert printed.startswith("## stepscope verify: Gain proven")
     rows = [line for line in printed.splitlines() if line.startswith(("| baseline", "| candidate"))]
     assert len(rows) == 2
-    assert all(row.count("|") == 7 for row in rows)
+    assert all(row.count("|") == 6 for row in rows)
+    assert "candidate: " in printed
+    assert "a|b*.py" not in printed
     assert clean(printed.replace("\n", " "))
 
 

@@ -32,7 +32,7 @@ class Track:
 
     rank: int
     entry: Int64
-    """Index into the rank's ledger."""
+    """Index into the rank's collective records."""
     lane: Int64
     """The process group."""
     token: Int64

@@ -1,4 +1,4 @@
-"""One number for all entries of the ranks' ledgers that are the same collective."""
+"""One number for all entries of the ranks' collective records that are the same collective."""
 
 from __future__ import annotations
 

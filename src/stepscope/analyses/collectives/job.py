@@ -1,4 +1,4 @@
-"""The communication of a job: ledgers and what was matched in, CommsFacts out."""
+"""The communication of a job: the ranks' records and what was matched in, CommsFacts out."""
 
 from __future__ import annotations
 

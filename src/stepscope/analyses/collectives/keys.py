@@ -47,7 +47,7 @@ class Words:
         return kind.group, tuple(sorted(kind.group_ranks)) or self._only.get(kind.group, ())
 
     def track(self, collective_records: CollectiveRecords, base_ns: int) -> Track:
-        """A ledger in these words, sorted by end, its times `base_ns` later."""
+        """A rank's records in these words, sorted by end, its times `base_ns` later."""
         rows = np.zeros((max(1, len(collective_records.kinds)), 5), np.int64)
         for i, kind in enumerate(collective_records.kinds):
             rows[i] = self._row(kind, collective_records.rank)

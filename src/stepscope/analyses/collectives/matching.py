@@ -1,4 +1,4 @@
-"""Which entries of the ranks' ledgers are the same collective, and when each rank arrived at it on one clock."""
+"""Which entries of the ranks' collective records are the same collective, and when each rank arrived at it on one clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's ledger: its collectives with what is known of each, small enough to travel."""
+"""A rank's records: its collectives with what is known of each, small enough to travel."""
 
 from __future__ import annotations
 

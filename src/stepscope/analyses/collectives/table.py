@@ -30,7 +30,7 @@ Key = tuple[str, Family, str | None, int | None, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """The measured entries of all ledgers, one after the other."""
+    """The measured entries of all ranks' records, one after the other."""
 
     keys: tuple[Key, ...]
     key: Int64
@@ -46,7 +46,7 @@ class Entries:
     labels: tuple[tuple[int, ...] | str, ...]
     """What `group` counts: ranks, or a name."""
     num_steps: Int64
-    """Per ledger."""
+    """Per rank."""
 
 
 def gather_entries(rank_records: Sequence[CollectiveRecords], matched: Matched, families: Families) -> Entries:

@@ -128,6 +128,4 @@ def _in_child() -> None:
     never_let_go(window, session.device_clock, session.writer)
     settle_child(was_recording=window is not None and window.is_attached and window.is_mine)
     if session.guard.is_on:
-        # The hooks know its tape.
-        session.tape.clear()
-        session.__init__(session.run, session.options, session.guard, session.tape)  # type: ignore[misc]
+        session.__init__(session.run, session.options, session.guard)  # type: ignore[misc]

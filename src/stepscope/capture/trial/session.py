@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.guard import Guard
-from stepscope.capture.session import Session, Tape
+from stepscope.capture.session import Session
 from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import ENDED_FILE, RANK_FOLDER, stock_steps, write_json
 
@@ -45,8 +45,8 @@ class Listener(Protocol):
 class TrialSession(Session):
     """Listeners are told of the first step and the end; those that must see every step say so."""
 
-    def __init__(self, run: Path, options: Options, guard: Guard, tape: Tape | None = None) -> None:
-        super().__init__(run, options, guard, tape)
+    def __init__(self, run: Path, options: Options, guard: Guard) -> None:
+        super().__init__(run, options, guard)
         self.last_step = None if options.max_steps is None else int(options.max_steps)
         # A forked child keeps those of its parent: what they hold on to lives in it too.
         self.listeners: list[Listener] = getattr(self, "listeners", [])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import replace
 from typing import Any
 
+from stepscope.cli.plan.job import job_of
+from stepscope.cli.plan.options import JobOptions, Pins, Questions
 from stepscope.errors import UsageError
 from stepscope.planner import validate as checks
 from stepscope.planner import what_if as recipes
 from stepscope.planner.cluster import Cluster
-from stepscope.planner.cluster_parse import links_of, make_cluster
+from stepscope.planner.devices import links_of, make_cluster
 from stepscope.planner.job import Job
 from stepscope.planner.layout import OFFLOAD, Layout
 from stepscope.planner.search import Choice, Found, choices_of, search, why
@@ -25,22 +26,20 @@ SLOWEST = 2.0
 """Times the best step: what is slower than this is no choice, however little memory it needs."""
 
 
-def answer(arguments: argparse.Namespace) -> Plan:
-    from stepscope.cli.plan.job import job_of
-
-    job, notes = job_of(arguments)
-    space = space_of(arguments)
-    largest = recipes.largest_model(job, space) if arguments.largest else None
-    if arguments.model is None and largest is not None and largest.model is not None:
+def answer(options: JobOptions, pins: Pins, questions: Questions) -> Plan:
+    job, notes = job_of(options, is_largest=questions.largest)
+    space = space_of(pins)
+    largest = recipes.largest_model(job, space) if questions.largest else None
+    if options.model is None and largest is not None and largest.model is not None:
         job = replace(job, model=largest.model)
-    check(arguments, job, space)
+    check(job, space)
     start = time.perf_counter()
-    found = search(job, space, top=arguments.layouts, num_workers=None)
+    found = search(job, space, top=questions.layouts, num_workers=None)
     took = time.perf_counter() - start
     accounts = tuple(account_of(job, choice) for choice in found.best)
-    explained = None if arguments.explain is None else explained_of(job, arguments.explain, found, space)
+    explained = None if questions.explain is None else explained_of(job, questions.explain, found, space)
     best = found.best[0] if found.best else None
-    measured_by = arguments.from_run[0] if arguments.from_run else str(arguments.hardware or "")
+    measured_by = options.from_run[0] if options.from_run else str(options.hardware or "")
     return Plan(
         job=job,
         best=accounts[0] if accounts else None,
@@ -49,17 +48,17 @@ def answer(arguments: argparse.Namespace) -> Plan:
         counts=counts_of(found),
         search_s=took,
         explained=explained,
-        budget=None if arguments.tokens is None or best is None else recipes.budget(job, best, arguments.tokens),
-        what_ifs=what_ifs_of(job, space, arguments.what_if),
-        scaling=scaling_of(job, space, arguments.scaling or ()),
+        budget=None if questions.tokens is None or best is None else recipes.budget(job, best, questions.tokens),
+        what_ifs=what_ifs_of(job, space, questions.what_if),
+        scaling=scaling_of(job, space, questions.scaling or ()),
         largest=None if largest is None else largest_of(job, largest),
-        smallest=smallest_of(job, space) if arguments.smallest else None,
+        smallest=smallest_of(job, space) if questions.smallest else None,
         is_pinned=space != Space(offload=space.offload),
         is_calibrated=measured_by != "",
         hardware=measured_by,
         assumptions=(
             *notes,
-            *assumed(arguments, job),
+            *assumed(options, job),
             *warned(job, explained or (accounts[0] if accounts else None)),
             *job.model.notes,
             *job.cluster.notes,
@@ -68,21 +67,21 @@ def answer(arguments: argparse.Namespace) -> Plan:
     )
 
 
-def space_of(arguments: argparse.Namespace) -> Space:
+def space_of(given: Pins) -> Space:
     """What was given is pinned; the rest is free."""
     names = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "recompute", "schedule")
-    pins: dict[str, Any] = {name: (value,) for name in names if (value := getattr(arguments, name)) is not None}
-    if arguments.zero is not None:
-        pins["zero_stage"] = (arguments.zero,)
-    if arguments.sp is not None:
-        pins["is_sequence_parallel"] = (arguments.sp,)
-    if arguments.offload is not None:
-        pins["offload"] = (arguments.offload,)
-    elif arguments.allow_offload:
+    pins: dict[str, Any] = {name: (value,) for name in names if (value := getattr(given, name)) is not None}
+    if given.zero is not None:
+        pins["zero_stage"] = (given.zero,)
+    if given.sp is not None:
+        pins["is_sequence_parallel"] = (given.sp,)
+    if given.offload is not None:
+        pins["offload"] = (given.offload,)
+    elif given.allow_offload:
         pins["offload"] = OFFLOAD
-    if arguments.no_flash:
+    if given.no_flash:
         pins["is_flash"] = (False,)
-    if arguments.tp is not None:
+    if given.tp is not None:
         pins["spans_nodes"] = True
     return Space(**pins)
 
@@ -164,12 +163,12 @@ def thinned(found: Found) -> list[Choice]:
     return [front[place] for place in places]
 
 
-def assumed(arguments: argparse.Namespace, job: Job) -> list[str]:
+def assumed(options: JobOptions, job: Job) -> list[str]:
     """What nobody said."""
     notes = []
-    if arguments.seq is None:
+    if options.seq is None:
         notes.append(f"no --seq was given: {job.seq_len} tokens")
-    if arguments.global_batch is None:
+    if options.global_batch is None:
         notes.append(f"no --global-batch was given: {job.global_batch} sequences, 4 for each device")
     return notes
 
@@ -200,13 +199,13 @@ def room_advice(job: Job, account: Account) -> tuple[str, ...]:
     return (f"{account.layout} needs {gib(room.missing_bytes)} more than there is; most of it is {part}.{near}",)
 
 
-def check(arguments: argparse.Namespace, job: Job, space: Space) -> None:
+def check(job: Job, space: Space) -> None:
     """Raise what cannot be, by the pin that makes it so where one does."""
     try:
         checks.check_job(job, space)
     except UsageError:
         pinned = {name: values[0] for name in PINNED if (values := getattr(space, name)) and len(values) == 1}
-        if checks.job_problems(job) or not any(getattr(arguments, name, None) for name in ("tp", "pp", "cp", "ep", "dp", "vpp")):
+        if checks.job_problems(job) or not pinned.keys() & {"tp", "pp", "cp", "ep", "dp", "vpp"}:
             raise
         layout = Layout(**pinned)
         if "dp" not in pinned:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli import printing
 
 if TYPE_CHECKING:
+    from stepscope.cli.plan.options import Output
     from stepscope.report.plan.account import Plan
     from stepscope.report.plan.beside import PlanBeside
 
@@ -99,16 +100,22 @@ def _add_questions(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from stepscope.cli.plan.options import JobOptions, Output, Pins, Questions, RunOptions, options_of
+    from stepscope.errors import UsageError
+
+    output = options_of(Output, arguments)
     if arguments.rows is not None:
-        return _run_rows(arguments)
+        if output.format != "json":
+            raise UsageError("--rows prints JSON lines: give --format json")
+        if arguments.model or arguments.cluster or arguments.from_run or arguments.beside:
+            raise UsageError("each row has its own model and cluster: leave out --model, --cluster, --from and --beside")
+        return _run_rows(arguments.rows, output.out)
     if arguments.from_run is not None and arguments.model is None:
         if arguments.beside is not None:
-            from stepscope.errors import UsageError
-
             raise UsageError("--beside compares a model's plan with a recording: give --model and --cluster too")
         from stepscope.cli.plan.from_run import run_from
 
-        return run_from(arguments)
+        return run_from(options_of(RunOptions, arguments), output)
     from stepscope.cli.plan.answer import answer
 
     memory = None
@@ -116,64 +123,48 @@ def run(arguments: argparse.Namespace) -> int:
         from stepscope.cli.plan.recorded_memory import laid_beside, read_memory
 
         memory = read_memory(arguments.beside)
-    plan = answer(arguments)
-    beside = None if memory is None else laid_beside(plan, *memory)
-    if arguments.format == "json":
-        from stepscope.report.plan.json import plan_json
-
-        put(plan_json(plan, beside) + "\n", arguments.out)
-    elif arguments.format == "html":
-        from stepscope.report.plan.beside import beside_html
-        from stepscope.report.plan.html import plan_html
-
-        put(plan_html(plan) if beside is None else beside_html(plan, beside), arguments.out)
-    else:
-        _print(plan, beside, arguments.out)
+    plan = answer(options_of(JobOptions, arguments), options_of(Pins, arguments), options_of(Questions, arguments))
+    _give(plan, None if memory is None else laid_beside(plan, *memory), output)
     return 0 if plan.best is not None else NOTHING_FITS
 
 
-def _print(plan: Plan, beside: PlanBeside | None, out: Path | None) -> None:
-    from stepscope.report.plan.text import render_plan, show_plan
+def _give(plan: Plan, beside: PlanBeside | None, output: Output) -> None:
+    """The plan, to the file or to standard output."""
+    from stepscope.cli.report import put_document, put_or_write
 
-    if out is not None:
-        put(render_plan(plan, beside), out)
-        return
-    printing.print_report(lambda console: show_plan(plan, console, beside), lambda: render_plan(plan, beside))
+    if output.format == "json":
+        from stepscope.report.plan.json import plan_json
+
+        put_or_write(plan_json(plan, beside) + "\n", output.out)
+    elif output.format == "html":
+        from stepscope.report.plan.html import plan_html
+
+        put_or_write(plan_html(plan, beside), output.out)
+    else:
+        from stepscope.report.plan.text import plan_document
+
+        put_document(plan_document(plan, beside), output.out)
 
 
-def put(text: str, out: Path | None) -> None:
-    if out is None:
-        printing.put(text)
-        return
-    from stepscope.cli.report import write
-
-    write(text, out)
-    printing.note(out)
-
-
-def _run_rows(arguments: argparse.Namespace) -> int:
+def _run_rows(path: Path, out: Path | None) -> int:
     """A line for each row, in the file's order. What was measured is taken out before anything looks at a row."""
-    from stepscope.errors import UsageError
+    from stepscope.cli.report import put_or_write
     from stepscope.planner.rows import predict, read_rows
     from stepscope.protocol.json_text import json_text
 
-    if arguments.format != "json":
-        raise UsageError("--rows prints JSON lines: give --format json")
-    if arguments.model or arguments.cluster or arguments.from_run or arguments.beside:
-        raise UsageError("each row has its own model and cluster: leave out --model, --cluster, --from and --beside")
     lines = []
     is_told = sys.stderr.isatty()
-    for number, row in enumerate(read_rows(arguments.rows), 1):
+    for number, row in enumerate(read_rows(path), 1):
         row.pop("measured", None)
         lines.append(json_text(predict(row)))
-        if arguments.out is None:
+        if out is None:
             printing.put(lines.pop() + "\n")
         if is_told and number % 50 == 0:
             printing.progress(f"{number} rows")
     if is_told:
         printing.progress("")
-    if arguments.out is not None:
-        put("".join(f"{line}\n" for line in lines), arguments.out)
+    if out is not None:
+        put_or_write("".join(f"{line}\n" for line in lines), out)
     return 0
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report
 from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from stepscope.cli.plan.options import Output, RunOptions
     from stepscope.core.comms_facts import CollectiveRow, CommsFacts, LinkFit
     from stepscope.planner.from_run import MeasuredCollective, MeasuredRun
     from stepscope.rules.job import Job
@@ -19,53 +18,50 @@ WIDE = 16
 MISFIT = 0.25
 
 
-def run_from(arguments: argparse.Namespace) -> int:
+def run_from(options: RunOptions, output: Output) -> int:
     from stepscope.cli.plan.job import cluster_of
+    from stepscope.cli.report import put_document, put_or_write
     from stepscope.planner.from_run import extrapolate
-    from stepscope.report.plan.run import RunPlan, run_plan_json, run_plan_text, show_run_plan
+    from stepscope.report.plan.run import RunPlan, run_plan_document, run_plan_json
 
-    if arguments.nodes is None:
+    if options.nodes is None:
         raise UsageError("--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with the run's own rates")
-    job, run = read_run(arguments)
-    cluster, notes = (None, ()) if arguments.cluster is None else cluster_of(arguments.cluster, arguments.hardware)
-    per_node = arguments.ranks_per_node or (cluster.devices_per_node if cluster is not None else None)
-    made = extrapolate(run, arguments.nodes, per_node=per_node, is_strong=arguments.strong, cluster=cluster)
+    job, run = read_run(options)
+    cluster, notes = (None, ()) if options.cluster is None else cluster_of(options.cluster, options.hardware)
+    per_node = options.ranks_per_node or (cluster.devices_per_node if cluster is not None else None)
+    made = extrapolate(run, options.nodes, per_node=per_node, is_strong=options.strong, cluster=cluster)
     plan = RunPlan(
-        path=arguments.from_run,
+        path=options.from_run,
         made=made,
-        global_batch=arguments.global_batch,
-        seq_len=arguments.seq,
+        global_batch=options.global_batch,
+        seq_len=options.seq,
         step_source=job.facts.step_source,
         notes=(*made.notes, *notes, *job.notes),
     )
-    from stepscope.cli.plan.command import put
-
-    if arguments.format == "json":
-        put(run_plan_json(plan) + "\n", arguments.out)
-    elif arguments.format == "html":
+    if output.format == "json":
+        put_or_write(run_plan_json(plan) + "\n", output.out)
+    elif output.format == "html":
         from stepscope.report.plan.run_html import run_plan_html
 
-        put(run_plan_html(plan), arguments.out)
-    elif arguments.out is not None:
-        put(run_plan_text(plan), arguments.out)
+        put_or_write(run_plan_html(plan), output.out)
     else:
-        print_report(lambda console: show_run_plan(plan, console), lambda: run_plan_text(plan))
+        put_document(run_plan_document(plan), output.out)
     sys.stdout.flush()
     return 0
 
 
-def read_run(arguments: argparse.Namespace) -> tuple[Job, MeasuredRun]:
+def read_run(asked: RunOptions) -> tuple[Job, MeasuredRun]:
     from stepscope.analyses.run.width import width_run
     from stepscope.cli.progress import progress_bar
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.recording import measure
     from stepscope.planner.from_run import MeasuredRun
 
-    options = Options(step_ms=arguments.step_ms, use_cache=not arguments.no_cache, progress=progress_bar)
-    job = measure(arguments.from_run, options)
-    told = width_run(arguments.from_run[0], job.facts, job.world_size)
+    options = Options(step_ms=asked.step_ms, use_cache=not asked.no_cache, progress=progress_bar)
+    job = measure(asked.from_run, options)
+    told = width_run(asked.from_run[0], job.facts, job.world_size)
     if told.parts_ns is None:
-        raise InputError(f"{arguments.from_run[0]}: no whole step was recorded, so there is nothing to carry to other widths")
+        raise InputError(f"{asked.from_run[0]}: no whole step was recorded, so there is nothing to carry to other widths")
     comms = job.facts.comms
     return job, MeasuredRun(
         width=told.width,

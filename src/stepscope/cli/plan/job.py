@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,50 +10,52 @@ from stepscope.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stepscope.cli.plan.options import JobOptions
     from stepscope.core.calibrated import Calibrated
     from stepscope.planner.cluster import Cluster, Tier
     from stepscope.planner.job import Job
 
 
-def job_of(arguments: argparse.Namespace) -> tuple[Job, tuple[str, ...]]:
+def job_of(options: JobOptions, *, is_largest: bool) -> tuple[Job, tuple[str, ...]]:
     """All but the layout, and what of the machine was not measured."""
     from stepscope.planner.catalog import find_model
     from stepscope.planner.framework import find_framework
     from stepscope.planner.job import Job
     from stepscope.planner.optimizers import OPTIMIZERS
 
-    needed = {"--model": arguments.model, "--cluster": arguments.cluster}
-    if not arguments.largest:
-        needed |= {"--seq": arguments.seq, "--global-batch": arguments.global_batch}
+    needed: dict[str, object] = {"--model": options.model, "--cluster": options.cluster}
+    if not is_largest:
+        needed |= {"--seq": options.seq, "--global-batch": options.global_batch}
     missing = [name for name, value in needed.items() if value is None]
-    if arguments.largest and missing == ["--model"]:
+    if is_largest and missing == ["--model"]:
         missing = []
     if missing:
         example = "stepscope plan --model llama3-8b --cluster 1x8xH100 --seq 8192 --global-batch 64"
         raise UsageError(f"{' and '.join(missing)} must be given, as in: {example}")
-    cluster, notes = cluster_of(arguments.cluster, arguments.hardware)
-    if arguments.from_run is not None:
+    assert options.cluster is not None
+    cluster, notes = cluster_of(options.cluster, options.hardware)
+    if options.from_run is not None:
         from stepscope.cli.plan.rates import as_in_run
 
-        cluster, taken = as_in_run(cluster, arguments.from_run, use_cache=not arguments.no_cache)
+        cluster, taken = as_in_run(cluster, options.from_run, use_cache=not options.no_cache)
         notes += taken
-    if arguments.host_memory is not None:
-        cluster = replace(cluster, host_memory_bytes=arguments.host_memory * 2**30)
-    if arguments.price is not None:
-        cluster = replace(cluster, price_per_hour=arguments.price)
-    if cluster.gemms and arguments.precision not in cluster.gemms:
-        notes += (f"{arguments.precision} products were not measured: their rate is the datasheet's",)
-    framework = find_framework(arguments.framework)
-    assert framework is not None, arguments.framework
+    if options.host_memory is not None:
+        cluster = replace(cluster, host_memory_bytes=options.host_memory * 2**30)
+    if options.price is not None:
+        cluster = replace(cluster, price_per_hour=options.price)
+    if cluster.gemms and options.precision not in cluster.gemms:
+        notes += (f"{options.precision} products were not measured: their rate is the datasheet's",)
+    framework = find_framework(options.framework)
+    assert framework is not None, options.framework
     job = Job(
-        model=find_model(arguments.model or "7b"),
+        model=find_model(options.model or "7b"),
         cluster=cluster,
-        seq_len=arguments.seq or 4096,
-        global_batch=arguments.global_batch or 4 * cluster.num_devices,
-        precision=arguments.precision,
+        seq_len=options.seq or 4096,
+        global_batch=options.global_batch or 4 * cluster.num_devices,
+        precision=options.precision,
         framework=framework,
-        optimizer=OPTIMIZERS[arguments.optimizer],
-        is_adapter=arguments.adapters,
+        optimizer=OPTIMIZERS[options.optimizer],
+        is_adapter=options.adapters,
     )
     return job, notes
 
@@ -125,7 +126,7 @@ def _attention(found: Calibrated) -> dict[str, float]:
 
 def _is_same(measured_on: str, named: str) -> bool:
     """Whether the file's device is the cluster's, by the datasheet that both lead to."""
-    from stepscope.planner.cluster_parse import find_device
+    from stepscope.planner.devices import find_device
 
     try:
         return find_device(measured_on).spec.name == named

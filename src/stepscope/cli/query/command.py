@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         if sql is None and sys.stdin.isatty():
             from stepscope.cli.query.prompt import converse
 
-            return converse(opened, lambda answer: _print(answer, arguments))
+            return converse(lambda text: _print(ask(opened, text), arguments))
         answer = ask(opened, sys.stdin.read() if sql is None else sql)
         _deliver(answer, arguments)
     finally:

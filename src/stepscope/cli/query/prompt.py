@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import put, say
-
-if TYPE_CHECKING:
-    from stepscope.notebook.run import Run
-    from stepscope.notebook.table import Table
 
 GREETING = (
     """SQL over the run's tables; end it with ; or an empty line. .tables lists them, .schema TABLE their columns, .quit ends."""
@@ -17,9 +12,8 @@ GREETING = (
 ENDINGS = (".quit", ".exit", ".q")
 
 
-def converse(opened: Run, show: Callable[[Table], None], read: Callable[[str], str] = input) -> int:
+def converse(answer: Callable[[str], None], read: Callable[[str], str] = input) -> int:
     """Ask until the user has enough. What is wrong with a question is said, and the next one asked."""
-    from stepscope.cli.query.command import ask
     from stepscope.errors import StepscopeError
 
     _ease_typing()
@@ -27,7 +21,7 @@ def converse(opened: Run, show: Callable[[Table], None], read: Callable[[str], s
     while (text := next_question(read)) is not None:
         try:
             if text:
-                show(ask(opened, text))
+                answer(text)
         except StepscopeError as problem:
             say(problem)
         except KeyboardInterrupt:

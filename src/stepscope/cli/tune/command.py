@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.run import RUNS, new_folder
 from stepscope.errors import UsageError
 from stepscope.process.signals import ended_as_by_hand
@@ -367,14 +367,10 @@ def _print(tuning: Tuning, style: str) -> None:
         from stepscope.report.tune.json import tuning_json
 
         put(tuning_json(tuning) + "\n")
-    elif style == "markdown":
-        from stepscope.report.tune.markdown import tuning_markdown
-
-        put(tuning_markdown(tuning))
     else:
-        from stepscope.report.tune.view import render_tuning, show_tuning
+        from stepscope.report.tune.view import tuning_document
 
-        print_report(lambda console: show_tuning(tuning, console), lambda: render_tuning(tuning))
+        print_document(tuning_document(tuning), style)
 
 
 def cache_parser() -> argparse.ArgumentParser:
@@ -425,7 +421,7 @@ def _run_cache(words: Sequence[str]) -> int:
 
 
 def _list(cache: TuningCache, style: str) -> None:
-    from stepscope.report.tune.cache_view import Row, cache_json, render_cache, show_cache
+    from stepscope.report.tune.cache_view import Row, cache_document, cache_json
 
     rows = [
         Row(
@@ -446,7 +442,7 @@ def _list(cache: TuningCache, style: str) -> None:
     if style == "json":
         put(cache_json(rows, unread) + "\n")
     else:
-        print_report(lambda console: show_cache(rows, unread, console), lambda: render_cache(rows, unread))
+        print_document(cache_document(rows, unread))
 
 
 def _forget(cache: TuningCache, text: str | None, *, is_all: bool) -> None:

@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.run import new_folder
-from stepscope.cli.verify_options import Asked, Measuring, Proof, add_arguments, options_of
+from stepscope.cli.verify.options import Asked, Measuring, Proof, add_arguments, options_of
 from stepscope.errors import UsageError
 from stepscope.process.signals import ended_as_by_hand
 
@@ -262,11 +262,7 @@ def _print(verified: Verified, style: str) -> None:
         from stepscope.report.verify.json import verified_json
 
         put(verified_json(verified) + "\n")
-    elif style == "markdown":
-        from stepscope.report.verify.markdown import verified_markdown
-
-        put(verified_markdown(verified))
     else:
-        from stepscope.report.verify.view import render_verified, show_verified
+        from stepscope.report.verify.view import verified_document
 
-        print_report(lambda console: show_verified(verified, console), lambda: render_verified(verified))
+        print_document(verified_document(verified), style)

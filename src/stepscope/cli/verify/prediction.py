@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.contract import read_contract
+from stepscope.core.contract.diagnosis import read_diagnosis
 from stepscope.core.experiment import Prediction
 from stepscope.errors import UsageError
 from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 
 if TYPE_CHECKING:
-    from stepscope.cli.verify_options import Predicted
+    from stepscope.cli.verify.options import Predicted
 
 
 def read_prediction(given: Predicted, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
@@ -33,7 +33,7 @@ def read_prediction(given: Predicted, codes: Sequence[str], knobs: Iterable[str]
 def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
     """Of the finding with this code, in a diagnosis as JSON or in a run that keeps one."""
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
-    findings = {finding.code: finding for finding in read_contract(file, "--from").findings}
+    findings = {finding.code: finding for finding in read_diagnosis(file, "--from").findings}
     if len(codes) != 1:
         known = ", ".join(findings) or "it has none"
         raise UsageError(
@@ -56,4 +56,5 @@ def fixed(knobs: Sequence[str], path: Path) -> tuple[str, ...]:
 
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
     can = {code for knob in knobs for code in SETTINGS[knob].fixes}
-    return tuple(finding.code for finding in read_contract(file, "--from").findings if finding.code in can)
+    findings = read_diagnosis(file, "--from").findings
+    return tuple(finding.code for finding in findings if finding.code in can)

@@ -1,7 +1,7 @@
 """What PyTorch said in a job's output, as advice of the rules whose faults those are.
 
 PyTorch tells that something is so, never what it costs: such advice has no weight, but for memory, of which it gives the figures.
-Beside a trace that shows the same fault, its lines become the finding's evidence.
+Auxiliary a trace that shows the same fault, its lines become the finding's evidence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from stepscope.core import job_output as said
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.numbers import number_ranges
 from stepscope.rules import (
@@ -110,7 +110,7 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
 the recording alone: no rule of ours is about it, or it is no fault."""
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
+def advise(beside: Auxiliary) -> Sequence[Advice]:
     """One for each kind of warning, for memory that ran out, and for collectives that hung."""
     outputs = () if beside.training is None else beside.training.outputs
     return [*_warnings(outputs), *_out_of_memory(outputs), *_hangs(outputs)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.kernel_report import KernelMetrics
 
 MAX_EVIDENCE = 10
@@ -75,7 +75,7 @@ def fills_device(kernel: KernelMetrics) -> bool:
 
 
 def told(
-    beside: Beside, code: str, bound: str, judge: Callable[[KernelMetrics], Fault | None], wordings: Mapping[str, Wording]
+    beside: Auxiliary, code: str, bound: str, judge: Callable[[KernelMetrics], Fault | None], wordings: Mapping[str, Wording]
 ) -> tuple[Advice, ...]:
     """An advice for each cause, with the kernels it is about, the weightiest first."""
     report = beside.kernels
@@ -121,7 +121,7 @@ def _line(faults: Sequence[Fault], weigh: Weights) -> str:
 class Weights:
     """What kernels weigh: of the step where a trace has them, else of the time of all that was measured."""
 
-    def __init__(self, beside: Beside) -> None:
+    def __init__(self, beside: Auxiliary) -> None:
         self._shares = beside.kernel_shares
         self._measured: dict[str, float] = {}
         self._known: dict[str, list[str]] = {}

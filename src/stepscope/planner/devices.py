@@ -1,0 +1,232 @@
+"""Devices by their names in any spelling, and how so many of one kind are usually joined into a cluster."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+from stepscope.core.hardware import DeviceSpec, Figure
+from stepscope.errors import UsageError
+from stepscope.hardware.lookup import find_spec_by_key, load_specs
+from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, sized
+
+MAX_DEVICES = 10**7
+_NUM_NEAREST = 5
+# What pinned copies reach of the PCIe rate: about 25 of 32 GB/s, 52 of 64.
+_HOST_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """How devices of one kind are usually joined; the figures of links.json."""
+
+    devices: tuple[str, ...]
+    devices_per_node: int
+    link: str
+    """Inside a node: nvlink, xgmi or pcie."""
+    across_bytes_per_s: Figure
+    host_memory_bytes: Figure
+    power_w: Figure | None = None
+    rack: Figure | None = None
+    """Devices that the in-node link joins beyond the node."""
+    host_bytes_per_s: Figure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LinkFile:
+    conventions: tuple[str, ...]
+    aliases: Mapping[str, str]
+    latencies: Mapping[str, Figure]
+    sites: Mapping[str, Figure]
+    """Networks of known machines, in bytes/s of one device."""
+    defaults: Links
+    groups: tuple[Links, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDevice:
+    """A device by its name, and what the name says of this one that the datasheet does not."""
+
+    spec: DeviceSpec
+    memory_bytes: float | None = None
+    bandwidth_bytes_per_s: float | None = None
+    power_w: float | None = None
+    across: Figure | None = None
+    """The network of the site that the name tells."""
+    notes: tuple[str, ...] = ()
+
+
+def make_cluster(
+    device: str, num_devices: int, devices_per_node: int | None = None, *, memory_bytes: float | None = None
+) -> Cluster:
+    """So many devices of a name, joined as is usual for them."""
+    found = find_device(device)
+    found = found if memory_bytes is None else replace(found, memory_bytes=memory_bytes)
+    return joined(found, num_devices, devices_per_node)
+
+
+def joined(found: FoundDevice, num_devices: int, devices_per_node: int | None = None) -> Cluster:
+    """A cluster of so many devices in nodes of the usual or the given size."""
+    spec, links = found.spec, links_of(found.spec)
+    links = links if found.across is None else replace(links, across_bytes_per_s=found.across)
+    if not 1 <= num_devices <= MAX_DEVICES or (devices_per_node is not None and devices_per_node < 1):
+        raise UsageError(f"a cluster has from 1 to {MAX_DEVICES} devices, at least one to a node")
+    notes = found.notes
+    if devices_per_node is None:
+        devices_per_node = _equal_share(num_devices, links.devices_per_node)
+        if num_devices > devices_per_node != links.devices_per_node:
+            notes += (
+                f"{num_devices} devices in equal nodes: {devices_per_node} to a node, not the usual {links.devices_per_node}",
+            )
+    per_node = min(devices_per_node, num_devices)
+    num_nodes = -(-num_devices // per_node)
+    return Cluster(
+        device=spec,
+        num_devices=num_devices,
+        devices_per_node=per_node,
+        tiers=sized(_tiers(spec, links, per_node), per_node, num_devices),
+        memory_bytes=found.memory_bytes or spec.memory_bytes.value,
+        bandwidth_bytes_per_s=found.bandwidth_bytes_per_s or spec.bandwidth_bytes_per_s.value,
+        peak_flops={precision: figure.value for precision, figure in spec.peak_flops.items()},
+        host_memory_bytes=links.host_memory_bytes.value,
+        host_bytes_per_s=_host_rate(spec, links),
+        power_share=1.0 if found.power_w is None or links.power_w is None else min(1.0, found.power_w / links.power_w.value),
+        power_w=found.power_w or (None if links.power_w is None else links.power_w.value),
+        name=f"{num_nodes} x {per_node} x {spec.name}",
+        notes=notes,
+    )
+
+
+def _equal_share(num_devices: int, usual: int) -> int:
+    """Devices to a node, so that nodes are equal and as large as usual or the next smaller that divides."""
+    return next(size for size in range(min(usual, num_devices), 0, -1) if num_devices % size == 0)
+
+
+def with_device(cluster: Cluster, word: str) -> Cluster:
+    """As many devices of another kind, in nodes of the same size, with the other kind's usual links."""
+    return joined(find_device(word), cluster.num_devices, cluster.devices_per_node)
+
+
+def _tiers(spec: DeviceSpec, links: Links, per_node: int) -> tuple[Tier, ...]:
+    latencies = _load_file().latencies
+    kind = links.link if links.link in spec.link_bytes_per_s else "pcie"
+    rate = spec.link_bytes_per_s.get(kind) or Figure(value=32e9, source="PCIe Gen4 x16, assumed")
+    near = latencies["pcie" if kind == "pcie" else "nvlink"]
+    inside = Tier(
+        name=IN_NODE, size=per_node, bytes_per_s=rate.value, latency_s=near.value, source=f"{rate.source}; {near.source}"
+    )
+    tiers = [inside]
+    if links.rack is not None and links.rack.value > per_node:
+        tiers.append(replace(inside, name=IN_RACK, size=int(links.rack.value), source=f"{links.rack.source}; {inside.source}"))
+    far, network = links.across_bytes_per_s, latencies["network"]
+    source = f"{far.source}; {network.source}"
+    tiers.append(Tier(name=ACROSS, size=per_node, bytes_per_s=far.value, latency_s=network.value, source=source))
+    return tuple(tiers)
+
+
+def _host_rate(spec: DeviceSpec, links: Links) -> float:
+    if links.host_bytes_per_s is not None:
+        return links.host_bytes_per_s.value
+    pcie = spec.link_bytes_per_s.get("pcie")
+    return _HOST_SHARE * (32e9 if pcie is None else pcie.value)
+
+
+# Devices by name.
+
+
+def find_device(word: str) -> FoundDevice:
+    """The device of a name in any spelling: a key, what is printed or recorded, a short form, with memory or power."""
+    bare, aside = _BRACKETS.sub(" ", word), _BRACKETS.findall(word)
+    # "V100 (DGX-2)": what stands in brackets may say which one, or at which site.
+    inside = (_keys().get(_plain(text)) for text in aside)
+    across = next((rate for name, rate in _load_file().sites.items() for text in aside if name in text.casefold()), None)
+    key = next((key for key in inside if key is not None), None) or _keys().get(_plain(word)) or _keys().get(_plain(bare))
+    if key is not None:
+        return FoundDevice(spec=_spec(key), across=across)
+    memory, power = _MEMORY.search(bare), _POWER.search(bare)
+    rest = _plain(_POWER.sub(" ", _MEMORY.sub(" ", _KIND.sub(" ", bare))))
+    key = _keys().get(rest)
+    if key is None:
+        raise UsageError(f"no device is named {shown(word)}; {_nearest(rest)}, or describe it in a .toml file")
+    found = replace(_refitted(_spec(key), memory, power), across=across)
+    return _older_memory(found) if "hbm2e" in bare.casefold() else found
+
+
+def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[str] | None) -> FoundDevice:
+    """A device whose name has other memory or power than its datasheet."""
+    notes: tuple[str, ...] = ()
+    memory_bytes = None if memory is None else float(memory[1]) * 2**30
+    if memory_bytes == spec.memory_bytes.value:
+        memory_bytes = None
+    if memory_bytes is not None:
+        notes = (f"{memory_bytes / 2**30:g} GB of memory as named; the rest is {spec.name}'s",)
+    return FoundDevice(spec=spec, memory_bytes=memory_bytes, power_w=None if power is None else float(power[1]), notes=notes)
+
+
+def _older_memory(found: FoundDevice) -> FoundDevice:
+    """A device refitted with HBM2e, which has 0.41 TB/s for each stack of 16 GB, as on the A100 of 80 GB."""
+    rate = (found.memory_bytes or found.spec.memory_bytes.value) / 2**34 * _HBM2E_BYTES_PER_S
+    if rate >= found.spec.bandwidth_bytes_per_s.value:
+        return found
+    note = f"{rate / 1e12:.2g} TB/s, as stacks of HBM2e of that size have"
+    return replace(found, bandwidth_bytes_per_s=rate, notes=(*found.notes, note))
+
+
+_HBM2E_BYTES_PER_S = 0.408e12
+_BRACKETS = re.compile(r"\(([^()]{0,80})\)")
+_MEMORY = re.compile(r"(?<![0-9.])(\d{1,4})\s?gi?b(?![a-z])", re.IGNORECASE)
+_POWER = re.compile(r"(?<![0-9.])(\d{2,4})\s?w(?![a-z])", re.IGNORECASE)
+_KIND = re.compile(r"(?<![a-z0-9])(hbm[0-9]e?|gddr[0-9]x?|gpus?)(?![a-z0-9])", re.IGNORECASE)
+_VENDORS = re.compile(r"(?<![a-z0-9])(nvidia|amd|tesla|geforce|instinct)(?![a-z0-9])")
+
+
+def _plain(word: str) -> str:
+    """A device's name without its maker, case and separators."""
+    return re.sub(r"[^a-z0-9]", "", _VENDORS.sub(" ", word[:200].casefold()))
+
+
+@cache
+def _keys() -> Mapping[str, str]:
+    """Plain name -> key. Short forms stand above what recorders write: an H200 is the SXM one."""
+    keys = {_plain(text): spec.key for spec in load_specs() for text in (spec.name, spec.key)}
+    return keys | {_plain(name): key for name, key in _load_file().aliases.items()}
+
+
+def device_words() -> tuple[str, ...]:
+    """The keys and short forms of devices."""
+    return (*(spec.key for spec in load_specs()), *_load_file().aliases)
+
+
+def _spec(key: str) -> DeviceSpec:
+    spec = find_spec_by_key(key)
+    assert spec is not None, key
+    return spec
+
+
+def links_of(spec: DeviceSpec) -> Links:
+    """How such devices are usually joined."""
+    file = _load_file()
+    return next((group for group in file.groups if spec.key in group.devices), file.defaults)
+
+
+@cache
+def _load_file() -> _LinkFile:
+    return msgspec.json.decode(resources.files("stepscope.planner").joinpath("links.json").read_bytes(), type=_LinkFile)
+
+
+def _nearest(plain: str) -> str:
+    names = {_plain(name): name for name in device_words()}
+    close = difflib.get_close_matches(plain, names, n=_NUM_NEAREST, cutoff=0.5)
+    shown = close or list(names)[::6]
+    return f"{'near it' if close else 'known are'}: {', '.join(names[name] for name in shown)}"
+
+
+def shown(word: str) -> str:
+    """What a user gave as a name, in a message."""
+    return ascii(word if len(word) <= 80 else f"{word[:80]}...")
