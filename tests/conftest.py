@@ -34,6 +34,9 @@ settings.load_profile("stepscope")
 # A test's trace is many small objects, and next to none of them garbage: python's own pace, made for few, is a tenth of the time.
 gc.set_threshold(50_000, 20, 10)
 
+# The tests' processes share the cores already; a second thread in each of them would only wait for one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Where a shell runs the tests in the background, signals of the keyboard are ignored, and so they would be in every job that a
 # test starts; with nohup that of a terminal that closes, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

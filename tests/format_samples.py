@@ -278,6 +278,7 @@ def _real() -> Iterator[tuple[str, str, bytes]]:
                 yield kind, name, _trimmed(path) if kind == "kineto" else path.read_bytes()[:MOST_BYTES]
 
 
+@cache
 def _trimmed(path: Path) -> bytes:
     trace: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     step = max(1, len(trace["traceEvents"]) // KEPT_EVENTS)

@@ -1,9 +1,10 @@
 """A training job that does something unusual inside a recording, and again when it is over: FAULTS says what.
 
-    python fault_job.py FAULT[,FAULT...]
+    python fault_job.py FAULT[,FAULT...] [light]
 
 `stepscope run --start-step 6 --steps 4` records steps 6 to 10 of its 40; the fault strikes at steps 8 and 25. It prints the same
-and ends the same with and without a recording: tests/capture/test_faults.py and benchmarks/harm.py hold that.
+and ends the same with and without a recording: tests/capture/test_faults.py and benchmarks/harm.py hold that. `light`: with the
+torch of tests/light_torch.py, for faults that need no more.
 """
 
 # ruff: noqa: T201
@@ -11,6 +12,7 @@ and ends the same with and without a recording: tests/capture/test_faults.py and
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 import threading
 from collections.abc import Callable
@@ -320,4 +322,6 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[2:] == ["light"]:
+        runpy.run_path(os.path.join(os.path.dirname(__file__), os.pardir, "light_torch.py"))
     main(sys.argv[1].split(","))

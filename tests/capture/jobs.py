@@ -10,7 +10,10 @@ from pathlib import Path
 
 from stepscope.readers.run_folder.folder import RunRecord, read_run
 
-LOOP = """
+LIGHT = (Path(__file__).parents[1] / "light_torch.py").read_text(encoding="utf-8")
+"""What a job begins with that needs no more of torch than this."""
+
+WHOLE_LOOP = """
 import os, signal, sys, time
 import torch
 from torch import nn
@@ -29,13 +32,9 @@ def train(num, at_step=None, pause_s=0.002):
         optimizer.zero_grad()
         time.sleep(pause_s)
 """
-"""A loop that knows nothing of us; what a test adds follows it."""
+"""A loop that knows nothing of us, with all of torch; what a test adds follows it."""
 
-BARE = """
-import os, signal, sys, time
-import torch
-"""
-"""For a job that never steps: the first optimizer imports torch._dynamo, which takes as long as torch itself."""
+LOOP = LIGHT + WHOLE_LOOP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +67,16 @@ def script(folder: Path, text: str, name: str = "train.py", *, before: str = LOO
 
 
 def record(
-    folder: Path, text: str, *options: str, out: Path | None = None, diagnose: bool = False, env: dict[str, str] | None = None
+    folder: Path,
+    text: str,
+    *options: str,
+    before: str = LOOP,
+    out: Path | None = None,
+    diagnose: bool = False,
+    env: dict[str, str] | None = None,
 ) -> Ended:
     """Run the loop with `text` after it, to its end."""
-    path, kept = script(folder, text), out or folder / "run"
+    path, kept = script(folder, text, before=before), out or folder / "run"
     words = ["run", "--out", str(kept), *([] if diagnose else ["--no-diagnose"]), *options, "--", sys.executable, str(path)]
     done = subprocess.run(stepscope(*words), capture_output=True, timeout=120, check=False, env=environment(**(env or {})))
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr.decode(), folder=kept)

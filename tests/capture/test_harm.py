@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.jobs import Ended, environment, record, script, stepscope
+from tests.capture.jobs import WHOLE_LOOP, environment, record, script, stepscope
 
 pytest.importorskip("torch")
 
@@ -137,10 +137,9 @@ def at_step(s):
 train(20, at_step)
 print("compiled")
 """
-    plain = subprocess.run(
-        [sys.executable, str(script(tmp_path, text))], capture_output=True, timeout=120, check=False, env=environment()
-    )
-    ended = record(tmp_path, text, *WINDOW)
+    path = script(tmp_path, text, before=WHOLE_LOOP)
+    plain = subprocess.run([sys.executable, str(path)], capture_output=True, timeout=120, check=False, env=environment())
+    ended = record(tmp_path, text, *WINDOW, before=WHOLE_LOOP)
     assert (ended.code, ended.out) == (plain.returncode, plain.stdout), ended.err
 
 
@@ -183,8 +182,7 @@ print(seen() is None)
     assert len(rank.rows) <= 21
 
 
-@pytest.fixture(scope="module")
-def accumulated(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def test_hundreds_of_accumulated_passes_are_one_step_and_the_exit_code_is_the_jobs(tmp_path: Path) -> None:
     text = """
 for _ in range(4):
     for _ in range(300):
@@ -192,16 +190,10 @@ for _ in range(4):
     optimizer.step(); optimizer.zero_grad()
 sys.exit(7)
 """
-    return record(tmp_path_factory.mktemp("accumulated"), text)
-
-
-def test_hundreds_of_accumulated_passes_are_one_step(accumulated: Ended) -> None:
-    (rank,) = accumulated.run.ranks
+    ended = record(tmp_path, text)
+    assert ended.code == 7
+    (rank,) = ended.run.ranks
     assert [row["num_backwards"] for row in rank.rows] == [300] * 3
-
-
-def test_the_exit_code_is_the_jobs(accumulated: Ended) -> None:
-    assert accumulated.code == 7
 
 
 def test_secrets_on_the_command_line_are_not_written_down() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord, read_run
-from tests.capture.jobs import LOOP, environment, script, stepscope
+from tests.capture.jobs import LOOP, WHOLE_LOOP, environment, script, stepscope
 
 torch = pytest.importorskip("torch")
 
@@ -64,7 +64,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 def test_ranks_that_no_launcher_numbers_record_all_their_steps(tmp_path: Path, start: str) -> None:
-    kept = run(tmp_path, sys.executable, str(script(tmp_path, RANKS)), start, out="both done\n")
+    kept = run(tmp_path, sys.executable, str(script(tmp_path, RANKS, before=WHOLE_LOOP)), start, out="both done\n")
     assert [(rank.rank, steps(rank), list(rank.windows)) for rank in kept.ranks] == [(0, 20, [8]), (1, 20, [8])]
     assert kept.notes == ()
 
@@ -157,7 +157,7 @@ for name, text in KINDS.items():
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankRecord]:
     folder = tmp_path_factory.mktemp("kinds")
-    path = script(folder, f"KINDS = {KINDS!r}\n" + FORKED)
+    path = script(folder, f"KINDS = {KINDS!r}\n" + FORKED, before=WHOLE_LOOP)
     kept = run(folder, sys.executable, str(path), out="".join(f"{name} 0\n" for name in KINDS))
     return {name: kept.ranks[number] for number, name in enumerate(KINDS)}
 
@@ -259,7 +259,7 @@ dist.destroy_process_group()
 def test_ranks_of_a_launcher_record_themselves_and_one_that_comes_late_is_named(tmp_path: Path) -> None:
     """On a machine whose cores other work takes, a replay may miss the step, and then nobody is named: another recording is made.
     The wrong one is never named."""
-    path = script(tmp_path, STRAGGLER)
+    path = script(tmp_path, STRAGGLER, before=WHOLE_LOOP)
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(path), "late")
     for number in range(5):
         place = tmp_path / str(number)

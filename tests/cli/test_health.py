@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.process.job import MARK, OwnedJob
 from stepscope.process.table import processes
-from tests.capture.jobs import BARE, LOOP, environment, script, stepscope
+from tests.capture.jobs import LOOP, WHOLE_LOOP, environment, script, stepscope
 from tests.waiting import until
 
 pytest.importorskip("torch")
@@ -29,7 +29,7 @@ time.sleep(600)
 
 
 def check(folder: Path, text: str, *options: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    path = script(folder, text, before=LOOP if "train(" in text else BARE)
+    path = script(folder, text, before=WHOLE_LOOP if launcher else LOOP)
     words = ["health", *options, "--", sys.executable, *launcher, str(path)]
     done = subprocess.run(stepscope(*words), capture_output=True, text=True, timeout=200, check=False, env=environment())
     assert not _left(str(path)), "nothing of the job runs on"
@@ -84,7 +84,7 @@ def test_jobs_that_are_not_well(tmp_path: Path, text: str, options: tuple[str, .
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_takes_the_job_with_it(tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready"
-    path = script(tmp_path, f"open({str(ready)!r}, 'w').close()\ntime.sleep(600)", before=BARE)
+    path = script(tmp_path, f"open({str(ready)!r}, 'w').close()\ntime.sleep(600)")
     process = subprocess.Popen(stepscope("health", "--", sys.executable, str(path)), env=environment())
     until(ready.exists)
     process.send_signal(number)

@@ -22,6 +22,7 @@ from stepscope.process.members import members
 from stepscope.protocol.run_folder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import Row
+from tests.capture.jobs import LIGHT
 from tests.live_runs import add_steps, row, write_rank, write_run
 
 JOB = """
@@ -107,6 +108,7 @@ def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(job: list[st
 
 
 def test_numerics_are_equal_in_equal_runs_and_differ_when_the_rate_does(job: list[str], tmp_path: Path) -> None:
+    Path(job[-1]).write_text(LIGHT + JOB, encoding="utf-8")
     first = run_trial(job, tmp_path / "first", max_steps=4, warm_up_steps=8, with_numerics=True)
     assert [row.step for row in first.numerics] == list(range(13))
     assert [row.step for row in first.numerics if row.parameters] == [0, 10, 12]

@@ -306,6 +306,18 @@ def test_a_setting_that_is_claimed_is_not_tried_elsewhere(tmp_path: Path) -> Non
     assert studies[0].ask() is not None
 
 
+def test_the_last_setting_is_taken_without_asking_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stepscope.experiments.tune.study import Study
+
+    study = Study(space("num_workers=0,1"), name="one", seed=0)
+    first = study.ask()
+    monkeypatch.setattr(study._study.sampler, "infer_relative_search_space", lambda *_: pytest.fail("it was asked"))
+    last = study.ask()
+    assert first is not None
+    assert last is not None
+    assert {first.settings["num_workers"], last.settings["num_workers"]} == {0, 1}
+
+
 def test_a_database_keeps_the_trials(tmp_path: Path) -> None:
     search = searched(space("num_workers=0,1"), Clocked(loader_clock), num_trials=1, storage=str(tmp_path / "trials.db"))
     assert search.study is not None

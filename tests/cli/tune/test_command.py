@@ -19,6 +19,7 @@ from stepscope.core.trials import Change, Setup, Trial
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 from stepscope.process.job import run_owned
+from tests.capture.jobs import LIGHT
 from tests.scenarios import kept_diagnosis
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "tuning.schema.json").read_text())
@@ -271,7 +272,7 @@ def test_a_real_training_is_tuned(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     job = tmp_path / "train.py"
     job.write_text(
-        "import sys, time, torch\n"
+        f"{LIGHT}\nimport time\n"
         "model = torch.nn.Linear(4, 1)\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "pause = float(sys.argv[-1].partition('=')[2] or 0.03) if len(sys.argv) > 1 else 0.03\n"

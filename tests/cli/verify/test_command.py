@@ -29,13 +29,14 @@ from stepscope.process.members import members
 from stepscope.protocol.run_folder import SITE_FOLDER
 from stepscope.protocol.settings import SETTINGS
 from stepscope.report.names import clean
+from tests.capture.jobs import LIGHT
 from tests.scenarios import kept_diagnosis
 from tests.shared_data import ROOT
 
 SCHEMA = json.loads((ROOT / "docs" / "verification.schema.json").read_text(encoding="utf-8"))
 SETUP = Setup(world_size=1, batch_size=16, num_batches=1.0, num_parameters=10)
-TRAIN = """
-import torch
+TRAIN = f"""
+{LIGHT}
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
 torch.set_num_threads(1)

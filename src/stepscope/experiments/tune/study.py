@@ -33,7 +33,8 @@ NUM_FIRST = 3
 MAX_ASKS = 60
 """Of the sampler, for one setting that was not tried yet."""
 MAX_REPEATS = 12
-"""Times that the sampler may come back to settings that were tried, before the nearest untried one is taken."""
+"""Times that the sampler may come back to settings that were tried, before the nearest untried one is taken; no more than
+settings are left."""
 MAX_CELLS = 20_000
 """Settings looked through for the nearest untried one."""
 PLACE = " (place in its list)"
@@ -118,8 +119,14 @@ class Study:
     def ask(self, most: int | None = None) -> Asked | None:
         """A setting that nobody has tried, claimed; None when none is left, or so many are made or claimed already."""
         for number in range(MAX_ASKS):
-            if not self.has_waiting() and self._open_cells() == []:
+            left = None if self.has_waiting() else self._open_cells()
+            if left == []:
                 return None
+            if left is not None and len(left) == 1:
+                # The sampler has nothing to choose.
+                self._put_in_line(left[0], SEARCH)
+            # Of few that are left, a sampler that does not name one soon will not.
+            repeats = MAX_REPEATS if left is None else min(MAX_REPEATS, len(left))
             trial = self._study.ask(self._distributions)
             trial.set_user_attr(MARK, self.crowd.mark())
             settings = self._settings(trial.params)
@@ -136,7 +143,7 @@ class Study:
                 self._leave(trial)
             else:
                 self._study.tell(trial, known)
-            near = self._nearest(settings) if (known is None and not is_in_line) or number >= MAX_REPEATS else None
+            near = self._nearest(settings) if (known is None and not is_in_line) or number >= repeats else None
             if near is not None:
                 self._study.enqueue_trial(self._params(near), user_attrs={"origin": SEARCH})
         return None
