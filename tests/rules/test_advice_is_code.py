@@ -15,7 +15,7 @@ from stepscope.experiments.tune.knob_space import Space, parse_knobs
 from stepscope.experiments.tune.words import winner_words
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from stepscope.rules.starved_loader import _action
+from stepscope.rules.data.starved_loader import _action
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, ROOT
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import Facts
-from stepscope.rules import graph_breaks, recompilation
+from stepscope.rules.host import graph_breaks, recompilation
 from stepscope.rules.registry import AUXILIARY_RULES
 from stepscope.rules.shared import advice_from_logs as job_words
 

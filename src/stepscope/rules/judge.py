@@ -9,8 +9,8 @@ from stepscope.core.diagnosis import Abstention, Finding, SourceLocation
 from stepscope.replay.changes import Change
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
-from stepscope.rules import late_rank
 from stepscope.rules.case import Case
+from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark, source_locations_in
 from stepscope.rules.registry import job_rules, rank_rules

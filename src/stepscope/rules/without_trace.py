@@ -8,8 +8,8 @@ from stepscope.core.facts import Facts
 from stepscope.core.nccl import NcclLog
 from stepscope.core.run import Known, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
-from stepscope.rules import slow_link
 from stepscope.rules.advice import advise
+from stepscope.rules.comms import slow_link
 
 LEAST_SHARE = 0.5
 """Of a step spent in the loader from which it is the bound, on a machine without a device: there the host does one thing after

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.rank_records import MS, Call, collective_records
 
 from stepscope.analyses.collectives.group_families import Families
 from stepscope.analyses.collectives.job import job_comms
@@ -16,6 +15,7 @@ from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, CollectiveRecords
 from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
 from tests.builders import source
+from tests.rank_records import MS, Call, collective_records
 from tests.shared_data import SHARED, needs_shared
 
 Part = tuple[str, int]

@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 import pytest
-from tests.rank_records import MS, Call, collective_records
 
 from stepscope.analyses.collectives.group_families import Families
 from stepscope.analyses.collectives.matching import match
@@ -20,6 +19,7 @@ from stepscope.core.comms import CollectiveRecords
 from stepscope.core.comms_facts import CollectiveRow
 from stepscope.readers.open_trace import read_trace
 from tests.builders import source
+from tests.rank_records import MS, Call, collective_records
 from tests.shared_data import SHARED, needs_shared
 
 

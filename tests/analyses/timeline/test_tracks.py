@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rank_records import Call, collective_records
 
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
@@ -31,6 +30,7 @@ from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
 from tests.builders import source
+from tests.rank_records import Call, collective_records
 from tests.shared_data import DEMO, SHARED, needs_shared
 from tests.tracing import call, copy, kernel, mark, trace_of
 

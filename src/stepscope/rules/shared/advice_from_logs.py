@@ -14,19 +14,11 @@ from stepscope.core import job_output as said
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.numbers import number_ranges
-from stepscope.rules import (
-    data_parallel_module,
-    debug_mode,
-    fp32_matmul,
-    fragmentation,
-    late_rank,
-    launch_overhead,
-    memory_pressure,
-    thread_oversubscription,
-    unfused_attention,
-    untuned_convolution,
-    unused_parameter_scan,
-)
+from stepscope.rules.comms import data_parallel_module, unused_parameter_scan
+from stepscope.rules.compute import fp32_matmul, untuned_convolution
+from stepscope.rules.host import debug_mode, launch_overhead, thread_oversubscription
+from stepscope.rules.imbalance import late_rank
+from stepscope.rules.memory import fragmentation, memory_pressure, unfused_attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
