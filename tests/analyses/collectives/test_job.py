@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.rank_records import MS, Call, collective_records
 
 from stepscope.analyses.collectives.job import job_comms, overlap_efficiency
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
+from tests.rank_records import MS, Call, collective_records
 from tests.scenarios import rank_facts
 
 
