@@ -59,7 +59,7 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     """Runs the job as far as is needed, ends it, and says how it went."""
     from stepscope import __version__
     from stepscope.analyses.run.health import Outcome, expected_ranks
-    from stepscope.analyses.run.liveness import presence
+    from stepscope.analyses.run.liveness import liveness
     from stepscope.capture.launcher.launch import environment, prepare
     from stepscope.cli.process import OwnedJob, owned
     from stepscope.core.live import SILENT
@@ -75,7 +75,7 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     with owned(lambda: OwnedJob(command, environment(folder))) as job:
         tail, has_timed_out = _wait(job, follower, timeout_s)
         code = job.exit_code()
-        silent = tuple(rank.rank for rank in tail.ranks if code is None and presence(rank, tail.wall_ns)[0] == SILENT)
+        silent = tuple(rank.rank for rank in tail.ranks if code is None and liveness(rank, tail.wall_ns)[0] == SILENT)
     # Ranks write their last lines as they end.
     tail = follower.look()
     write_json(folder / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": job.exit_code()})

@@ -18,8 +18,8 @@ from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import without_tasks
 from stepscope.replay.gloo_graph import build_host, host_kinds
 from stepscope.replay.graph import Graph
-from stepscope.replay.job import calibrated, fit_team, job_graph_of, with_graphs
-from stepscope.replay.simulate_job import JobGraph, Part, play_together
+from stepscope.replay.job import calibrated, fit_job, job_graph_of, with_graphs
+from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.rules.case import Case
 
 JobChange = Callable[[JobGraph], JobGraph]
@@ -53,7 +53,7 @@ class JobCase:
         """How much faster the job's step is with a changed graph."""
         if self.is_alone:
             return self.cases[0].speedup(changed.parts[0].graph)
-        return self.step_interval_ns / max(play_together(changed).step_interval_ns, 1.0)
+        return self.step_interval_ns / max(play_job(changed).step_interval_ns, 1.0)
 
     def entries(self, place: int, wanted: Callable[[Collective], bool]) -> Bool:
         """Mask over a rank's collective records: the collectives of a wanted kind."""
@@ -136,7 +136,7 @@ def job_case_of(
         return None
     step_intervals = [case.facts.steps.step_interval_ns for case in cases if case.facts.steps.step_interval_ns is not None]
     job_graph = calibrated(job_graph_of(graphs, rank_records, matched), float(np.median(step_intervals)))
-    fitted = fit_team(job_graph, None if step_ns is None else float(step_ns))
+    fitted = fit_job(job_graph, None if step_ns is None else float(step_ns))
     return JobCase(
         cases=tuple(
             replace(case, facts=with_waits(case.facts, collective_records, matched))
@@ -147,7 +147,7 @@ def job_case_of(
         lateness=lateness(everyone, matched),
         job_graph=fitted,
         host_bounds=_host_bounds(fitted, cases) if step_ns is None else None,
-        step_interval_ns=play_together(fitted).step_interval_ns,
+        step_interval_ns=play_job(fitted).step_interval_ns,
         num_ranks=len(everyone),
         nccl=nccl,
     )
@@ -175,7 +175,7 @@ def job_case_of_rank(case: Case) -> JobCase:
 
 
 def _with_part(job_graph: JobGraph, graph: Graph) -> JobGraph:
-    return replace(job_graph, parts=(Part(graph=graph, shared=np.full(len(graph.task_event), NONE, np.int64)),))
+    return replace(job_graph, parts=(RankGraph(graph=graph, shared=np.full(len(graph.task_event), NONE, np.int64)),))
 
 
 def _host_bounds(job_graph: JobGraph, cases: Sequence[Case]) -> tuple[JobGraph, JobGraph] | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.analyses.collectives.records import collective_records_of
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.calibrated import SCHEMA, Calibrated, CollectivePoint, Machine, Timing
 from stepscope.hardware.lookup import load_specs
 from stepscope.rules.comms.slow_link import propose_job
@@ -64,7 +64,7 @@ def machine(bus_bytes_per_s: float, **told: object) -> Calibrated:
 
 def knowing(job: JobCase, measured: Calibrated) -> JobCase:
     spec = next(each for each in load_specs() if "H200" in each.name)
-    cases = [replace(case, context=replace(case.context, roofs=Roofs(spec=spec, measured=measured))) for case in job.cases]
+    cases = [replace(case, context=replace(case.context, roofs=DevicePeaks(spec=spec, measured=measured))) for case in job.cases]
     return replace(job, cases=tuple(cases))
 
 

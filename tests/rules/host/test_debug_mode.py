@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.host import debug_mode
 from stepscope.rules.proposal import Proposal
@@ -29,7 +29,7 @@ def blocking(*, kernel_us: int, waits: bool) -> Case:
             ]
             now = end + 4 * US
         events.append(mark(f"ProfilerStep#{step}", start, now - 1))
-    return case_of(context(trace_of(*events), None), 0, None)
+    return case_of(build_context(trace_of(*events), None), 0, None)
 
 
 def test_launches_that_wait_for_their_kernel_are_named() -> None:
@@ -100,7 +100,7 @@ def training(stack_us: int) -> Case:
             launch("aten::isnan", 5)
             events.append(op("autograd::engine::evaluate_function: MmBackward0", began, now))
         events.append(mark(f"ProfilerStep#{step}", start, now - 1))
-    return case_of(context(trace_of(*events), None), 0, None)
+    return case_of(build_context(trace_of(*events), None), 0, None)
 
 
 def test_the_stacks_that_anomaly_mode_notes_are_part_of_its_cost() -> None:

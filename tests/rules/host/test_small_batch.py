@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.trace import DeviceProperties, Launch, TraceMeta
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.host import small_batch
@@ -35,7 +35,7 @@ def accumulating(
     shape = Launch(grid=(blocks, 1, 1), block=(128, 1, 1), registers=None, shared_bytes=None, occupancy_pct=None)
     events = [e if e.device < 0 else type(e)(**{**vars(e), "detail": shape}) for e in run.events]
     device = DeviceProperties(index=0, name="a GPU", memory_bytes=None, num_sms=100, compute_capability=None, warp_size=None)
-    return case_of(context(trace_of(*events, meta=TraceMeta(path="built", devices=(device,))), None), 0, None)
+    return case_of(build_context(trace_of(*events, meta=TraceMeta(path="built", devices=(device,))), None), 0, None)
 
 
 def test_kernels_that_leave_the_device_empty_gain() -> None:

@@ -1,4 +1,4 @@
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import OpInputs, TraceMeta
 from stepscope.hardware.lookup import find_spec
@@ -53,7 +53,7 @@ def gathering(launches: list[Launch], gathers: int, shape: str = "[[16384, 4096]
         host += 100
         events.append(mark(f"ProfilerStep#{step}", began, host - 1))
     meta = TraceMeta(path="built", devices=(H200,), has_shapes=True)
-    return case_of(context(trace_of(*events, meta=meta), find_spec(H200)), 0, None)
+    return case_of(build_context(trace_of(*events, meta=meta), find_spec(H200)), 0, None)
 
 
 def test_dtype_casts_keeps_one_cast_of_a_weight_used_again_and_again() -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Graph
-from stepscope.replay.simulate_job import JobGraph, play_together
+from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.messages import messages
 from stepscope.rules.shared.micro_batches import num_rounds
@@ -73,7 +73,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
 
 def _waits(job: JobCase, job_graph: JobGraph) -> Float64:
     """Per rank, waiting for the other side in sends and receives, a step."""
-    played = play_together(job_graph)
+    played = play_job(job_graph)
     values = []
     for place, waited in enumerate(played.waited_ns):
         sent = messages(job, place, lambda kind: kind.op in POINT_TO_POINT)
@@ -111,7 +111,7 @@ def _num_microbatches(job: JobCase) -> int | None:
 
 def _finer(job: JobCase, job_graph: JobGraph, more: int) -> JobGraph:
     """`more` times the micro-batches: each wait is shorter by its share of the bubble, and the host launches `more` times."""
-    played, waits = play_together(job_graph), _waits(job, job_graph)
+    played, waits = play_job(job_graph), _waits(job, job_graph)
     gone = (1 - 1 / more) * float(waits.min())
     parts = []
     for place, (part, waited) in enumerate(zip(job_graph.parts, played.waited_ns, strict=True)):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
@@ -118,7 +118,7 @@ def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
     return Abstention(code=CODE, reason="kernels without tensor cores, whose type and size are not known", needs=lacks)
 
 
-def _at_precision(table: TaskTable, roofs: Roofs, slow: Bool, known: Bool, precision: str) -> Change:
+def _at_precision(table: TaskTable, roofs: DevicePeaks, slow: Bool, known: Bool, precision: str) -> Change:
     """Products at that precision's rate; in 16 bits with half the traffic and the casts."""
     is_half = precision != "tf32"
     times = _times(table, roofs, slow, known, precision)
@@ -146,7 +146,7 @@ def _with_launches(graph: Graph, products: Bool | None) -> dict[str, Float64]:
     return graph.call_parts | {"work": work + extra}
 
 
-def _times(table: TaskTable, roofs: Roofs, slow: Bool, known: Bool, precision: str) -> Float64:
+def _times(table: TaskTable, roofs: DevicePeaks, slow: Bool, known: Bool, precision: str) -> Float64:
     """Per task, its time at that precision; a helper of a product whose time is known takes none."""
     helped = np.isin(table.op, np.unique(table.op[known]))
     times = np.where(slow & helped & ~known, 0.0, np.inf)
@@ -165,7 +165,7 @@ def _times(table: TaskTable, roofs: Roofs, slow: Bool, known: Bool, precision: s
     return np.where(np.isnan(times), np.inf, times)
 
 
-def _attention(table: TaskTable, roofs: Roofs, op: int, flops: float, precision: str) -> float:
+def _attention(table: TaskTable, roofs: DevicePeaks, op: int, flops: float, precision: str) -> float:
     """Fused attention as it is, from its FLOPs: they are 4 (backward 10) x batch x queries x keys x head size."""
     inputs = table.inputs(op)
     backward = "backward" in table.op_name(op)

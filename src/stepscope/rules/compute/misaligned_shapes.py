@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
@@ -110,7 +110,7 @@ def _named_so(table: TaskTable, graph: Graph, slow: Bool) -> int:
     return sum(_has_name(table, graph, task) for task in np.flatnonzero(slow).tolist())
 
 
-def _padded_ns(graph: Graph, table: TaskTable, roofs: Roofs) -> tuple[Float64, float]:
+def _padded_ns(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Float64, float]:
     """Per task the padded product's best time, NaN where it is no misaligned product; and how much longer aligned ones take."""
     padded = np.full(len(graph), np.nan)
     aligned_now = aligned_best = 0.0

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.find_db import Searched, SearchedConvolutions, together_of
@@ -245,7 +245,7 @@ def _poor_words(one: Searched, whole: SearchedConvolutions) -> str:
     return words if other is None else f"{words}; in {other.problem.layout} {other.best.name} takes {other.best.time_ms:.3f} ms"
 
 
-def _reach_ns(table: TaskTable, roofs: Roofs, convolutions: Bool) -> Float64:
+def _reach_ns(table: TaskTable, roofs: DevicePeaks, convolutions: Bool) -> Float64:
     """Per task how long a well-made convolution takes; infinite where it is not known."""
     reach = np.full(len(table.op), np.inf)
     for task in np.flatnonzero(convolutions & table.is_matrix & ~np.isnan(table.flops)).tolist():

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.analyses.run.memory_breakdown import SMALLER, frame_lines, held_words, main_holder
+from stepscope.analyses.run.memory_breakdown import REMEDIES, breakdown_text, frame_lines, largest_category
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
@@ -67,18 +67,18 @@ def advise(beside: Beside) -> Advice | None:
     if record is None:
         return None
     told = record if record.held else report.told
-    holder = main_holder(told)
+    holder = largest_category(told)
     name, share = holder if holder is not None else (UNKNOWN, None)
     full = None if record.capacity_bytes is None else record.peak_bytes / record.capacity_bytes
     evidence = list(trouble[1:])
     if told is not None:
         peak = f"the peak of {told.peak_bytes / 1e9:.2f} GB{_where(report, told)}"
-        evidence += [f"what holds {peak}: {held_words(told)}", *frame_lines(told)]
+        evidence += [f"what holds {peak}: {breakdown_text(told)}", *frame_lines(told)]
     return Advice(
         code=CODE,
         bound=BOUND,
         summary=trouble[0],
-        action=SMALLER[name],
+        action=REMEDIES[name],
         evidence=tuple(evidence),
         weight=share if share is not None else full,
         weight_of="the peak" if share is not None else "the device's memory" if full is not None else "",

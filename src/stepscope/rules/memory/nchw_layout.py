@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
@@ -161,7 +161,7 @@ def _norms(table: TaskTable) -> Bool:
     return mask
 
 
-def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: Roofs | None) -> Float64:
+def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: DevicePeaks | None) -> Float64:
     """Per task its time in NHWC, NaN where it stays: an operator's whole time on its longest kernel, nothing on the others."""
     times = np.full(len(graph), np.nan)
     for op in np.unique(table.op[norms]).tolist():
@@ -200,7 +200,7 @@ def _convolution_factor(table: TaskTable, task: int, op: int) -> float:
     return 1.0
 
 
-def _norm_ns(table: TaskTable, op: int, now: float, roofs: Roofs | None) -> float:
+def _norm_ns(table: TaskTable, op: int, now: float, roofs: DevicePeaks | None) -> float:
     name, inputs = table.op_name(op), table.inputs(op)
     backward = "backward" in name
     if "group_norm" in name:

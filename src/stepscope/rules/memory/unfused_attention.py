@@ -25,7 +25,7 @@ import numpy as np
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE
 from stepscope.core.diagnosis import Abstention
@@ -72,7 +72,7 @@ class Group:
     """The host's time from its first product to its last, forward."""
     is_backward: bool
 
-    def fused_ns(self, roofs: Roofs, *, causal: bool) -> float:
+    def fused_ns(self, roofs: DevicePeaks, *, causal: bool) -> float:
         once = attention_ns(
             roofs,
             batch=self.batch,
@@ -230,7 +230,7 @@ def _backward_groups(table: TaskTable, forward: list[Group]) -> list[Group]:
     return found
 
 
-def _fusing(case: Case, graph: Graph, groups: list[Group], roofs: Roofs, mask: Bool, causal: bool | None) -> Change:
+def _fusing(case: Case, graph: Graph, groups: list[Group], roofs: DevicePeaks, mask: Bool, causal: bool | None) -> Change:
     leads = np.array([group.lead for group in groups])
     times = np.array([group.fused_ns(roofs, causal=group.causal if causal is None else causal) for group in groups])
     now = np.array([graph.task_ns[list(group.tasks)].sum() for group in groups])

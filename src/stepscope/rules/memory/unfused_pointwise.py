@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepscope.analyses.intervals import union
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Kind
 from stepscope.replay.changes import Change, without_host_ranges
@@ -279,7 +279,7 @@ def _link(table: TaskTable, runs: list[Run], by_sequence: dict[int, int], place:
         by_sequence[sequence] = place
 
 
-def fused_ns(run: Run, runs: list[Run], roofs: Roofs, now_ns: float, share: float) -> float:
+def fused_ns(run: Run, runs: list[Run], roofs: DevicePeaks, now_ns: float, share: float) -> float:
     """One kernel for the run, with this share of what may come in coming in. It moves bytes no faster than its parts do now."""
     vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
     rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
@@ -296,7 +296,7 @@ def fused_ns(run: Run, runs: list[Run], roofs: Roofs, now_ns: float, share: floa
     return best
 
 
-def _fused(case: Case, graph: Graph, runs: list[Run], roofs: Roofs, share: float, *, with_host: bool) -> Change:
+def _fused(case: Case, graph: Graph, runs: list[Run], roofs: DevicePeaks, share: float, *, with_host: bool) -> Change:
     lengths: dict[int, float] = {}
     gone: list[int] = []
     trace = case.context.trace

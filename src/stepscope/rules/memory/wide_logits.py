@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepscope.analyses.intervals import union
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns, without_host_ranges, without_tasks
@@ -164,7 +164,7 @@ def _fused(
     table: TaskTable,
     found: dict[int, Vocabulary],
     mask: Bool,
-    roofs: Roofs,
+    roofs: DevicePeaks,
     *,
     item_bytes: int | None = None,
     ideal: bool = False,
@@ -189,7 +189,7 @@ def _fused(
     return change
 
 
-def _pass_ns(roofs: Roofs, logits: float, logit_bytes: int, *, backward: bool, ideal: bool) -> float:
+def _pass_ns(roofs: DevicePeaks, logits: float, logit_bytes: int, *, backward: bool, ideal: bool) -> float:
     stream = stream_ns(roofs, (2 if backward else 1) * logits * logit_bytes)
     if backward or ideal:
         return stream if ideal else stream * POLICY.backward_factor

@@ -9,7 +9,7 @@ import numpy as np
 from stepscope.core.trace import Bool
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.job import alone
-from stepscope.replay.simulate_job import JobGraph, play_together
+from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.job_case import JobCase, with_rank
 
 BISECTIONS = 8
@@ -81,7 +81,7 @@ def at_pace(job: JobCase, job_graph: JobGraph, place: int, target_ns: float) -> 
 
 def _alone(job_graph: JobGraph, place: int, graph: Graph) -> float:
     part = replace(job_graph.parts[place], graph=graph)
-    return play_together(replace(job_graph, parts=(part,), members=np.ones_like(job_graph.members))).step_interval_ns
+    return play_job(replace(job_graph, parts=(part,), members=np.ones_like(job_graph.members))).step_interval_ns
 
 
 def _host_cut(graph: Graph, _busy: Bool, factor: float) -> Graph:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 
 MATRIX_SHARE = 0.78
 """Of the dense peak, reached by GEMMs of 2 GFLOP and more in bf16, fp16 and TF32 (0.69 to 0.81)."""
@@ -48,12 +48,12 @@ EXP_PER_FP32_FLOP = 1 / 16
 """An SM does 16 exponentials a cycle and 128 fused multiply-adds: one for 16 FLOPs of the fp32 peak (CUDA programming guide)."""
 
 
-def half_precision(roofs: Roofs) -> str | None:
+def half_precision(roofs: DevicePeaks) -> str | None:
     """The 16-bit type that the device multiplies matrices in."""
     return next((name for name in ("bf16", "fp16") if name in roofs.spec.peak_flops), None)
 
 
-def matrix_ns(roofs: Roofs, flops: float, size: float, precision: str, *, aligned: bool = True) -> float:
+def matrix_ns(roofs: DevicePeaks, flops: float, size: float, precision: str, *, aligned: bool = True) -> float:
     """A GEMM or a convolution of so many FLOPs and bytes moved; NaN when the peak is not known."""
     arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / roofs.matrix_share(precision, MATRIX_SHARE)
     traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / _matrix_stream_share(roofs)
@@ -61,7 +61,7 @@ def matrix_ns(roofs: Roofs, flops: float, size: float, precision: str, *, aligne
     return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) * slower if not math.isnan(arithmetic) else math.nan
 
 
-def convolution_ns(roofs: Roofs, flops: float, size: float, precision: str, *, backward: bool, turned: bool) -> float:
+def convolution_ns(roofs: DevicePeaks, flops: float, size: float, precision: str, *, backward: bool, turned: bool) -> float:
     """A convolution with many channels; `turned` when its tensors are in NCHW and have to be turned for the matrix units."""
     share = CONVOLUTION_BACKWARD_SHARE if backward else CONVOLUTION_SHARE
     # Convolutions are not calibrated: they are taken to be as far below products as they usually are.
@@ -72,28 +72,28 @@ def convolution_ns(roofs: Roofs, flops: float, size: float, precision: str, *, b
     return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) + turning if not math.isnan(arithmetic) else math.nan
 
 
-def stream_ns(roofs: Roofs, size: float) -> float:
+def stream_ns(roofs: DevicePeaks, size: float) -> float:
     """A kernel that does little but move so many bytes."""
     return fixed_ns(roofs, STREAM_FIXED_NS) + roofs.traffic_ns(size) / roofs.stream_share(STREAM_SHARE)
 
 
-def fixed_ns(roofs: Roofs, usual: float) -> float:
+def fixed_ns(roofs: DevicePeaks, usual: float) -> float:
     """A kernel's time whatever its size: longer than usual where the shortest kernel is."""
     shortest = roofs.shortest_ns()
     return usual if shortest is None else usual * shortest / SHORTEST_NS
 
 
-def _matrix_stream_share(roofs: Roofs) -> float:
+def _matrix_stream_share(roofs: DevicePeaks) -> float:
     return MATRIX_STREAM_SHARE * (roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
 
 
-def attention_ns(roofs: Roofs, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:
+def attention_ns(roofs: DevicePeaks, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:
     """Fused attention, forward; NaN when not known. Where it was measured, as much slower as it was there."""
     usual = _usual_attention_ns(roofs, batch=batch, queries=queries, keys=keys, dim=dim, precision=precision, causal=causal)
     return usual * _measured_attention(roofs, precision, queries, dim, causal=causal and queries == keys)
 
 
-def _measured_attention(roofs: Roofs, precision: str, length: int, dim: int, *, causal: bool) -> float:
+def _measured_attention(roofs: DevicePeaks, precision: str, length: int, dim: int, *, causal: bool) -> float:
     """Measured over usual time at the nearest head size and length.
 
     What was measured is causal, and at short lengths loses more to half-empty blocks than is usual. Without a mask there are
@@ -119,7 +119,9 @@ def _measured_attention(roofs: Roofs, precision: str, length: int, dim: int, *, 
     return point.time.seconds * 1e9 / usual if usual > 0 else 1.0
 
 
-def _usual_attention_ns(roofs: Roofs, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:
+def _usual_attention_ns(
+    roofs: DevicePeaks, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool
+) -> float:
     """Products on the matrix units, then exponentials, in whole blocks."""
     blocks = math.ceil(queries / ATTENTION_TILE) * math.ceil(keys / ATTENTION_TILE)
     scores = float(batch) * blocks * ATTENTION_TILE**2

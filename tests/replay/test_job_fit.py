@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from stepscope.replay.graph import Graph
-from stepscope.replay.job import LEAST_COST, MOST_COST, fit_team
+from stepscope.replay.job import LEAST_COST, MOST_COST, fit_job
 from stepscope.replay.profiler_cost import COST_SHARE, USUAL_COST_NS, USUAL_RANGE_NS, usual_cost_ns, without_cost
-from stepscope.replay.simulate_job import JobGraph, play_together
+from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.job_case import JobCase
 from tests.rules.job_cases import Fleet, ddp
 
@@ -76,17 +76,17 @@ def at_usual(job_graph: JobGraph) -> JobGraph:
 
 def test_a_host_bound_step_tells_the_cost_of_recording() -> None:
     made = exchanging(host_us=100, moving_us=5)
-    usual = play_together(at_usual(made)).step_interval_ns
+    usual = play_job(at_usual(made)).step_interval_ns
     for step_ns in (0.97 * usual, 1.02 * usual):
-        fitted = fit_team(made, step_ns)
-        assert play_together(fitted).step_interval_ns == pytest.approx(step_ns, rel=0.01)
+        fitted = fit_job(made, step_ns)
+        assert play_job(fitted).step_interval_ns == pytest.approx(step_ns, rel=0.01)
         assert (fitted.moving_ns == made.moving_ns).all()
         assert (host_ms(fitted) > host_ms(at_usual(made))) == (step_ns > usual)
 
 
 def test_recording_costs_no_more_than_hosts_were_seen_to_pay() -> None:
     made = exchanging(host_us=400, moving_us=5)
-    cheapest = fit_team(made, 0.5 * play_together(made).step_interval_ns)
+    cheapest = fit_job(made, 0.5 * play_job(made).step_interval_ns)
     graph = made.parts[0].graph
     most = without_cost(graph, MOST_COST * usual_cost_ns(graph))
     assert host_ms(cheapest) == pytest.approx(float(most.call_ns.sum()) / 1e6)
@@ -95,15 +95,15 @@ def test_recording_costs_no_more_than_hosts_were_seen_to_pay() -> None:
 
 def test_where_the_step_waits_for_collectives_they_take_the_rest() -> None:
     made = exchanging(host_us=125, moving_us=112, needed=False)
-    usual, whole = play_together(at_usual(made)).step_interval_ns, play_together(made).step_interval_ns
+    usual, whole = play_job(at_usual(made)).step_interval_ns, play_job(made).step_interval_ns
     step_ns = (usual + whole) / 2
     assert whole > 1.02 * usual, "the recording must leave something to explain"
-    fitted = fit_team(made, step_ns)
-    assert play_together(fitted).step_interval_ns == pytest.approx(step_ns, rel=0.01)
+    fitted = fit_job(made, step_ns)
+    assert play_job(fitted).step_interval_ns == pytest.approx(step_ns, rel=0.01)
     assert host_ms(fitted) == pytest.approx(host_ms(at_usual(made)))
     assert (fitted.moving_ns > made.moving_ns).all()
 
 
 def test_without_a_step_time_the_usual_cost_is_taken_off() -> None:
     made = exchanging(host_us=100, moving_us=5)
-    assert host_ms(fit_team(made, None)) == pytest.approx(host_ms(at_usual(made)))
+    assert host_ms(fit_job(made, None)) == pytest.approx(host_ms(at_usual(made)))
