@@ -35,10 +35,11 @@ class Case:
     """The graph with as little and as much host time as there may be, where that is open."""
     kinds: TaskKinds | None
     paced_by_loader: bool = False
-    """Worker processes bring the batches and the run waits for them: a step that does the rest faster waits longer."""
+    """Worker processes bring the batches and the run waits for them: a step that does the rest
+    faster waits longer."""
     step_interval_ns: float | None
     """The step that gains are measured against: the replayed one."""
-    known: Known | None = None
+    metadata: Known | None = None
     """What the run's folder tells beside the trace."""
     searched: SearchedConvolutions | None = None
     """What MIOpen's find-db tells, where one was given beside the trace."""
@@ -70,26 +71,26 @@ class Case:
 
 
 def case_of(
-    found: RankContext,
+    context: RankContext,
     rank: int,
     step_ns: int | None,
-    known: Known | None = None,
+    metadata: Known | None = None,
     searched: SearchedConvolutions | None = None,
     facts: RankFacts | None = None,
 ) -> Case:
     """Replay the rank's steps. `facts` where it was measured before."""
     if facts is None:
-        facts = measure_rank(found, rank, step_ns)
-    graph = build(found.trace, found.links, found.cut, found.host, found.collective)
+        facts = measure_rank(context, rank, step_ns)
+    graph = build(context.trace, context.links, context.cut, context.host, context.collective)
     if graph is None and facts.device_name is None:
-        graph = build_on_host(found.trace, found.cut, found.host)
+        graph = build_on_host(context.trace, context.cut, context.host)
     step_interval = facts.steps.step_interval_ns
     if graph is None or not graph.has_step_length or not step_interval or is_blind(facts):
-        return Case(context=found, facts=facts, graph=None, kinds=None, step_interval_ns=None, known=known)
-    kinds = task_kinds(found, graph)
-    starved = is_starved(found.trace, found.host, step_interval)
-    wait_ns = None if known is None or known.steps is None or starved else known.steps.wait_ns
-    host_ns = None if known is None or known.steps is None else known.steps.host_ns
+        return Case(context=context, facts=facts, graph=None, kinds=None, step_interval_ns=None, metadata=metadata)
+    kinds = task_kinds(context, graph)
+    starved = is_starved(context.trace, context.host, step_interval)
+    wait_ns = None if metadata is None or metadata.steps is None or starved else metadata.steps.wait_ns
+    host_ns = None if metadata is None or metadata.steps is None else metadata.steps.host_ns
     fitted = fit_on_host(graph, step_ns, wait_ns) if graph.on_host else fit(graph, step_ns, kinds.transfer, host_ns)
     replayed = Replayed(
         recorded_error=play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval - 1,
@@ -99,7 +100,7 @@ def case_of(
         shares=shares(fitted.graph, kinds, paced_by_loader=starved),
     )
     return Case(
-        context=found,
+        context=context,
         facts=replace(facts, replayed=replayed),
         recorded=graph,
         graph=fitted.graph,
@@ -107,6 +108,6 @@ def case_of(
         kinds=kinds,
         paced_by_loader=starved,
         step_interval_ns=fitted.step_interval_ns,
-        known=known,
+        metadata=metadata,
         searched=searched,
     )

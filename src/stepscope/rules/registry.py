@@ -4,8 +4,9 @@
 - `propose_job(job)`: about the ranks together, asked once a job;
 - `advise(auxiliary)`: about what other tools recorded, asked once a job.
 
-`NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY = False` that it has something
-to say of a rank whose steps cannot be replayed. A new rule is its module and a line here.
+`NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY =
+False` that it has something to say of a rank whose steps cannot be replayed. A new rule is its
+module and a line here.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ AUXILIARY_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise"))
 
 
 def rank_rules(case: Case) -> tuple[ModuleType, ...]:
-    """Those that can judge this rank. Without a replay that are the ones that promise no gain; the others are about kernels,
-    copies and launches, and need a device."""
+    """Those that can judge this rank. Without a replay that are the ones that promise no gain; the
+    others are about kernels, copies and launches, and need a device."""
     if case.graph is None:
         return tuple(rule for rule in RANK_RULES if not getattr(rule, "NEEDS_REPLAY", True))
     return _for(RANK_RULES, has_device=not case.graph.on_host)

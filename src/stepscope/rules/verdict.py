@@ -13,7 +13,7 @@ from stepscope.rules.advice import advise, joined, weighed
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.judge_job import judge_job
-from stepscope.rules.partition_verdict import MOST_IDLE, is_blind, is_missed, sure_bound
+from stepscope.rules.partition_verdict import MOST_IDLE, bound_by_parts, is_blind, is_missed
 from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
 from stepscope.rules.without_trace import run_notes
 
@@ -58,13 +58,16 @@ HOST_WORDS = {
 }
 PART_WORDS = {"compute": "kernels computing"}
 ON_HOST_WORDS = {"compute": "operators running", "host": "time in which nothing was recorded"}
-"""What the parts of a step are called where they are only measured, with a device and without one."""
+"""What the parts of a step are called where they are only measured, with a device and without
+one."""
 LEAST_SHARE = 0.01
-"""When no resource alone shortens the step by this, the replay tells none apart and the largest part of the step is named."""
+"""When no resource alone shortens the step by this, the replay tells none apart and the largest
+part of the step is named."""
 
 
 def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
-    """What limits the run and what to do about it; with `every`, also findings that give next to nothing."""
+    """What limits the run and what to do about it; with `every`, also findings that give next to
+    nothing."""
     judged = judge_job(job)
     facts, judgement = judged.facts, judged.judgement
     if facts.comms is not None:
@@ -140,10 +143,11 @@ def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) ->
 
 
 def _without_replay(rank: RankFacts, parts: dict[str, float], largest: str) -> str | None:
-    """The bound by the parts alone, where they are enough. A run without a device is its operators."""
+    """The bound by the parts alone, where they are enough. A run without a device is its
+    operators."""
     if rank.steps.where == "host":
         return None if rank.device_name is not None else largest
-    return sure_bound(rank, parts)
+    return bound_by_parts(rank, parts)
 
 
 def _lacking(rank: RankFacts) -> str:
@@ -190,7 +194,8 @@ def _abstentions(judgement: Judgement, facts: Facts) -> tuple[Abstention, ...]:
 
 
 def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
-    """What rules had to say without a gain, and what they could not judge, joined by what they lack."""
+    """What rules had to say without a gain, and what they could not judge, joined by what they
+    lack."""
     alike: dict[tuple[str, str], list[str]] = {}
     for abstention in _abstentions(judgement, facts):
         alike.setdefault((abstention.reason, abstention.needs), []).append(abstention.code)

@@ -146,7 +146,7 @@ def test_items_of_older_versions_have_the_same_fix(reason: str, code: str) -> No
 def test_a_counted_break_says_that_its_place_was_not_told() -> None:
     counted = Counted(path="c.json", breaks=((Break(id="", reason="No"), 4),))
     (advice,) = graph_breaks.advise(beside(counted=(counted,)))
-    assert "the place was not told" in advice.summary
+    assert "the line was not recorded" in advice.summary
     assert "4 times" in advice.evidence[0]
     placed = Break(id="0/0", place="m.py:3", reason="No")
     (known,) = graph_breaks.advise(beside(breaks=(placed,), counted=(counted,)))

@@ -100,7 +100,7 @@ def test_the_rank_that_did_not_come_is_the_late_one() -> None:
     assert named.summary == "Rank 2 did not come to ALLREDUCE number 1580: the others waited 600 s and gave up."
     assert named.evidence == ("job.log:4: rank 0-1, 3 waited 600 s in ALLREDUCE number 1580; rank 2 had not enqueued it",)
     (unnamed,) = advise(beside_of(hangs=(replace(hang, behind=()),)))
-    assert "no line tells which rank" in unnamed.summary
+    assert "no line says which rank" in unnamed.summary
 
 
 def topology(link: str) -> Beside:

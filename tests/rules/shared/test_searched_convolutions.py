@@ -17,7 +17,7 @@ from stepscope.readers.rocm.miopen_keys import problem_of, solvers_of
 from stepscope.rules.case import Case
 from stepscope.rules.compute import untuned_convolution
 from stepscope.rules.proposal import Proposal, Remark
-from stepscope.rules.shared.searched_convolutions import LookedUp, look_up
+from stepscope.rules.shared.searched_convolutions import ConvolutionLookup, look_up
 from tests.builders import event, kernel
 from tests.miopen_files import GEMM, IGEMM, LAST_KEY, NAIVE, PLAIN_KEY, line, solver
 from tests.rules.judging import finding_of
@@ -75,7 +75,7 @@ def case_with(known: SearchedConvolutions, *launches: Launch) -> Case:
     return replace(case_of_steps(*launches), searched=known)
 
 
-def looked_up(known: SearchedConvolutions, *launches: Launch) -> LookedUp:
+def looked_up(known: SearchedConvolutions, *launches: Launch) -> ConvolutionLookup:
     case = case_with(known, *launches)
     assert case.graph is not None
     found = look_up(case.graph, case.table, known)
@@ -111,7 +111,7 @@ def test_the_fastest_solver_is_no_finding() -> None:
 def test_times_of_another_device_promise_nothing() -> None:
     remark = untuned_convolution.propose(case_with(searched(line(PLAIN_KEY, IGEMM, GEMM)), *[forward(GEMM_KERNEL, 4000.0)] * 6))
     assert isinstance(remark, Remark)
-    assert "1 convolutions take over 4 times as long or short as the find-db tells" in remark.text
+    assert "1 convolutions take over 4 times as long or short as in the find-db" in remark.text
 
 
 def test_deterministic_algorithms_promise_nothing() -> None:

@@ -2,13 +2,15 @@
 
 What it sees: broadcasts launched inside DistributedDataParallel.forward, step after step.
 
-Why it costs: DDP keeps buffers (batch norm's running statistics, a mask) the same on all ranks by sending rank 0's before each
-forward. Nothing of forward can begin before they are there, so nothing hides them.
+Why it costs: DDP keeps buffers (batch norm's running statistics, a mask) the same on all ranks by
+sending rank 0's before each forward. Nothing of forward can begin before they are there, so nothing
+hides them.
 
 Evidence it needs: NCCL / RCCL broadcasts and DDP's own mark (`ProfilerActivity.CPU`).
 
-What to do: DistributedDataParallel(..., broadcast_buffers=False), where buffers never change (masks, rotary tables) or may differ
-between ranks until a checkpoint, which rank 0 writes. Few small buffers cost nothing: the replay decides.
+What to do: DistributedDataParallel(..., broadcast_buffers=False), where buffers never change
+(masks, rotary tables) or may differ between ranks until a checkpoint, which rank 0 writes. Few
+small buffers cost nothing: the replay decides.
 
 Example: a ResNet's statistics, 0.12 MB, took 25 us of a 45 ms step: not worth a change.
 """
@@ -39,8 +41,8 @@ POLICY = Policy()
 
 def propose_job(job: JobCase) -> JobProposal | None:
     """The broadcasts of the forward pass are gone."""
-    sent = [messages(job, place, lambda kind: kind.op == "broadcast" and kind.on_device) for place in range(len(job.cases))]
-    masks = [_in_forward(job, place, one) for place, one in enumerate(sent)]
+    sent = [messages(job, index, lambda kind: kind.op == "broadcast" and kind.on_device) for index in range(len(job.cases))]
+    masks = [_in_forward(job, index, rank_messages) for index, rank_messages in enumerate(sent)]
     if not all(mask.any() for mask in masks):
         return None
     graph = job.job_graph.parts[0].graph
@@ -60,7 +62,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     )
 
 
-def _in_forward(job: JobCase, place: int, sent: Messages) -> Bool:
-    mask = np.zeros(len(job.job_graph.parts[place].graph), np.bool_)
+def _in_forward(job: JobCase, index: int, sent: Messages) -> Bool:
+    mask = np.zeros(len(job.job_graph.parts[index].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
-    return mask & launched_inside(job, place, lambda name: name == FORWARD) if mask.any() else mask
+    return mask & launched_inside(job, index, lambda name: name == FORWARD) if mask.any() else mask

@@ -1,17 +1,21 @@
 """nn.DataParallel copies the whole model to every device in every step.
 
-What it sees: one process that drives several devices inside DataParallel.forward: parameters broadcast, inputs scattered, outputs
-gathered, gradients reduced to the first device.
+What it sees: one process that drives several devices inside DataParallel.forward: parameters
+broadcast, inputs scattered, outputs gathered, gradients reduced to the first device.
 
-Why it costs: one Python thread per device takes turns at the interpreter's lock; the parameters cross the links in every forward;
-the first device holds all outputs and updates alone while the others wait.
+Why it costs: one Python thread per device takes turns at the interpreter's lock; the parameters
+cross the links in every forward; the first device holds all outputs and updates alone while the
+others wait.
 
-Evidence it needs: DataParallel's mark (`ProfilerActivity.CPU`) and NCCL / RCCL kernels on several devices of one trace.
+Evidence it needs: DataParallel's mark (`ProfilerActivity.CPU`) and NCCL / RCCL kernels on several
+devices of one trace.
 
-What to do: DistributedDataParallel with one process per device (torchrun --nproc_per_node=...). The gain is a range: from nothing
-to all of copying and reducing gone; DDP's own exchange overlaps with backward, and its hosts no longer share a lock.
+What to do: DistributedDataParallel with one process per device (torchrun --nproc_per_node=...). The
+gain is a range: from nothing to all of copying and reducing gone; DDP's own exchange overlaps with
+backward, and its hosts no longer share a lock.
 
-Example: with nn.DataParallel a model of 1 GB crosses to each other device in every forward, and its gradients back in backward.
+Example: with nn.DataParallel a model of 1 GB crosses to each other device in every forward, and its
+gradients back in backward.
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ class Policy:
     )
     """The autograd functions of torch.nn.parallel; their work is DataParallel's own."""
     kept: float = 0.5
-    """Of that work that the likely figure keeps: what DDP's exchange costs instead is not in the trace."""
+    """Of that work that the likely figure keeps: what DDP's exchange costs instead is not in the
+    trace."""
 
 
 POLICY = Policy()
@@ -53,7 +58,7 @@ POLICY = Policy()
 
 def propose_job(job: JobCase) -> JobProposal | None:
     """Half of the copying gone, all of it hoped for, none of it sure."""
-    masks = [_own_work(job, place) for place in range(len(job.cases))]
+    masks = [_own_work(job, index) for index in range(len(job.cases))]
     if not any(mask.any() for mask in masks):
         return None
     trace = job.cases[0].context.trace
@@ -73,15 +78,16 @@ def propose_job(job: JobCase) -> JobProposal | None:
     )
 
 
-def _own_work(job: JobCase, place: int) -> Bool:
-    """Tasks of DataParallel's own functions, and the collectives of that process; none when it drives one device."""
-    case = job.cases[place]
-    trace, graph = case.context.trace, job.job_graph.parts[place].graph
+def _own_work(job: JobCase, index: int) -> Bool:
+    """Tasks of DataParallel's own functions, and the collectives of that process; none when it
+    drives one device."""
+    case = job.cases[index]
+    trace, graph = case.context.trace, job.job_graph.parts[index].graph
     none = np.zeros(len(graph), np.bool_)
     if FORWARD not in trace.names or len(np.unique(trace.device[trace.device_work])) < 2:
         return none
     assert case.kinds is not None
-    return launched_inside(job, place, lambda name: name in POLICY.ranges) | case.kinds.comms
+    return launched_inside(job, index, lambda name: name in POLICY.ranges) | case.kinds.comms
 
 
 def _shorter(job_graph: JobGraph, masks: Sequence[Bool], share: float) -> JobGraph:

@@ -1,17 +1,21 @@
 """Collectives run with no compute beside them, and the step waits for their bytes.
 
-What it sees: time in which a collective moves bytes (all ranks have arrived) and no kernel computes. Waiting for a late rank is
-not counted: that is imbalance.
+What it sees: time in which a collective moves bytes (all ranks have arrived) and no kernel
+computes. Waiting for a late rank is not counted: that is imbalance.
 
-Why it costs: the wire and the compute units can work at the same time. What is not overlapped adds to the step.
+Why it costs: the wire and the compute units can work at the same time. What is not overlapped adds
+to the step.
 
-Evidence it needs: NCCL / RCCL kernels in the trace; traces of several ranks tell waiting from moving.
+Evidence it needs: NCCL / RCCL kernels in the trace; traces of several ranks tell waiting from
+moving.
 
-What to do: let the exchange begin earlier and run beside the backward pass (DDP's buckets with gradient_as_bucket_view=True,
-FSDP's prefetch); fewer bytes (bf16 gradients, a compression hook); more compute per exchange (a larger batch, accumulation with
-no_sync). The gain is what perfect overlap would give: a step no longer than its compute or its communication, the longer of them.
+What to do: let the exchange begin earlier and run beside the backward pass (DDP's buckets with
+gradient_as_bucket_view=True, FSDP's prefetch); fewer bytes (bf16 gradients, a compression hook);
+more compute per exchange (a larger batch, accumulation with no_sync). The gain is what perfect
+overlap would give: a step no longer than its compute or its communication, the longer of them.
 
-Example: a two-rank DDP step over a socket spent 114 of 121 ms in all-reduces; overlap hides no more than the 6 ms of compute.
+Example: a two-rank DDP step over a socket spent 114 of 121 ms in all-reduces; overlap hides no more
+than the 6 ms of compute.
 """
 
 from __future__ import annotations
@@ -41,9 +45,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     exposed = _exposed_ms(job)
     if exposed * 1e6 < POLICY.least_share * job.step_interval_ns:
         return None
-    masks = [
-        job.tasks(place, np.ones(len(collective_records), np.bool_)) for place, collective_records in enumerate(job.rank_records)
-    ]
+    masks = [job.tasks(index, np.ones(len(records), np.bool_)) for index, records in enumerate(job.rank_records)]
     moving, room = _moving_ms(job, masks), _room_ms(job)
     hidden = min(exposed, room)
     if moving <= 0 or hidden <= 0:

@@ -1,16 +1,19 @@
 """Pipeline stages stand idle while the pipeline fills and drains.
 
-What it sees: ranks that hand activations to one another by send and receive, and wait in them; the waiting compared with
-(p - 1) / (m + p - 1) of the step for p stages and m micro-batches, which GPipe and 1F1B leave idle.
+What it sees: ranks that hand activations to one another by send and receive, and wait in them; the
+waiting compared with (p - 1) / (m + p - 1) of the step for p stages and m micro-batches, which
+GPipe and 1F1B leave idle.
 
-Why it costs: the last stage has nothing to do until the first micro-batch reaches it, the first one nothing until the last
-gradient returns. The idle time is that of p - 1 micro-batches, however many there are: more and smaller ones make it shorter.
+Why it costs: the last stage has nothing to do until the first micro-batch reaches it, the first one
+nothing until the last gradient returns. The idle time is that of p - 1 micro-batches, however many
+there are: more and smaller ones make it shorter.
 
 Evidence it needs: traces of the ranks of one pipeline; NCCL's SendRecv kernels.
 
-What to do: more micro-batches of the same batch (n_microbatches of the schedule); then an interleaved schedule
-(ScheduleInterleaved1F1B), which divides the bubble by the stages per rank, or a zero-bubble one. Smaller micro-batches launch as
-many kernels each: a step that its hosts hold up gains less. Waiting that no bubble explains is uneven stages: see uneven-work.
+What to do: more micro-batches of the same batch (n_microbatches of the schedule); then an
+interleaved schedule (ScheduleInterleaved1F1B), which divides the bubble by the stages per rank, or
+a zero-bubble one. Smaller micro-batches launch as many kernels each: a step that its hosts hold up
+gains less. Waiting that no bubble explains is uneven stages: see uneven-work.
 
 Example: two stages with 2 micro-batches took 150 ms a step, 118 ms with 8.
 """
@@ -38,7 +41,8 @@ class Policy:
     least_share: float = 0.03
     """Of the step that every stage must spend waiting in sends and receives."""
     more: int = 4
-    """Times the micro-batches the fix is judged for. GPipe (2019, section 2.3) found the bubble negligible from m = 4 p on."""
+    """Times the micro-batches the fix is judged for. GPipe (2019, section 2.3) found the bubble
+    negligible from m = 4 p on."""
 
 
 POLICY = Policy()
@@ -75,60 +79,64 @@ def _waits(job: JobCase, job_graph: JobGraph) -> Float64:
     """Per rank, waiting for the other side in sends and receives, a step."""
     played = play_job(job_graph)
     values = []
-    for place, waited in enumerate(played.waited_ns):
-        sent = messages(job, place, lambda kind: kind.op in POINT_TO_POINT)
-        # The first step of a replay has no steps before it to wait for: the one in the middle is like the rest.
-        steps = np.bincount(sent.step, waited[sent.task], minlength=job_graph.parts[place].graph.num_steps)
+    for index, waited in enumerate(played.waited_ns):
+        sent = messages(job, index, lambda kind: kind.op in POINT_TO_POINT)
+        # The first step of a replay has no steps before it to wait for: the one in the middle is
+        # like the rest.
+        steps = np.bincount(sent.step, waited[sent.task], minlength=job_graph.parts[index].graph.num_steps)
         values.append(float(np.median(steps)))
     return np.array(values, np.float64)
 
 
 def _num_stages(job: JobCase) -> int:
     """The most ranks that sends and receives tie together."""
-    partners: dict[int, set[int]] = {}
-    for place in range(len(job.cases)):
-        for number in messages(job, place, lambda kind: kind.op in POINT_TO_POINT).number.tolist():
+    ranks_of: dict[int, set[int]] = {}
+    for index in range(len(job.cases)):
+        for number in messages(job, index, lambda kind: kind.op in POINT_TO_POINT).number.tolist():
             if number != NONE:
-                partners.setdefault(number, set()).add(place)
+                ranks_of.setdefault(number, set()).add(index)
     pipelines: list[set[int]] = []
-    for together in partners.values():
-        touched = [one for one in pipelines if one & together]
-        pipelines = [one for one in pipelines if not one & together] + [together.union(*touched)]
-    return max((len(one) for one in pipelines), default=0)
+    for stages in ranks_of.values():
+        touched = [pipeline for pipeline in pipelines if pipeline & stages]
+        pipelines = [pipeline for pipeline in pipelines if not pipeline & stages] + [stages.union(*touched)]
+    return max((len(pipeline) for pipeline in pipelines), default=0)
 
 
 def _num_microbatches(job: JobCase) -> int | None:
-    """1F1B alternates forward and backward on its last stage once a micro-batch; GPipe sends and receives once for each."""
-    rounds = max(num_rounds(job, place) for place in range(len(job.cases)))
+    """1F1B alternates forward and backward on its last stage once a micro-batch; GPipe sends and
+    receives once for each."""
+    rounds = max(num_rounds(job, index) for index in range(len(job.cases)))
     if rounds > 1:
         return rounds
     counts = []
-    for place in range(len(job.cases)):
-        sent = messages(job, place, lambda kind: kind.op in POINT_TO_POINT)
-        counts.append(len(sent) / max(job.job_graph.parts[place].graph.num_steps, 1))
+    for index in range(len(job.cases)):
+        sent = messages(job, index, lambda kind: kind.op in POINT_TO_POINT)
+        counts.append(len(sent) / max(job.job_graph.parts[index].graph.num_steps, 1))
     return round(min(counts) / 2) or None
 
 
 def _finer(job: JobCase, job_graph: JobGraph, more: int) -> JobGraph:
-    """`more` times the micro-batches: each wait is shorter by its share of the bubble, and the host launches `more` times."""
+    """`more` times the micro-batches: each wait is shorter by its share of the bubble, and the host
+    launches `more` times."""
     played, waits = play_job(job_graph), _waits(job, job_graph)
     gone = (1 - 1 / more) * float(waits.min())
     parts = []
-    for place, (part, waited) in enumerate(zip(job_graph.parts, played.waited_ns, strict=True)):
-        task = messages(job, place, lambda kind: kind.op in POINT_TO_POINT).task
+    for index, (part, waited) in enumerate(zip(job_graph.parts, played.waited_ns, strict=True)):
+        task = messages(job, index, lambda kind: kind.op in POINT_TO_POINT).task
         tied = task[part.shared[task] != NONE]
-        left = max(1.0 - gone / max(float(waits[place]), 1.0), 0.0)
+        left = max(1.0 - gone / max(float(waits[index]), 1.0), 0.0)
         task_ns, shared = part.graph.task_ns.copy(), part.shared.copy()
-        # Each rank at its own pace from here on: what is left of the waiting is part of its own time.
+        # Each rank at its own pace from here on: what is left of the waiting is part of its own
+        # time.
         task_ns[tied] = job_graph.moving_ns[part.shared[tied]] + waited[tied] * left
         shared[tied] = NONE
-        parts.append(replace(part, graph=_launching(job, place, replace(part.graph, task_ns=task_ns), more), shared=shared))
+        parts.append(replace(part, graph=_launching(job, index, replace(part.graph, task_ns=task_ns), more), shared=shared))
     return replace(job_graph, parts=tuple(parts))
 
 
-def _launching(job: JobCase, place: int, graph: Graph, more: int) -> Graph:
+def _launching(job: JobCase, index: int, graph: Graph, more: int) -> Graph:
     """The host's own work of forward and backward done `more` times."""
-    optimizer = job.cases[place].table.optimizer
+    optimizer = job.cases[index].table.optimizer
     first = np.minimum(graph.call_first[:-1], max(len(graph) - 1, 0))
     launches = np.diff(graph.call_first) > 0
     again = launches & ~optimizer[first] if len(graph) else launches

@@ -1,17 +1,20 @@
 """Gradients are exchanged after every micro-batch, though only the last one's sum is used.
 
-What it sees: a step with several rounds of forward and backward for one optimizer step, and the same gradient collectives
-(all-reduce, reduce-scatter) in each round.
+What it sees: a step with several rounds of forward and backward for one optimizer step, and the
+same gradient collectives (all-reduce, reduce-scatter) in each round.
 
-Why it costs: with accumulation over k micro-batches all but the last exchange are thrown away: the bytes cross the wire k times,
-and each time the host copies every gradient into its bucket and back, and broadcasts the buffers.
+Why it costs: with accumulation over k micro-batches all but the last exchange are thrown away: the
+bytes cross the wire k times, and each time the host copies every gradient into its bucket and back,
+and broadcasts the buffers.
 
 Evidence it needs: the collectives' sizes, which c10d records by itself, and the optimizer's marks.
 
-What to do: wrap forward and backward of all but the last micro-batch in `with model.no_sync():` (DDP); for FSDP2
-`model.set_requires_gradient_sync(False)` until the last one. FSDP then keeps unsharded gradients: it needs the memory.
+What to do: wrap forward and backward of all but the last micro-batch in `with model.no_sync():`
+(DDP); for FSDP2 `model.set_requires_gradient_sync(False)` until the last one. FSDP then keeps
+unsharded gradients: it needs the memory.
 
-Example: 4 micro-batches over a slow link took 490 ms a step, 158 ms with no_sync around the first three.
+Example: 4 micro-batches over a slow link took 490 ms a step, 158 ms with no_sync around the first
+three.
 """
 
 from __future__ import annotations
@@ -29,13 +32,15 @@ from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
+from stepscope.rules.shared.host_ranges import call_of_task, calls_inside, tasks_of
 from stepscope.rules.shared.micro_batches import num_rounds, round_of
 
 CODE = "sync-every-microbatch"
 BOUND = "comms"
 BROADCAST = re.compile(r"^c10d::broadcast")
 EXCHANGING = re.compile(r"^torch(::distributed|\.distributed\.ddp)[.:]+reducer::|^c10d::(allreduce|reduce_scatter|broadcast)")
-"""What DDP records of its own work around an exchange: gradients copied into buckets and back, and the calls themselves."""
+"""What DDP records of its own work around an exchange: gradients copied into buckets and back, and
+the calls themselves."""
 FORWARD = re.compile(r"^DistributedDataParallel\.forward")
 """Begins with the buffers' broadcast, where there is one."""
 
@@ -51,19 +56,17 @@ POLICY = Policy()
 
 def propose_job(job: JobCase) -> JobProposal | None:
     """Only the last round's exchange is kept."""
-    rounds = [_rounds(job, place) for place in range(len(job.cases))]
-    if any(found is None for found in rounds):
+    rounds = [_rounds(job, index) for index in range(len(job.cases))]
+    if any(mask is None for mask in rounds):
         return None
-    masks = [found for found in rounds if found is not None]
-    around = [_around(job, place) for place in range(len(job.cases))]
-    first = masks[0]
-    gone = int(first.sum()) / max(job.job_graph.parts[0].graph.num_steps, 1)
-    collective_records = job.rank_records[0]
+    masks = [mask for mask in rounds if mask is not None]
+    around = [_host_ranges(job, index) for index in range(len(job.cases))]
+    graph, records = job.job_graph.parts[0].graph, job.rank_records[0]
+    steps = max(graph.num_steps, 1)
+    gone = int(masks[0].sum()) / steps
     num = num_rounds(job, 0)
-    size = sum(
-        collective_records.kinds[k].bytes or 0
-        for k in collective_records.kind[np.isin(collective_records.event, job.job_graph.parts[0].graph.task_event[first])]
-    )
+    unused = np.isin(records.event, graph.task_event[masks[0]])
+    size = sum(records.kinds[kind].bytes or 0 for kind in records.kind[unused])
     return JobProposal(
         code=CODE,
         bound=BOUND,
@@ -72,40 +75,41 @@ def propose_job(job: JobCase) -> JobProposal | None:
         "model.set_requires_gradient_sync(False))",
         evidence=(
             f"{num} rounds of forward and backward for one optimizer step",
-            f"{gone:.0f} exchanges a step are thrown away, {size / max(job.job_graph.parts[0].graph.num_steps, 1) / 1e6:.0f} MB",
+            f"{gone:.0f} exchanges a step are thrown away, {size / steps / 1e6:.0f} MB",
         ),
         ranks=job.ranks,
-        change=lambda job_graph: _held(job_graph, masks, around),
+        change=lambda job_graph: _only_last(job_graph, masks, around),
     )
 
 
-def _held(job_graph: JobGraph, masks: Sequence[Bool], around: Sequence[Intervals]) -> JobGraph:
-    """No exchange but the last, nor what the host does for it: filling buckets, emptying them, broadcasting buffers."""
+def _only_last(job_graph: JobGraph, masks: Sequence[Bool], around: Sequence[Intervals]) -> JobGraph:
+    """No exchange but the last, nor what the host does for it: filling buckets, emptying them,
+    broadcasting buffers."""
     gone, graphs = [], []
     for part, mask, ranges in zip(job_graph.parts, masks, around, strict=True):
         graph = part.graph
-        launched = np.repeat(contains(ranges, graph.call_start_ns), np.diff(graph.call_first))
-        gone.append(mask | launched)
+        gone.append(mask | tasks_of(graph, calls_inside(graph, ranges)))
         graphs.append(without_host_ranges(graph, ranges))
     return without_collectives(with_graphs(job_graph, graphs), gone)
 
 
-def _around(job: JobCase, place: int) -> Intervals:
-    """When the host works for exchanges that are not needed: from each step's first round to its last one, which is kept."""
-    graph, trace = job.job_graph.parts[place].graph, job.cases[place].context.trace
-    number = round_of(job, place)
+def _host_ranges(job: JobCase, index: int) -> Intervals:
+    """When the host works for exchanges that are not needed: from each step's first round to its
+    last one, which is kept."""
+    graph, trace = job.job_graph.parts[index].graph, job.cases[index].context.trace
+    round_number = round_of(job, index)
     launched = np.repeat(graph.call_start_ns, np.diff(graph.call_first))
     bounds = []
     for step in range(graph.num_steps):
-        mine = np.flatnonzero((graph.task_step == step) & (number != NONE))
-        last = int(number[mine].max()) if len(mine) else 0
+        tasks = np.flatnonzero((graph.task_step == step) & (round_number != NONE))
+        last = int(round_number[tasks].max()) if len(tasks) else 0
         if last > 0:
-            bounds.append((int(launched[mine].min()), int(launched[mine[number[mine] == last]].min())))
-    held = union(np.array([low for low, _ in bounds], np.int64), np.array([high for _, high in bounds], np.int64))
+            bounds.append((int(launched[tasks].min()), int(launched[tasks[round_number[tasks] == last]].min())))
+    accumulating = union(np.array([low for low, _ in bounds], np.int64), np.array([high for _, high in bounds], np.int64))
     own = np.flatnonzero(trace.is_kind(Kind.OP, Kind.MARK) & matching(trace, EXCHANGING))
-    own = own[contains(held, trace.start_ns[own])]
+    own = own[contains(accumulating, trace.start_ns[own])]
     forward = np.flatnonzero(trace.is_kind(Kind.MARK) & matching(trace, FORWARD))
-    forward = forward[contains(held, trace.start_ns[forward])]
+    forward = forward[contains(accumulating, trace.start_ns[forward])]
     sent = np.sort(trace.end_ns[own[matching(trace, BROADCAST)[own]]])
     until = [int(sent[(sent > low) & (sent <= high)].max(initial=low)) for low, high in _spans(trace, forward)]
     return union(
@@ -118,27 +122,25 @@ def _spans(trace: Trace, events: Int64) -> list[tuple[int, int]]:
     return list(zip(trace.start_ns[events].tolist(), trace.end_ns[events].tolist(), strict=True))
 
 
-def _rounds(job: JobCase, place: int) -> Bool | None:
-    """Mask of the exchanges of all rounds but the last; None when the rounds do not exchange the same."""
-    graph, collective_records = job.job_graph.parts[place].graph, job.rank_records[place]
-    number = round_of(job, place)
-    wanted = job.tasks(place, job.entries(place, lambda kind: kind.op in ("all_reduce", "reduce_scatter")))
-    launched = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
+def _rounds(job: JobCase, index: int) -> Bool | None:
+    """Mask of the exchanges of all rounds but the last; None when the rounds do not exchange the
+    same."""
+    graph, records = job.job_graph.parts[index].graph, job.rank_records[index]
+    round_number = round_of(job, index)
+    wanted = job.tasks(index, job.entries(index, lambda kind: kind.op in ("all_reduce", "reduce_scatter")))
+    launched = call_of_task(graph)
     mask = np.zeros(len(graph), np.bool_)
-    size_of = {
-        int(e): collective_records.kinds[k].bytes or 0
-        for e, k in zip(collective_records.event, collective_records.kind, strict=True)
-    }
+    size_of = {int(event): records.kinds[kind].bytes or 0 for event, kind in zip(records.event, records.kind, strict=True)}
     for step in range(graph.num_steps):
-        mine = np.flatnonzero((graph.task_step == step) & (number != NONE))
-        rounds = int(number[mine].max()) + 1 if len(mine) else 0
+        tasks = np.flatnonzero((graph.task_step == step) & (round_number != NONE))
+        rounds = int(round_number[tasks].max()) + 1 if len(tasks) else 0
         if rounds < 2:
             return None
-        begins = [launched[mine[number[mine] == r]].min() for r in range(1, rounds)]
+        begins = [launched[tasks[round_number[tasks] == number]].min() for number in range(1, rounds)]
         exchanges = np.flatnonzero((graph.task_step == step) & wanted)
-        at = np.searchsorted(begins, launched[exchanges], side="right")
-        sizes = np.bincount(at, [size_of.get(int(graph.task_event[t]), 0) for t in exchanges], minlength=rounds)
+        round_index = np.searchsorted(begins, launched[exchanges], side="right")
+        sizes = np.bincount(round_index, [size_of.get(int(graph.task_event[task]), 0) for task in exchanges], minlength=rounds)
         if sizes[-1] <= 0 or sizes[:-1].min() < POLICY.least_share * sizes[-1]:
             return None
-        mask[exchanges[at < rounds - 1]] = True
+        mask[exchanges[round_index < rounds - 1]] = True
     return mask if mask.any() else None

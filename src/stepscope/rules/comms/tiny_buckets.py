@@ -1,18 +1,20 @@
 """Gradients cross in many small messages, and each pays the link's latency.
 
-What it sees: in one backward pass many all-reduces (or reduce-scatters) of gradients, each far smaller than a bucket, launched as
-the gradients appear; a start of each that takes longer than its bytes, by the line T = alpha + bytes / beta through this job's
-own messages.
+What it sees: in one backward pass many all-reduces (or reduce-scatters) of gradients, each far
+smaller than a bucket, launched as the gradients appear; a start of each that takes longer than its
+bytes, by the line T = alpha + bytes / beta through this job's own messages.
 
-Why it costs: a message costs its start (alpha: kernel launch, handshakes, steps around the ring) and its bytes. Forty messages
-pay forty starts for bytes that one message would carry in one.
+Why it costs: a message costs its start (alpha: kernel launch, handshakes, steps around the ring)
+and its bytes. Forty messages pay forty starts for bytes that one message would carry in one.
 
-Evidence it needs: the collectives' sizes, which c10d records by itself, and backward's ranges (`ProfilerActivity.CPU`).
+Evidence it needs: the collectives' sizes, which c10d records by itself, and backward's ranges
+(`ProfilerActivity.CPU`).
 
-What to do: DistributedDataParallel(bucket_cap_mb=25), which is the default; larger over slow networks. DeepSpeed:
-reduce_bucket_size. FSDP: shard larger units.
+What to do: DistributedDataParallel(bucket_cap_mb=25), which is the default; larger over slow
+networks. DeepSpeed: reduce_bucket_size. FSDP: shard larger units.
 
-Example: 41 all-reduces of 0.26 MB took 4.5 ms each, 190 ms a step; one bucket of 10.5 MB brought it to 31 ms.
+Example: 41 all-reduces of 0.26 MB took 4.5 ms each, 190 ms a step; one bucket of 10.5 MB brought it
+to 31 ms.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Policy:
     bucket_bytes: int = 25 * 2**20
     """DDP's default bucket_cap_mb."""
     least_per_bucket: float = 4.0
-    """Messages that one bucket takes the place of, on average: DDP's own first and last buckets are small by design."""
+    """Messages that one bucket takes the place of, on average: DDP's own first and last buckets are
+    small by design."""
 
 
 POLICY = Policy()
@@ -52,18 +55,18 @@ class Bucket:
 
 def propose_job(job: JobCase) -> JobProposal | None:
     """Consecutive messages merged into buckets, each sent when its last gradient is there."""
-    found = [_gradients(job, place) for place in range(len(job.cases))]
-    merged = [buckets(one) for one in found]
-    num_before, num_after = sum(len(one) for one in found), sum(len(one) for one in merged)
+    gradients = [_gradients(job, index) for index in range(len(job.cases))]
+    merged = [buckets(rank_messages) for rank_messages in gradients]
+    num_before, num_after = sum(map(len, gradients)), sum(map(len, merged))
     if num_after == 0 or num_before < POLICY.least_per_bucket * num_after:
         return None
-    sizes = np.concatenate([one.bytes for one in found])
-    took = np.concatenate([times_ns(job.job_graph, place, one) for place, one in enumerate(found)])
+    sizes = np.concatenate([rank_messages.bytes for rank_messages in gradients])
+    took = np.concatenate([times_ns(job.job_graph, index, rank_messages) for index, rank_messages in enumerate(gradients)])
     cost = cost_of(sizes, took)
     if cost is None:
         return None
     steps = sum(part.graph.num_steps for part in job.job_graph.parts)
-    known = "" if cost.measured else " (too small to tell the link's rate: taken as the slowest that it can be)"
+    caveat = "" if cost.measured else " (too small to tell the link's rate: taken as the slowest that it can be)"
     free = replace(cost, beta_bytes_per_ns=np.inf)
     return JobProposal(
         code=CODE,
@@ -73,47 +76,49 @@ def propose_job(job: JobCase) -> JobProposal | None:
         action="DistributedDataParallel(..., bucket_cap_mb=25), the default; DeepSpeed: reduce_bucket_size; FSDP: larger units",
         evidence=(
             f"{num_before / steps:.0f} messages a step where {num_after / steps:.0f} of at most 25 MiB would do",
-            f"a message takes {cost.alpha_ns / 1e6:.2f} ms + its bytes / {cost.beta_bytes_per_ns:.2f} GB/s{known}",
+            f"a message takes {cost.alpha_ns / 1e6:.2f} ms + its bytes / {cost.beta_bytes_per_ns:.2f} GB/s{caveat}",
         ),
         ranks=job.ranks,
-        change=lambda job_graph: with_buckets(job_graph, found, merged, cost),
-        hopeful=None if cost.measured else lambda job_graph: with_buckets(job_graph, found, merged, free),
+        change=lambda job_graph: with_buckets(job_graph, gradients, merged, cost),
+        hopeful=None if cost.measured else lambda job_graph: with_buckets(job_graph, gradients, merged, free),
     )
 
 
-def _gradients(job: JobCase, place: int) -> Messages:
+def _gradients(job: JobCase, index: int) -> Messages:
     """Messages sent as gradients are accumulated: nothing of the backward pass waits for them."""
-    sent = messages(job, place, lambda kind: kind.op in ("all_reduce", "reduce_scatter") and kind.on_device)
-    inside = launched_inside(job, place, lambda name: "AccumulateGrad" in name)
+    sent = messages(job, index, lambda kind: kind.op in ("all_reduce", "reduce_scatter") and kind.on_device)
+    inside = launched_inside(job, index, lambda name: "AccumulateGrad" in name)
     chosen = np.flatnonzero(inside[sent.task] & ~np.isnan(sent.bytes) & (sent.step != NONE))
     return Messages(
         task=sent.task[chosen],
         number=sent.number[chosen],
         bytes=sent.bytes[chosen],
-        kind=tuple(sent.kind[at] for at in chosen.tolist()),
+        kind=tuple(sent.kind[position] for position in chosen.tolist()),
         step=sent.step[chosen],
     )
 
 
-def buckets(found: Messages) -> list[Bucket]:
-    """Consecutive messages of one step, operation, group and type put together up to a bucket's size."""
+def buckets(gradients: Messages) -> list[Bucket]:
+    """Consecutive messages of one step, operation, group and type put together up to a bucket's
+    size."""
     made: list[Bucket] = []
     filling: dict[tuple[int, str, str, str | None], list[int]] = {}
     size: dict[tuple[int, str, str, str | None], float] = {}
-    for at, kind in enumerate(found.kind):
-        key = (int(found.step[at]), kind.op, kind.group, kind.dtype)
-        if key in filling and size[key] + found.bytes[at] > POLICY.bucket_bytes:
+    for position, kind in enumerate(gradients.kind):
+        key = (int(gradients.step[position]), kind.op, kind.group, kind.dtype)
+        if key in filling and size[key] + gradients.bytes[position] > POLICY.bucket_bytes:
             made.append(Bucket(members=tuple(filling.pop(key)), bytes=size.pop(key)))
-        filling.setdefault(key, []).append(at)
-        size[key] = size.get(key, 0.0) + float(found.bytes[at])
+        filling.setdefault(key, []).append(position)
+        size[key] = size.get(key, 0.0) + float(gradients.bytes[position])
     made += [Bucket(members=tuple(members), bytes=size[key]) for key, members in filling.items()]
     return made
 
 
-def with_buckets(job_graph: JobGraph, found: Sequence[Messages], merged: Sequence[Sequence[Bucket]], cost: Cost) -> JobGraph:
-    """The last message of each bucket takes what the whole bucket costs, the others are gone: on all ranks the same ones."""
+def with_buckets(job_graph: JobGraph, gradients: Sequence[Messages], merged: Sequence[Sequence[Bucket]], cost: Cost) -> JobGraph:
+    """The last message of each bucket takes what the whole bucket costs, the others are gone: on
+    all ranks the same ones."""
     moving, masks, parts = job_graph.moving_ns.copy(), [], []
-    for part, sent, made in zip(job_graph.parts, found, merged, strict=True):
+    for part, sent, made in zip(job_graph.parts, gradients, merged, strict=True):
         gone, task_ns = np.zeros(len(part.graph), np.bool_), part.graph.task_ns.copy()
         for bucket in made:
             *rest, last = bucket.members

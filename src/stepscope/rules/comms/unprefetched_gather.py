@@ -1,18 +1,20 @@
 """Sharded parameters are gathered only when their layer needs them.
 
-What it sees: all-gathers during which no kernel computes: each is asked for after the layer before has been launched, and the
-compute stream stands still until it is done.
+What it sees: all-gathers during which no kernel computes: each is asked for after the layer before
+has been launched, and the compute stream stands still until it is done.
 
-Why it costs: while one layer computes, the link is free to bring the next layer's parameters. Asked for late, every layer's
-gather adds to the step.
+Why it costs: while one layer computes, the link is free to bring the next layer's parameters. Asked
+for late, every layer's gather adds to the step.
 
 Evidence it needs: NCCL / RCCL kernels with their launches (`ProfilerActivity.CPU`).
 
-What to do: FSDP1: backward_prefetch=BackwardPrefetch.BACKWARD_PRE, forward_prefetch=True, limit_all_gathers=True; FSDP2:
-set_modules_to_forward_prefetch / set_modules_to_backward_prefetch. One layer's parameters more are in memory at a time. A gather
-that takes longer than a layer computes stays visible in part: shard less, or send bf16.
+What to do: FSDP1: backward_prefetch=BackwardPrefetch.BACKWARD_PRE, forward_prefetch=True,
+limit_all_gathers=True; FSDP2: set_modules_to_forward_prefetch / set_modules_to_backward_prefetch.
+One layer's parameters more are in memory at a time. A gather that takes longer than a layer
+computes stays visible in part: shard less, or send bf16.
 
-Example: five layers gathered just in time took 50 ms a step, 39 ms with the next one always under way.
+Example: five layers gathered just in time took 50 ms a step, 39 ms with the next one always under
+way.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ BOUND = "comms"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     most_beside: float = 0.2
-    """Of a gather's time with compute beside it, up to which it was not prefetched: the last kernels of the layer before."""
+    """Of a gather's time with compute beside it, up to which it was not prefetched: the last
+    kernels of the layer before."""
     least_share: float = 0.5
     """Of the gathers that must be so: the first of each pass has nothing to hide behind."""
 
@@ -46,7 +49,7 @@ NEVER_NS = -1e15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Early:
+class EarlyGather:
     """A gather that can be under way while the layer before it computes."""
 
     gather: int
@@ -58,12 +61,12 @@ class Early:
 
 def propose_job(job: JobCase) -> JobProposal | None:
     """Each gather may begin when the one before it is done, one layer earlier."""
-    found = [_late(job, place) for place in range(len(job.cases))]
-    if not all(early for early, _ in found):
+    late = [_late(job, index) for index in range(len(job.cases))]
+    if not all(early for early, _ in late):
         return None
-    early = [one for one, _ in found]
+    early = [gathers for gathers, _ in late]
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
-    num, total = len(early[0]), found[0][1]
+    num, total = len(early[0]), late[0][1]
     return JobProposal(
         code=CODE,
         bound=BOUND,
@@ -73,54 +76,54 @@ def propose_job(job: JobCase) -> JobProposal | None:
         evidence=(f"{num / steps:.0f} of {total / steps:.0f} all-gathers a step have no compute beside them",),
         ranks=job.ranks,
         change=lambda job_graph: with_graphs(
-            job_graph, [prefetched(part.graph, mine) for part, mine in zip(job_graph.parts, early, strict=True)]
+            job_graph, [prefetched(part.graph, gathers) for part, gathers in zip(job_graph.parts, early, strict=True)]
         ),
         cautious=lambda job_graph: job_graph,
     )
 
 
-def _late(job: JobCase, place: int) -> tuple[list[Early], int]:
+def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
     """The gathers with nothing beside them, and how many gathers there are."""
-    case, graph = job.cases[place], job.job_graph.parts[place].graph
+    case, graph = job.cases[index], job.job_graph.parts[index].graph
     assert case.kinds is not None
-    sent = messages(job, place, lambda kind: kind.op == "all_gather" and kind.on_device)
+    sent = messages(job, index, lambda kind: kind.op == "all_gather" and kind.on_device)
     if len(sent) == 0:
         return [], 0
     trace = case.context.trace
     start, end = trace.start_ns[graph.task_event[sent.task]], trace.end_ns[graph.task_event[sent.task]]
-    alone = lengths_in(start, end, _computing(job, place)) <= POLICY.most_beside * (end - start)
+    alone = lengths_in(start, end, _computing(job, index)) <= POLICY.most_beside * (end - start)
     if alone.mean() < POLICY.least_share:
         return [], len(sent)
     compute = np.flatnonzero((case.kinds.arithmetic | case.kinds.memory) & ~case.table.optimizer)
     backward = case.table.backward[sent.task]
-    found = []
-    for at in range(1, len(sent)):
-        same = sent.step[at] == sent.step[at - 1] != NONE and backward[at] == backward[at - 1]
-        since, user = _before(compute, int(sent.task[at - 1])), _next(compute, int(sent.task[at]))
-        if alone[at] and same and since is not None and user is not None:
-            found.append(Early(gather=int(sent.task[at]), since=since, user=user))
-    return found, len(sent)
+    early = []
+    for position in range(1, len(sent)):
+        same = sent.step[position] == sent.step[position - 1] != NONE and backward[position] == backward[position - 1]
+        since, user = _before(compute, int(sent.task[position - 1])), _next(compute, int(sent.task[position]))
+        if alone[position] and same and since is not None and user is not None:
+            early.append(EarlyGather(gather=int(sent.task[position]), since=since, user=user))
+    return early, len(sent)
 
 
-def _computing(job: JobCase, place: int) -> Intervals:
-    found: Intervals = job.cases[place].context.sets.compute
+def _computing(job: JobCase, index: int) -> Intervals:
+    found: Intervals = job.cases[index].context.sets.compute
     return found
 
 
 def _before(compute: Int64, task: int) -> int | None:
-    at = int(np.searchsorted(compute, task)) - 1
-    return int(compute[at]) if at >= 0 else None
+    position = int(np.searchsorted(compute, task)) - 1
+    return int(compute[position]) if position >= 0 else None
 
 
 def _next(compute: Int64, task: int) -> int | None:
-    at = int(np.searchsorted(compute, task))
-    return int(compute[at]) if at < len(compute) else None
+    position = int(np.searchsorted(compute, task))
+    return int(compute[position]) if position < len(compute) else None
 
 
-def prefetched(graph: Graph, early: list[Early]) -> Graph:
+def prefetched(graph: Graph, early: list[EarlyGather]) -> Graph:
     """Gathers launched one layer earlier; the compute that needs them waits for them still."""
     after, lag, latency = graph.task_after.copy(), graph.task_lag_ns.copy(), graph.task_latency_ns.copy()
-    for one in early:
-        after[one.gather], lag[one.gather], latency[one.gather] = one.since, 0.0, NEVER_NS
-        after[one.user], lag[one.user] = one.gather, 0.0
+    for gathered in early:
+        after[gathered.gather], lag[gathered.gather], latency[gathered.gather] = gathered.since, 0.0, NEVER_NS
+        after[gathered.user], lag[gathered.user] = gathered.gather, 0.0
     return replace(graph, task_after=after, task_lag_ns=lag, task_latency_ns=latency)

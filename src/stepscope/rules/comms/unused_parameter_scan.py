@@ -1,17 +1,20 @@
 """DDP looks for unused parameters in every step.
 
-What it sees: the range `search_unused_parameters` of DDP's reducer at the end of each forward, and the small int32 all-reduce in
-which the ranks tell one another what they used.
+What it sees: the range `search_unused_parameters` of DDP's reducer at the end of each forward, and
+the small int32 all-reduce in which the ranks tell one another what they used.
 
-Why it costs: the whole autograd graph is walked on the host while nothing is launched, and one more exchange is waited for. Where
-the host runs ahead of the device neither is seen in the step: the replay decides.
+Why it costs: the whole autograd graph is walked on the host while nothing is launched, and one more
+exchange is waited for. Where the host runs ahead of the device neither is seen in the step: the
+replay decides.
 
-Evidence it needs: DDP's ranges (`ProfilerActivity.CPU`), the collectives' types, which c10d records by itself.
+Evidence it needs: DDP's ranges (`ProfilerActivity.CPU`), the collectives' types, which c10d records
+by itself.
 
-What to do: find_unused_parameters=False when every parameter gets a gradient in every step (DDP says so in a warning after the
-first step); static_graph=True when the same ones go without.
+What to do: find_unused_parameters=False when every parameter gets a gradient in every step (DDP
+says so in a warning after the first step); static_graph=True when the same ones go without.
 
-Example: in one recorded run find_unused_parameters=False gave nothing; the pattern alone is no fault.
+Example: in one recorded run find_unused_parameters=False gave nothing; the pattern alone is no
+fault.
 """
 
 from __future__ import annotations
@@ -46,10 +49,10 @@ POLICY = Policy()
 
 def propose_job(job: JobCase) -> JobProposal | None:
     """The walk over the graph and the exchange of its result are gone."""
-    scans = [_scans(job, place) for place in range(len(job.cases))]
-    if not all(len(one) for one in scans):
+    scans = [_scans(job, index) for index in range(len(job.cases))]
+    if not all(len(ranges) for ranges in scans):
         return None
-    masks = [_map_exchange(job, place) for place in range(len(job.cases))]
+    masks = [_map_exchange(job, index) for index in range(len(job.cases))]
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     walked = float((scans[0].end - scans[0].start).sum()) / max(job.cases[0].facts.steps.num_seen, 1) / 1e6
     return JobProposal(
@@ -66,18 +69,18 @@ def propose_job(job: JobCase) -> JobProposal | None:
     )
 
 
-def _scans(job: JobCase, place: int) -> Intervals:
-    trace = job.cases[place].context.trace
-    found = np.flatnonzero(matching(trace, SCAN) & ~trace.device_work)
-    return union(trace.start_ns[found], trace.end_ns[found])
+def _scans(job: JobCase, index: int) -> Intervals:
+    trace = job.cases[index].context.trace
+    events = np.flatnonzero(matching(trace, SCAN) & ~trace.device_work)
+    return union(trace.start_ns[events], trace.end_ns[events])
 
 
-def _map_exchange(job: JobCase, place: int) -> Bool:
+def _map_exchange(job: JobCase, index: int) -> Bool:
     """Integer all-reduces of the backward pass."""
-    sent = messages(job, place, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes)
-    mask = np.zeros(len(job.job_graph.parts[place].graph), np.bool_)
+    sent = messages(job, index, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes)
+    mask = np.zeros(len(job.job_graph.parts[index].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
-    return mask & job.cases[place].table.backward if mask.any() else mask
+    return mask & job.cases[index].table.backward if mask.any() else mask
 
 
 def _unscanned(job_graph: JobGraph, scans: list[Intervals], masks: list[Bool]) -> JobGraph:

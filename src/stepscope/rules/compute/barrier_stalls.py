@@ -1,20 +1,22 @@
 """Warps of a kernel wait for each other at barriers.
 
-What it sees: at least 30 % of the warps' time spent at `__syncthreads()` or another barrier of the block, in a kernel that is
-near no peak.
+What it sees: at least 30 % of the warps' time spent at `__syncthreads()` or another barrier of the
+block, in a kernel that is near no peak.
 
-Why it costs: a block goes on when its last warp arrives. Where warps have unlike work before the barrier, or barriers come every
-few instructions, the others stand still; with one large block on a multiprocessor nothing else runs meanwhile.
+Why it costs: a block goes on when its last warp arrives. Where warps have unlike work before the
+barrier, or barriers come every few instructions, the others stand still; with one large block on a
+multiprocessor nothing else runs meanwhile.
 
-Evidence it needs: Nsight Compute with `--set full` (WarpStateStats, SpeedOfLight). A kernel whose tensor pipe is busy is left
-alone: its producers and consumers meet at barriers by design.
+Evidence it needs: Nsight Compute with `--set full` (WarpStateStats, SpeedOfLight). A kernel whose
+tensor pipe is busy is left alone: its producers and consumers meet at barriers by design.
 
-What to do: smaller blocks, so that several share a multiprocessor and one runs while another waits; even work between barriers;
-reductions in registers with warp shuffles before the one barrier (cub::BlockReduce); `__syncwarp` or `cuda::pipeline` where a
-whole block need not meet. Triton: fewer warps a program.
+What to do: smaller blocks, so that several share a multiprocessor and one runs while another waits;
+even work between barriers; reductions in registers with warp shuffles before the one barrier
+(cub::BlockReduce); `__syncwarp` or `cuda::pipeline` where a whole block need not meet. Triton:
+fewer warps a program.
 
-Example: a reduction that halves its threads in shared memory meets at ten barriers, with half of the threads idle after the
-first.
+Example: a reduction that halves its threads in shared memory meets at ten barriers, with half of
+the threads idle after the first.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections.abc import Sequence
 
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.kernel_report import KernelMetrics
-from stepscope.rules.shared.kernel_metrics import POLICY, Fault, Wording, is_waiting, told
+from stepscope.rules.shared.kernel_metrics import POLICY, Fault, Wording, advice_by_cause, is_waiting
 
 CODE = "barrier-stalls"
 BOUND = "compute"
@@ -36,8 +38,8 @@ WORDINGS = {
 }
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
-    return told(beside, CODE, BOUND, judge, WORDINGS)
+def advise(auxiliary: Beside) -> Sequence[Advice]:
+    return advice_by_cause(auxiliary, CODE, BOUND, judge, WORDINGS)
 
 
 def judge(kernel: KernelMetrics) -> Fault | None:

@@ -1,16 +1,17 @@
 """Matrix products run in fp32 on the vector units, with the tensor cores idle.
 
-What it sees: GEMM, convolution and attention kernels whose inputs are fp32 and that use no tensor cores (sgemm, simt, ffma).
+What it sees: GEMM, convolution and attention kernels whose inputs are fp32 and that use no tensor
+cores (sgemm, simt, ffma).
 
-Why it costs: on an H200 the vector units do 67 TFLOP/s, the tensor cores 495 in TF32 and 989 in bf16. Products that keep the
-device busy become that much shorter; those that wait for the host do not, and autocast adds a cast of every weight, each a kernel
-and a launch.
+Why it costs: on an H200 the vector units do 67 TFLOP/s, the tensor cores 495 in TF32 and 989 in
+bf16. Products that keep the device busy become that much shorter; those that wait for the host do
+not, and autocast adds a cast of every weight, each a kernel and a launch.
 
 Evidence it needs: shapes (`record_shapes=True`), to tell each product's FLOPs and its type.
 
-What to do: `torch.set_float32_matmul_precision("high")` (and `torch.backends.cudnn.allow_tf32 = True`) is one line and keeps the
-range of fp32; `torch.autocast("cuda", torch.bfloat16)` around the forward pass gives more. Both change the
-numbers: check the loss.
+What to do: `torch.set_float32_matmul_precision("high")` (and `torch.backends.cudnn.allow_tf32 =
+True`) is one line and keeps the range of fp32; `torch.autocast("cuda", torch.bfloat16)` around the
+forward pass gives more. Both change the numbers: check the loss.
 
 Example: a 12-layer GPT in fp32 took 218 ms a step, 32 ms under bf16 autocast.
 """
@@ -44,9 +45,11 @@ class Policy:
     unknown_share: float = 0.05
     """Of the step in kernels that look so by name, from which it is worth asking for shapes."""
     cast_bytes: int = 12
-    """Moved per weight under autocast: 4 read and 2 written going forward, 2 read and 4 written for its gradient."""
+    """Moved per weight under autocast: 4 read and 2 written going forward, 2 read and 4 written for
+    its gradient."""
     casts: int = 3
-    """Launches that autocast adds per product of the forward pass: its weight, its gradient, its input."""
+    """Launches that autocast adds per product of the forward pass: its weight, its gradient, its
+    input."""
 
 
 POLICY = Policy()
@@ -104,8 +107,8 @@ def _vector_matrix_tasks(table: TaskTable) -> Bool:
     matrix = table.of_category("gemm", "convolution", "attention") & fp32
     sure = matrix & table.is_matrix & ((table.tensor_core == 0) | table.of_category("attention") | (table.tensor_core == NONE))
     ops = [op for op in np.unique(table.op[sure]).tolist() if op != NONE and not is_thin(table, op)]
-    mine: Bool = matrix & np.isin(table.op, np.array(ops, np.int64))
-    return mine
+    chosen: Bool = matrix & np.isin(table.op, np.array(ops, np.int64))
+    return chosen
 
 
 def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
@@ -126,7 +129,7 @@ def _at_precision(table: TaskTable, roofs: DevicePeaks, slow: Bool, known: Bool,
     if is_half:
         for task in np.flatnonzero(known & ~table.backward).tolist():
             weights[task] = _weight_elements(table, int(table.op[task]))
-    casts = np.array([stream_ns(roofs, POLICY.cast_bytes * n) if n else 0.0 for n in weights.tolist()])
+    casts = np.array([stream_ns(roofs, POLICY.cast_bytes * elements) if elements else 0.0 for elements in weights.tolist()])
 
     def change(graph: Graph) -> Graph:
         faster = np.where(slow, np.minimum(graph.task_ns, times) + casts, graph.task_ns)
@@ -136,7 +139,8 @@ def _at_precision(table: TaskTable, roofs: DevicePeaks, slow: Bool, known: Bool,
 
 
 def _with_launches(graph: Graph, products: Bool | None) -> dict[str, Float64]:
-    """The host's time with the launches of casts added, each as long as this host takes for a launch, in the middle."""
+    """The host's time with the launches of casts added, each as long as this host takes for a
+    launch, in the middle."""
     work = graph.call_parts["work"]
     if products is None or not len(work):
         return graph.call_parts
@@ -147,7 +151,8 @@ def _with_launches(graph: Graph, products: Bool | None) -> dict[str, Float64]:
 
 
 def _times(table: TaskTable, roofs: DevicePeaks, slow: Bool, known: Bool, precision: str) -> Float64:
-    """Per task, its time at that precision; a helper of a product whose time is known takes none."""
+    """Per task, its time at that precision; a helper of a product whose time is known takes
+    none."""
     helped = np.isin(table.op, np.unique(table.op[known]))
     times = np.where(slow & helped & ~known, 0.0, np.inf)
     traffic = 1.0 if precision == "tf32" else 0.5
@@ -166,7 +171,8 @@ def _times(table: TaskTable, roofs: DevicePeaks, slow: Bool, known: Bool, precis
 
 
 def _attention(table: TaskTable, roofs: DevicePeaks, op: int, flops: float, precision: str) -> float:
-    """Fused attention as it is, from its FLOPs: they are 4 (backward 10) x batch x queries x keys x head size."""
+    """Fused attention as it is, from its FLOPs: they are 4 (backward 10) x batch x queries x keys x
+    head size."""
     inputs = table.inputs(op)
     backward = "backward" in table.op_name(op)
     query = None if inputs is None else operand(inputs, 1 if backward else 0)
@@ -190,6 +196,6 @@ def _is_aligned(table: TaskTable, op: int, precision: str) -> bool:
 
 
 def _weight_elements(table: TaskTable, op: int) -> int:
-    inputs, at = table.inputs(op), WEIGHTS.get(table.op_name(op))
-    weight = None if inputs is None or at is None else operand(inputs, at)
+    inputs, position = table.inputs(op), WEIGHTS.get(table.op_name(op))
+    weight = None if inputs is None or position is None else operand(inputs, position)
     return 0 if weight is None else weight.numel

@@ -1,20 +1,25 @@
 """A kernel holds too few warps to hide what it waits for.
 
-What it sees: a kernel that is near no peak (below 60 % of the arithmetic, DRAM, L2 and L1) while its multiprocessors hold less
-than half of the warps they could, and what keeps more from fitting: registers, shared memory, the size of its blocks, or a grid
-with too few of them (its blocks would fill half of the device or less).
+What it sees: a kernel that is near no peak (below 60 % of the arithmetic, DRAM, L2 and L1) while
+its multiprocessors hold less than half of the warps they could, and what keeps more from fitting:
+registers, shared memory, the size of its blocks, or a grid with too few of them (its blocks would
+fill half of the device or less).
 
-Why it costs: a multiprocessor hides a wait by running another warp. With few warps it stands still whenever these wait.
+Why it costs: a multiprocessor hides a wait by running another warp. With few warps it stands still
+whenever these wait.
 
-Evidence it needs: Nsight Compute with `--set full`, or at least its sections SpeedOfLight, Occupancy and LaunchStats. A kernel
-whose tensor pipe or DRAM is busy is left alone: a good matrix product holds a fifth of the warps, and needs no more.
+Evidence it needs: Nsight Compute with `--set full`, or at least its sections SpeedOfLight,
+Occupancy and LaunchStats. A kernel whose tensor pipe or DRAM is busy is left alone: a good matrix
+product holds a fifth of the warps, and needs no more.
 
-What to do: registers: `__launch_bounds__`, smaller tiles, fewer live values (Triton: smaller blocks, more or fewer `num_warps`).
-Shared memory: smaller tiles or fewer stages. A small grid: larger batches, split the long axis over blocks (split-K, a reduction
-in two steps), or run independent kernels together (CUDA graphs, streams). Not your kernel: torch.compile may fuse it away.
+What to do: registers: `__launch_bounds__`, smaller tiles, fewer live values (Triton: smaller
+blocks, more or fewer `num_warps`). Shared memory: smaller tiles or fewer stages. A small grid:
+larger batches, split the long axis over blocks (split-K, a reduction in two steps), or run
+independent kernels together (CUDA graphs, streams). Not your kernel: torch.compile may fuse it
+away.
 
-Example: the gradient of a layer norm's weights launched 32 blocks on the 132 multiprocessors of an H200: 0.12 waves, work on the
-device in 21 % of its time, 33 % of the DRAM's peak.
+Example: the gradient of a layer norm's weights launched 32 blocks on the 132 multiprocessors of an
+H200: 0.12 waves, work on the device in 21 % of its time, 33 % of the DRAM's peak.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from dataclasses import dataclass
 
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.kernel_report import KernelMetrics
-from stepscope.rules.shared.kernel_metrics import Fault, Wording, fills_device, is_waiting, told
+from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause, fills_device, is_waiting
 
 CODE = "low-occupancy"
 BOUND = "compute"
@@ -33,10 +38,12 @@ BOUND = "compute"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     low: float = 0.5
-    """Of the warps a multiprocessor can hold. The CUDA C++ Best Practices Guide (Occupancy) gives no number: low occupancy
-    always interferes with hiding latency, and above some point more of it does not help. Half is where we begin to speak."""
+    """Of the warps a multiprocessor can hold. The CUDA C++ Best Practices Guide (Occupancy) gives
+    no number: low occupancy always interferes with hiding latency, and above some point more of it
+    does not help. Half is where we begin to speak."""
     kept: float = 0.8
-    """Of what the launch allows, below which blocks end too early or unevenly. LaunchStatistics.py of Nsight Compute: 0.8."""
+    """Of what the launch allows, below which blocks end too early or unevenly. LaunchStatistics.py
+    of Nsight Compute: 0.8."""
 
 
 POLICY = Policy()
@@ -73,8 +80,8 @@ WORDINGS = {
 }
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
-    return told(beside, CODE, BOUND, judge, WORDINGS)
+def advise(auxiliary: Beside) -> Sequence[Advice]:
+    return advice_by_cause(auxiliary, CODE, BOUND, judge, WORDINGS)
 
 
 def judge(kernel: KernelMetrics) -> Fault | None:

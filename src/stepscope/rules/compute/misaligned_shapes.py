@@ -1,16 +1,19 @@
 """Matrix products have a dimension that the fast kernels cannot load.
 
-What it sees: products with a weight whose rows, or whose output's rows, are no multiple of 16 bytes (8 numbers in 16 bits, 4 in
-TF32), most often a vocabulary (50257) or a hidden size; and what the step's other products reach of what the device gives.
+What it sees: products with a weight whose rows, or whose output's rows, are no multiple of 16 bytes
+(8 numbers in 16 bits, 4 in TF32), most often a vocabulary (50257) or a hidden size; and what the
+step's other products reach of what the device gives.
 
-Why it costs: the copy engines that feed the tensor cores take 16 bytes at a time. Rows that begin in between are loaded number by
-number by older kernels (their names end in align1 or align2), three to seven times slower on an H200. The
-number of tokens does not matter: no row is that long.
+Why it costs: the copy engines that feed the tensor cores take 16 bytes at a time. Rows that begin
+in between are loaded number by number by older kernels (their names end in align1 or align2), three
+to seven times slower on an H200. The number of tokens does not matter: no row is that long.
 
-Evidence it needs: shapes (`record_shapes=True`); strides, which come with them, tell which dimension is the row.
+Evidence it needs: shapes (`record_shapes=True`); strides, which come with them, tell which
+dimension is the row.
 
-What to do: pad the vocabulary or the hidden size to the next multiple of 64 (50257 to 50304: `resize_token_embeddings(n,
-pad_to_multiple_of=64)`); the padded logits are masked or never looked up.
+What to do: pad the vocabulary or the hidden size to the next multiple of 64 (50257 to 50304:
+`resize_token_embeddings(n, pad_to_multiple_of=64)`); the padded logits are masked or never looked
+up.
 
 Example: a 2-layer GPT-2 with 50257 tokens took 28.5 ms a step, 15.2 ms with 50304.
 """
@@ -46,10 +49,12 @@ class Policy:
     unknown_share: float = 0.05
     """Of the step in kernels that look so by name, from which it is worth asking for shapes."""
     most_padding: float = 1.125
-    """Times its arithmetic, with the padding: a dimension of a few numbers (a head for one class) is not padded."""
+    """Times its arithmetic, with the padding: a dimension of a few numbers (a head for one class)
+    is not padded."""
     pad_to: int = 64
     uncertainty: float = 0.25
-    """Of the padded products' time, either way: what well-made products differ by (0.69 to 0.81 of the peak, and tails)."""
+    """Of the padded products' time, either way: what well-made products differ by (0.69 to 0.81 of
+    the peak, and tails)."""
 
 
 POLICY = Policy()
@@ -111,7 +116,8 @@ def _named_so(table: TaskTable, graph: Graph, slow: Bool) -> int:
 
 
 def _padded_ns(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Float64, float]:
-    """Per task the padded product's best time, NaN where it is no misaligned product; and how much longer aligned ones take."""
+    """Per task the padded product's best time, NaN where it is no misaligned product; and how much
+    longer aligned ones take."""
     padded = np.full(len(graph), np.nan)
     aligned_now = aligned_best = 0.0
     for task in np.flatnonzero(table.is_matrix & table.of_category("gemm") & ~np.isnan(table.flops)).tolist():
@@ -126,13 +132,16 @@ def _padded_ns(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Floa
             aligned_now, aligned_best = aligned_now + float(graph.task_ns[task]), aligned_best + best
         elif grown <= POLICY.most_padding:
             padded[task] = best
-    return padded, max(aligned_now / aligned_best, 1.0) if aligned_best > 0 else 1.0
+    slowdown = max(aligned_now / aligned_best, 1.0) if aligned_best > 0 else 1.0
+    return padded, slowdown
 
 
 def _sizes(table: TaskTable, op: int) -> tuple[int, int, int]:
     """m, n and k; zeros when not known."""
-    inputs, places = table.inputs(op), PRODUCTS.get(table.op_name(op))
-    left, right = (None, None) if inputs is None or places is None else (operand(inputs, at) for at in places)
+    inputs, positions = table.inputs(op), PRODUCTS.get(table.op_name(op))
+    if inputs is None or positions is None:
+        return 0, 0, 0
+    left, right = (operand(inputs, position) for position in positions)
     if left is None or right is None or len(left.dims) != 2 or len(right.dims) != 2:
         return 0, 0, 0
     return left.dims[0], right.dims[1], left.dims[1]
@@ -143,16 +152,16 @@ def _growth(sizes: tuple[int, int, int], row: int) -> float:
     return math.prod(math.ceil(size / row) * row / max(size, 1) for size in sizes if size % row)
 
 
-def _is_aligned(inputs: ParsedInputs, places: tuple[int, int], row: int) -> bool:
+def _is_aligned(inputs: ParsedInputs, positions: tuple[int, int], row: int) -> bool:
     """Whether the rows of both operands and of the output are whole."""
-    for at in places:
-        dims, strides = inputs.dims[at], inputs.strides[at] if inputs.strides else ()
+    for position in positions:
+        dims, strides = inputs.dims[position], inputs.strides[position] if inputs.strides else ()
         if not is_shape(dims) or len(dims) != 2:
             return True
         leading = max(strides) if is_shape(strides) and len(strides) == 2 else dims[1]
         if leading % row:
             return False
-    out = inputs.dims[places[1]]
+    out = inputs.dims[positions[1]]
     return not (is_shape(out) and out[1] % row)
 
 

@@ -1,17 +1,21 @@
 """Activations are thrown away and computed again in backward.
 
-What it sees: forward operators that run a second time inside backward with the inputs they had before (activation
-checkpointing), their kernels and the host's time from the first to the last of them.
+What it sees: forward operators that run a second time inside backward with the inputs they had
+before (activation checkpointing), their kernels and the host's time from the first to the last of
+them.
 
-Why it costs: the second run is a whole forward pass of what is checkpointed, about a third more arithmetic, and buys nothing but
-memory. Where that memory is free it is bought for nothing.
+Why it costs: the second run is a whole forward pass of what is checkpointed, about a third more
+arithmetic, and buys nothing but memory. Where that memory is free it is bought for nothing.
 
-Evidence it needs: operators with sequence numbers, which the profiler records; shapes (`record_shapes=True`) to tell how much
-the kept activations would take; allocator events (`profile_memory=True`) to tell whether they fit.
+Evidence it needs: operators with sequence numbers, which the profiler records; shapes
+(`record_shapes=True`) to tell how much the kept activations would take; allocator events
+(`profile_memory=True`) to tell whether they fit.
 
-What to do: checkpoint fewer blocks, or none: every second block first, then watch the peak (`torch.cuda.max_memory_allocated`).
+What to do: checkpoint fewer blocks, or none: every second block first, then watch the peak
+(`torch.cuda.max_memory_allocated`).
 
-Example: a 12-layer GPT checkpointed every block: 41.4 ms; without, on a card it fits on with room to spare, 31.6 ms.
+Example: a 12-layer GPT checkpointed every block: 41.4 ms; without, on a card it fits on with room
+to spare, 31.6 ms.
 """
 
 from __future__ import annotations
@@ -50,8 +54,9 @@ POLICY = Policy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretches:
-    """Each run of recomputed operators under one backward node: host times, and which stretch each task is of."""
+class Recomputations:
+    """Each run of recomputed operators under one backward node: host times, and which stretch each
+    task is of."""
 
     start: Int64
     end: Int64
@@ -66,7 +71,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     again_ms = per_step_ms(case.graph, table.recomputed)
     if not table.recomputed.any() or again_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
-    found = _stretches(case, case.graph)
+    recomputed = _stretches(case, case.graph)
     needed = kept_bytes(table, case.graph)
     fits, words = _room(case, needed)
     if fits <= 0:
@@ -81,8 +86,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
             words,
         ),
         events=case.graph.task_event[table.recomputed],
-        change=_dropping(found, fits),
-        cautious=_dropping(found, fits / 2),
+        change=_dropping(recomputed, fits),
+        cautious=_dropping(recomputed, fits / 2),
     )
 
 
@@ -92,7 +97,7 @@ def _action(fits: float) -> str:
     return f"checkpoint {math.ceil((1 - fits) * 10)} blocks of 10, and watch memory's peak"
 
 
-def _stretches(case: Case, graph: Graph) -> Stretches:
+def _stretches(case: Case, graph: Graph) -> Recomputations:
     """Recomputed operators by the backward node they run in."""
     trace, links = case.context.trace, case.context.links
     ops = np.flatnonzero(rerun_forward_ops(trace, links))
@@ -103,28 +108,29 @@ def _stretches(case: Case, graph: Graph) -> Stretches:
     np.minimum.at(start, which, trace.start_ns[ops])
     np.maximum.at(end, which, trace.end_ns[ops])
     launch = links.launch[graph.task_event]
-    mine = ancestor_with(links.parent, launch, inside)
-    at = np.minimum(np.searchsorted(nodes, mine), len(nodes) - 1)
+    task_node = ancestor_with(links.parent, launch, inside)
+    position = np.minimum(np.searchsorted(nodes, task_node), len(nodes) - 1)
     began = trace.start_ns[np.maximum(launch, 0)]
-    hit = (mine != NONE) & (nodes[at] == mine) & (began >= start[at]) & (began < end[at])
-    return Stretches(start=start, end=end, of_task=np.where(hit, at, NONE))
+    hit = (task_node != NONE) & (nodes[position] == task_node) & (began >= start[position]) & (began < end[position])
+    return Recomputations(start=start, end=end, of_task=np.where(hit, position, NONE))
 
 
-def _dropping(found: Stretches, share: float) -> Change:
+def _dropping(recomputed: Recomputations, share: float) -> Change:
     """Without the recomputation of this share of the stretches, spread evenly over the step."""
-    numbers = np.arange(len(found.start))
+    numbers = np.arange(len(recomputed.start))
     chosen: Bool = np.floor((numbers + 1) * share) > np.floor(numbers * share)
 
     def change(graph: Graph) -> Graph:
-        gone = (found.of_task != NONE) & chosen[np.maximum(found.of_task, 0)]
-        times: Intervals = union(found.start[chosen], found.end[chosen])
+        gone = (recomputed.of_task != NONE) & chosen[np.maximum(recomputed.of_task, 0)]
+        times: Intervals = union(recomputed.start[chosen], recomputed.end[chosen])
         return without_host_ranges(without_tasks(graph, gone), times)
 
     return change
 
 
 def kept_bytes(table: TaskTable, graph: Graph) -> float | None:
-    """What a step would have to keep instead: the outputs of the recomputed operators; None when shapes do not tell."""
+    """What a step would have to keep instead: the outputs of the recomputed operators; None when
+    shapes do not tell."""
     if not table.trace.meta.has_shapes:
         return None
     total = 0.0
@@ -147,5 +153,5 @@ def _room(case: Case, needed: float | None) -> tuple[float, str]:
         peak = int(memory.allocated_bytes[memory.device == (0 if device is None else device.index)].max(initial=0))
     free = POLICY.usable * whole - peak
     fits = float(np.clip(free / max(needed, 1.0), 0.0, 1.0))
-    known = f"the peak is {peak / 1e9:.0f} GB" if peak else "its peak was not recorded (profile_memory=True would tell)"
-    return fits, f"keeping it takes about {needed / 1e9:.1f} GB of the device's {whole / 1e9:.0f} GB; {known}"
+    peak_text = f"the peak is {peak / 1e9:.0f} GB" if peak else "its peak was not recorded (profile_memory=True would tell)"
+    return fits, f"keeping it takes about {needed / 1e9:.1f} GB of the device's {whole / 1e9:.0f} GB; {peak_text}"

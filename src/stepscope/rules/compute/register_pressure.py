@@ -1,19 +1,21 @@
 """A kernel runs out of registers and keeps values in memory instead.
 
-What it sees: instructions that spill registers to local memory and fetch them back, at least 1 % of all; where these were not
-counted, local memory with at least a tenth of the kernel's traffic through the L1.
+What it sees: instructions that spill registers to local memory and fetch them back, at least 1 % of
+all; where these were not counted, local memory with at least a tenth of the kernel's traffic
+through the L1.
 
-Why it costs: local memory is device memory behind the caches. Each spilled value is written and read again: cycles, L1 and L2
-bandwidth, and room in the L1 that other data had.
+Why it costs: local memory is device memory behind the caches. Each spilled value is written and
+read again: cycles, L1 and L2 bandwidth, and room in the L1 that other data had.
 
 Evidence it needs: Nsight Compute with `--set full` (SourceCounters and the memory tables).
 
-What to do: look at the register limit first: `__launch_bounds__` or `maxrregcount` may ask for more blocks than it gains. Then
-smaller tiles, less unrolling, fewer live values. Triton: smaller BLOCK sizes or more `num_warps`, so that a thread holds less.
-Arrays that are indexed at run time live in local memory too: make the indices constants by unrolling.
+What to do: look at the register limit first: `__launch_bounds__` or `maxrregcount` may ask for more
+blocks than it gains. Then smaller tiles, less unrolling, fewer live values. Triton: smaller BLOCK
+sizes or more `num_warps`, so that a thread holds less. Arrays that are indexed at run time live in
+local memory too: make the indices constants by unrolling.
 
-Example: a kernel that keeps 128 sums a thread under a limit of 32 registers moves each of them through local memory in every turn
-of its loop.
+Example: a kernel that keeps 128 sums a thread under a limit of 32 registers moves each of them
+through local memory in every turn of its loop.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.kernel_report import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
-from stepscope.rules.shared.kernel_metrics import Fault, Wording, told
+from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 
 CODE = "register-pressure"
 BOUND = "compute"
@@ -34,7 +36,8 @@ SECTOR_BYTES = 32
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     spilled: float = 0.01
-    """Of the instructions, from which spills are more than a prologue's: a handful of them stands outside the loops."""
+    """Of the instructions, from which spills are more than a prologue's: a handful of them stands
+    outside the loops."""
     local: float = 0.1
     """Of the bytes through the L1, where spills are not told from other local memory."""
 
@@ -53,8 +56,8 @@ WORDINGS = {
 }
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
-    return told(beside, CODE, BOUND, judge, WORDINGS)
+def advise(auxiliary: Beside) -> Sequence[Advice]:
+    return advice_by_cause(auxiliary, CODE, BOUND, judge, WORDINGS)
 
 
 def judge(kernel: KernelMetrics) -> Fault | None:

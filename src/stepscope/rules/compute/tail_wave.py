@@ -1,19 +1,21 @@
 """The last blocks of a kernel run on a device that is nearly empty.
 
-What it sees: a grid of few waves whose last one is small: 1.1 waves take the time of 2. It shows as multiprocessors without work,
-or as fewer warps than the launch allows.
+What it sees: a grid of few waves whose last one is small: 1.1 waves take the time of 2. It shows as
+multiprocessors without work, or as fewer warps than the launch allows.
 
-Why it costs: a wave is as many blocks as the device holds at once. Where all blocks take alike, a wave that is a tenth full takes
-as long as a full one; after five full waves that no longer matters.
+Why it costs: a wave is as many blocks as the device holds at once. Where all blocks take alike, a
+wave that is a tenth full takes as long as a full one; after five full waves that no longer matters.
 
-Evidence it needs: Nsight Compute with its sections LaunchStats, Occupancy and SpeedOfLight (the basic set has them).
+Evidence it needs: Nsight Compute with its sections LaunchStats, Occupancy and SpeedOfLight (the
+basic set has them).
 
-What to do: choose tiles so that the grid is just below a whole number of waves; smaller blocks, of which more fit and the last
-wave is finer; a persistent kernel that hands out work (stream-K for matrix products). In a model: batch sizes and dimensions that
-divide well; 132 multiprocessors and tiles of 128 x 256 say which.
+What to do: choose tiles so that the grid is just below a whole number of waves; smaller blocks, of
+which more fit and the last wave is finer; a persistent kernel that hands out work (stream-K for
+matrix products). In a model: batch sizes and dimensions that divide well; 132 multiprocessors and
+tiles of 128 x 256 say which.
 
-Example: 140 blocks on the 132 multiprocessors of an H200, one on each: the second wave has 8 blocks, and 47 % of the device's
-time is empty.
+Example: 140 blocks on the 132 multiprocessors of an H200, one on each: the second wave has 8
+blocks, and 47 % of the device's time is empty.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.kernel_report import KernelMetrics
-from stepscope.rules.shared.kernel_metrics import Fault, Wording, told
+from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 
 CODE = "tail-wave"
 BOUND = "compute"
@@ -33,13 +35,14 @@ BOUND = "compute"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     idle: float = 0.2
-    """Of the room of all waves that the last one leaves empty. LaunchStatistics.py of Nsight Compute speaks of a tail that may
-    take 20 % of the time: up to four full waves."""
+    """Of the room of all waves that the last one leaves empty. LaunchStatistics.py of Nsight
+    Compute speaks of a tail that may take 20 % of the time: up to four full waves."""
     kept: float = 0.8
-    """Of the allowed warps, below which they are fewer than the launch allows: the same rule's second sign."""
+    """Of the allowed warps, below which they are fewer than the launch allows: the same rule's
+    second sign."""
     active: float = 0.85
-    """Of the time in which a multiprocessor has work, below which some stand empty. A copy of torch over 121 waves on an H200:
-    0.99; one over 3.9, with its start and end: 0.86."""
+    """Of the time in which a multiprocessor has work, below which some stand empty. A copy of torch
+    over 121 waves on an H200: 0.99; one over 3.9, with its start and end: 0.86."""
     near_roof: float = 0.8
     """Of a peak, from which there is little to gain. SpeedOfLight.py: no_bound_threshold = 80."""
 
@@ -54,8 +57,8 @@ WORDINGS = {
 }
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
-    return told(beside, CODE, BOUND, judge, WORDINGS)
+def advise(auxiliary: Beside) -> Sequence[Advice]:
+    return advice_by_cause(auxiliary, CODE, BOUND, judge, WORDINGS)
 
 
 def judge(kernel: KernelMetrics) -> Fault | None:

@@ -1,28 +1,33 @@
-"""Convolutions of fixed shapes run the algorithm that cuDNN guessed, far under what the device gives.
+"""Convolutions of fixed shapes run an algorithm that cuDNN guessed, far below the device's rate.
 
-What it sees: convolutions on tensor cores, with the same shapes in every step, that were called with `benchmark` off and take
-longer than well-made ones of their FLOPs and bytes.
+What it sees: convolutions on tensor cores, with the same shapes in every step, that were called
+with `benchmark` off and take longer than well-made ones of their FLOPs and bytes.
 
-Why it costs: without benchmarking cuDNN picks an algorithm by rule of thumb. The guess is good on recent devices: over twelve
-convolutions in five types and layouts on an H200 the forward pass gained nothing, all of them together 5 %, single gradients
-(depthwise, 1 x 1 over large images) two or three times. Hence a range that begins at nothing.
+Why it costs: without benchmarking cuDNN picks an algorithm by rule of thumb. The guess is good on
+recent devices: over twelve convolutions in five types and layouts on an H200 the forward pass
+gained nothing, all of them together 5 %, single gradients (depthwise, 1 x 1 over large images) two
+or three times. Hence a range that begins at nothing.
 
-On ROCm the same flag makes MIOpen try every solver and keep their times in its find-db; without it MIOpen takes what the find-db
-holds, or searches among fewer. What a search gains there was not measured: without the find-db the rule says that it was not
-tried, and promises nothing. With it beside the trace, the time of a convolution that runs another solver than the fastest is
-scaled by the two solvers' times: derived, not measured in this run, and so the range begins at nothing. Convolutions that fit
-several entries, whose kernels fit several solvers, or that take over four times as long or short as the find-db tells, get no
-figure.
+On ROCm the same flag makes MIOpen try every solver and keep their times in its find-db; without it
+MIOpen takes what the find-db holds, or searches among fewer. What a search gains there was not
+measured: without the find-db the rule says that it was not tried, and promises nothing. With it
+beside the trace, the time of a convolution that runs another solver than the fastest is scaled by
+the two solvers' times: derived, not measured in this run, and so the range begins at nothing.
+Convolutions that fit several entries, whose kernels fit several solvers, or that take over four
+times as long or short as in the find-db, get no figure.
 
-Evidence it needs: shapes and arguments (`record_shapes=True`). On ROCm, MIOpen's find-db of the same device
-(`~/.config/miopen/*.ufdb.txt`), given beside the trace; alone it tells for which convolutions nothing was found but a naive
-kernel, or one for any size.
+Evidence it needs: shapes and arguments (`record_shapes=True`). On ROCm, MIOpen's find-db of the
+same device (`~/.config/miopen/*.ufdb.txt`), given beside the trace; alone it tells for which
+convolutions nothing was found but a naive kernel, or one for any size.
 
-What to do: `torch.backends.cudnn.benchmark = True` where shapes hold still: the first step of each shape tries every algorithm.
-Leave it off where shapes change, each new one costs that again. Another algorithm rounds differently. On ROCm a full search
-without that line is `MIOPEN_FIND_MODE=NORMAL`; `MIOPEN_FIND_ENFORCE=SEARCH` tunes the solvers too, once, for minutes or hours.
+What to do: `torch.backends.cudnn.benchmark = True` where shapes hold still: the first step of each
+shape tries every algorithm. Leave it off where shapes change, each new one costs that again.
+Another algorithm rounds differently. On ROCm a full search without that line is
+`MIOPEN_FIND_MODE=NORMAL`; `MIOPEN_FIND_ENFORCE=SEARCH` tunes the solvers too, once, for minutes or
+hours.
 
-Example: twelve convolutions in TF32 and channels_last, forward and backward: 7.6 ms, 6.8 ms with benchmark on; in NCHW nothing.
+Example: twelve convolutions in TF32 and channels_last, forward and backward: 7.6 ms, 6.8 ms with
+benchmark on; in NCHW nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.rates import matrix_ns
-from stepscope.rules.shared.searched_convolutions import LookedUp, Used, look_up
+from stepscope.rules.shared.searched_convolutions import ConvolutionLookup, UsedSolver, look_up
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import flag_at
 
@@ -63,10 +68,12 @@ class Policy:
     least_slower: float = 1.1
     """Time of a solver over the fastest's, from which they differ: MIOpen times five launches."""
     most_unlike: float = 4.0
-    """Between a kernel's time in the trace and in the find-db, either way, beyond which they are not of one device or state. Some
-    versions of MIOpen write 0.4 of the time, for all solvers alike."""
+    """Between a kernel's time in the trace and in the find-db, either way, beyond which they are
+    not of one device or state. Some versions of MIOpen write 0.4 of the time, for all solvers
+    alike."""
     least_generic_share: float = 0.05
-    """Of the time of a find-db's convolutions, in those without a solver made for them, from which there is a word to say."""
+    """Of the time of a find-db's convolutions, in those without a solver made for them, from which
+    there is a word to say."""
     most_evidence: int = 4
 
 
@@ -140,20 +147,21 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     )
 
 
-def _by_find_db(case: Case, graph: Graph, looked: LookedUp, searched: SearchedConvolutions) -> Proposal | Remark | None:
-    """Those that run a slower solver than the find-db lists; where that cannot be told, or promises nothing, a remark."""
+def _by_find_db(case: Case, graph: Graph, looked: ConvolutionLookup, searched: SearchedConvolutions) -> Proposal | Remark | None:
+    """Those that run a slower solver than the find-db lists; where that is not known, or promises
+    nothing, a remark."""
     assert case.step_interval_ns is not None
     least_ms = POLICY.least_share * case.step_interval_ns / 1e6
-    slower = [one for one in looked.used if one.slower >= POLICY.least_slower]
-    alike = [one for one in slower if _is_alike(one, graph.num_steps)]
-    if looked.is_deterministic or sum(one.step_ms * (1 - 1 / one.slower) for one in alike) < least_ms:
+    slower = [used for used in looked.used if used.slower >= POLICY.least_slower]
+    alike = [used for used in slower if _is_alike(used, graph.num_steps)]
+    if looked.is_deterministic or sum(used.step_ms * (1 - 1 / used.slower) for used in alike) < least_ms:
         return _remark(graph, looked, slower, alike, least_ms)
     times = graph.task_ns.astype(np.float64)
     chosen = np.zeros(len(times), np.bool_)
-    for one in alike:
-        chosen |= one.tasks
-        times = np.where(one.tasks, times / one.slower, times)
-    spent_ms = sum(one.step_ms for one in alike)
+    for used in alike:
+        chosen |= used.tasks
+        times = np.where(used.tasks, times / used.slower, times)
+    spent_ms = sum(used.step_ms for used in alike)
     paths = ", ".join(searched.paths[:2])
     rest = len(alike) - POLICY.most_evidence
     on = _flags(case.table, MIOPEN_FLAG_AT) == {True}
@@ -163,7 +171,7 @@ def _by_find_db(case: Case, graph: Graph, looked: LookedUp, searched: SearchedCo
         summary=f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's find-db has (gain derived from it).",
         action=f"benchmark was on: {MIOPEN_READS}" if on else f"torch.backends.cudnn.benchmark = True, or {MIOPEN_READS}",
         evidence=(
-            *(_used_words(one, graph.num_steps) for one in alike[: POLICY.most_evidence]),
+            *(_used_words(used, graph.num_steps) for used in alike[: POLICY.most_evidence]),
             *([f"and {rest} more"] if rest > 0 else []),
             f"derived from {paths}: these kernels' time, scaled by the two solvers' times there; not measured in this run",
             *_left_out(graph, looked),
@@ -174,36 +182,43 @@ def _by_find_db(case: Case, graph: Graph, looked: LookedUp, searched: SearchedCo
     )
 
 
-def _is_alike(one: Used, steps: int) -> bool:
-    """Whether the kernels take about as long as the find-db tells of their solver."""
-    ratio = one.per_call_ms(steps) / one.solver.time_ms
+def _is_alike(used: UsedSolver, steps: int) -> bool:
+    """Whether the kernels take about as long as the find-db says of their solver."""
+    ratio = used.per_call_ms(steps) / used.solver.time_ms
     return 1 / POLICY.most_unlike <= ratio <= POLICY.most_unlike
 
 
-def _used_words(one: Used, steps: int) -> str:
-    best, called = one.searched.best, one.per_call_ms(steps)
-    workspace = f" with {best.workspace_bytes / 1e6:,.1f} MB of workspace" if best.workspace_bytes else ""
-    now = f"{one.step_ms:.2f} ms a step by {one.solver.name} ({called:.3f} ms a call, {one.solver.time_ms:.3f} in the find-db)"
-    return f"{one.searched.problem.words}: {now}; {best.name} takes {best.time_ms:.3f} there{workspace}, 1/{one.slower:.1f}"
+def _used_words(used: UsedSolver, steps: int) -> str:
+    best, solver, called = used.searched.best, used.solver, used.per_call_ms(steps)
+    workspace = ""
+    if best.workspace_bytes:
+        workspace = f" with {best.workspace_bytes / 1e6:,.1f} MB of workspace"
+    return (
+        f"{used.searched.problem.words}: {used.step_ms:.2f} ms a step by {solver.name}"
+        f" ({called:.3f} ms a call, {solver.time_ms:.3f} in the find-db);"
+        f" {best.name} takes {best.time_ms:.3f} there{workspace}, 1/{used.slower:.1f}"
+    )
 
 
-def _remark(graph: Graph, looked: LookedUp, slower: Sequence[Used], alike: Sequence[Used], least_ms: float) -> Remark | None:
-    told = []
-    unlike = [one for one in slower if one not in alike]
-    spent_ms = sum(one.step_ms for one in slower)
+def _remark(
+    graph: Graph, looked: ConvolutionLookup, slower: Sequence[UsedSolver], alike: Sequence[UsedSolver], least_ms: float
+) -> Remark | None:
+    sentences = []
+    unlike = [used for used in slower if used not in alike]
+    spent_ms = sum(used.step_ms for used in slower)
     if looked.is_deterministic and spent_ms >= least_ms:
         words = f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's find-db has"
-        told.append(f"{words}; deterministic ones were asked for, which leaves solvers out: no gain is promised.")
-    elif sum(one.step_ms for one in unlike) >= least_ms:
-        words = f"{len(unlike)} convolutions take over {POLICY.most_unlike:.0f} times as long or short as the find-db tells"
-        told.append(f"{words}: is it of this device, at these clocks? No gain is promised by it.")
+        sentences.append(f"{words}; deterministic ones were asked for, which leaves solvers out: no gain is promised.")
+    elif sum(used.step_ms for used in unlike) >= least_ms:
+        words = f"{len(unlike)} convolutions take over {POLICY.most_unlike:.0f} times as long or short as in the find-db"
+        sentences.append(f"{words}: is it of this device, at these clocks? No gain is promised by it.")
     if per_step_ms(graph, looked.lost) >= least_ms:
-        told += [f"{line[0].upper()}{line[1:]}." for line in _left_out(graph, looked)]
-        told += [MIOPEN_ACTION] if looked.missing else []
-    return Remark(code=CODE, text=" ".join(told)) if told else None
+        sentences += [f"{line[0].upper()}{line[1:]}." for line in _left_out(graph, looked)]
+        sentences += [MIOPEN_ACTION] if looked.missing else []
+    return Remark(code=CODE, text=" ".join(sentences)) if sentences else None
 
 
-def _left_out(graph: Graph, looked: LookedUp) -> Iterator[str]:
+def _left_out(graph: Graph, looked: ConvolutionLookup) -> Iterator[str]:
     num, lost_ms = looked.num_problems, per_step_ms(graph, looked.lost)
     if looked.missing:
         words = f"{len(looked.missing)} of {num} convolutions are not in the find-db, such as {looked.missing[0].words}"
@@ -214,35 +229,40 @@ def _left_out(graph: Graph, looked: LookedUp) -> Iterator[str]:
         yield f"these take {lost_ms:.1f} ms a step"
 
 
-def advise(beside: Beside) -> Advice | None:
-    """Convolutions of a user's find-db that MIOpen found no solver for but a naive one, or one for any size."""
-    files = () if beside.kernels is None else tuple(file for file in beside.kernels.find_dbs if not file.is_system)
+def advise(auxiliary: Beside) -> Advice | None:
+    """Convolutions of a user's find-db that MIOpen found no solver for but a naive one, or one for
+    any size."""
+    files = () if auxiliary.kernels is None else tuple(file for file in auxiliary.kernels.find_dbs if not file.is_system)
     whole = together_of(files)
     if whole is None:
         return None
-    searched = [one for layouts in whole.by_sizes.values() for one in layouts]
-    poor = sorted((one for one in searched if one.is_generic), key=lambda one: -one.best.time_ms)
-    share = sum(one.best.time_ms for one in poor) / sum(one.best.time_ms for one in searched)
+    searched = [convolution for layouts in whole.by_sizes.values() for convolution in layouts]
+    generic = [convolution for convolution in searched if convolution.is_generic]
+    poor = sorted(generic, key=lambda convolution: -convolution.best.time_ms)
+    share = sum(convolution.best.time_ms for convolution in poor) / sum(convolution.best.time_ms for convolution in searched)
     if share < POLICY.least_generic_share:
         return None
-    naive = sum(one.best.is_naive for one in poor)
+    naive = sum(convolution.best.is_naive for convolution in poor)
     return Advice(
         code=CODE,
         bound=BOUND,
         summary=f"For {len(poor):,} of {len(searched):,} convolutions MIOpen's find-db has no solver made for them:"
         f" the naive kernel is the fastest of {naive:,}, one for any size of {len(poor) - naive:,}.",
         action=f"move the file away and {MIOPEN_SEARCH}",
-        evidence=tuple(_poor_words(one, whole) for one in poor[: POLICY.most_evidence]),
+        evidence=tuple(_poor_words(convolution, whole) for convolution in poor[: POLICY.most_evidence]),
         weight=share,
         weight_of="the time of the find-db's convolutions, each once",
     )
 
 
-def _poor_words(one: Searched, whole: SearchedConvolutions) -> str:
-    words = f"{one.problem.words}: {one.best.name} takes {one.best.time_ms:.3f} ms, the fastest of {len(one.solvers)}"
-    others = [each for each in whole.by_sizes[one.problem.sizes] if each.best.time_ms * POLICY.least_slower <= one.best.time_ms]
-    other = min(others, key=lambda each: each.best.time_ms, default=None)
-    return words if other is None else f"{words}; in {other.problem.layout} {other.best.name} takes {other.best.time_ms:.3f} ms"
+def _poor_words(convolution: Searched, whole: SearchedConvolutions) -> str:
+    problem, best = convolution.problem, convolution.best
+    words = f"{problem.words}: {best.name} takes {best.time_ms:.3f} ms, the fastest of {len(convolution.solvers)}"
+    fastest = min(whole.by_sizes[problem.sizes], key=lambda entry: entry.best.time_ms)
+    if fastest.best.time_ms * POLICY.least_slower > best.time_ms:
+        return words
+    other = fastest.best
+    return f"{words}; in {fastest.problem.layout} {other.name} takes {other.time_ms:.3f} ms"
 
 
 def _reach_ns(table: TaskTable, roofs: DevicePeaks, convolutions: Bool) -> Float64:
@@ -250,19 +270,20 @@ def _reach_ns(table: TaskTable, roofs: DevicePeaks, convolutions: Bool) -> Float
     reach = np.full(len(table.op), np.inf)
     for task in np.flatnonzero(convolutions & table.is_matrix & ~np.isnan(table.flops)).tolist():
         if table.precision[task] in PRECISIONS:
-            known = matrix_ns(roofs, float(table.flops[task]), float(table.bytes[task]), table.precision[task])
-            reach[task] = np.inf if np.isnan(known) else known
+            time_ns = matrix_ns(roofs, float(table.flops[task]), float(table.bytes[task]), table.precision[task])
+            reach[task] = np.inf if np.isnan(time_ns) else time_ns
     return reach
 
 
-def _flags(table: TaskTable, places: Mapping[str, int]) -> set[bool | None]:
-    """What `benchmark` was, over all of these operators; None among it where that cannot be told."""
+def _flags(table: TaskTable, positions: Mapping[str, int]) -> set[bool | None]:
+    """What `benchmark` was, over all of these operators; None among it where that was not
+    recorded."""
     flags: set[bool | None] = set()
     for op in np.unique(table.op).tolist():
-        place = None if op == NONE else places.get(table.op_name(op))
-        inputs = table.inputs(op) if place is not None else None
-        if place is not None and inputs is not None:
-            flags.add(flag_at(inputs, place))
+        position = None if op == NONE else positions.get(table.op_name(op))
+        inputs = table.inputs(op) if position is not None else None
+        if position is not None and inputs is not None:
+            flags.add(flag_at(inputs, position))
     return flags
 
 
@@ -270,8 +291,8 @@ def _holds_still(graph: Graph, table: TaskTable, convolutions: Bool) -> bool:
     """Whether every step has the same convolutions."""
     kinds: list[set[tuple[int, int]]] = []
     for step in np.unique(graph.task_step).tolist():
-        mine = np.unique(table.op[convolutions & (graph.task_step == step)])
-        kinds.append({table.key(op) for op in mine.tolist() if op != NONE})
+        ops = np.unique(table.op[convolutions & (graph.task_step == step)])
+        kinds.append({table.key(op) for op in ops.tolist() if op != NONE})
     return all(kind == kinds[0] for kind in kinds)
 
 

@@ -1,17 +1,21 @@
 """The loader's workers are stopped and started again at each epoch.
 
-What it sees: two `__next__` calls of a multi-process DataLoader iterator with no launch between them but a pause: the first ends
-the epoch, the pause starts the processes, the second waits for their first batch.
+What it sees: two `__next__` calls of a multi-process DataLoader iterator with no launch between
+them but a pause: the first ends the epoch, the pause starts the processes, the second waits for
+their first batch.
 
-Why it costs: starting a process means forking or importing everything again, for each worker, and then the first batch is made
-from nothing while the device waits. Where epochs are short that is a good part of the run.
+Why it costs: starting a process means forking or importing everything again, for each worker, and
+then the first batch is made from nothing while the device waits. Where epochs are short that is a
+good part of the run.
 
-Evidence it needs: a recording that holds the end of an epoch; better two, so that the length of an epoch is known.
+Evidence it needs: a recording that holds the end of an epoch; better two, so that the length of an
+epoch is known.
 
-What to do: `DataLoader(persistent_workers=True)`; the first batch of an epoch is still waited for unless the dataset is
-made endless.
+What to do: `DataLoader(persistent_workers=True)`; the first batch of an epoch is still waited for
+unless the dataset is made endless.
 
-Example: (for illustration, not measured) 8 workers took 180 ms to start again every 40 steps of 20 ms: 18 % of the run.
+Example: (for illustration, not measured) 8 workers took 180 ms to start again every 40 steps of 20
+ms: 18 % of the run.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ NEEDS_DEVICE = False
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     least_pause_ns: int = 1_000_000
-    """Between the two fetches: starting one process takes a millisecond at least, going on to the next fetch microseconds."""
+    """Between the two fetches: starting one process takes a millisecond at least, going on to the
+    next fetch microseconds."""
     least_speedup: float = 1.02
     """Under this the median step does not show the stall: it is told without a gain."""
 
@@ -76,11 +81,12 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 def _are_kept(case: Case) -> bool:
     """Whether the loader itself says that its workers stay."""
-    return case.known is not None and case.known.loader is not None and case.known.loader.persistent_workers is True
+    return case.metadata is not None and case.metadata.loader is not None and case.metadata.loader.persistent_workers is True
 
 
 def _epoch_edges(case: Case) -> tuple[Int64, Int64]:
-    """Pairs of fetches: the one that found the epoch at its end, and the one after the workers' new start."""
+    """Pairs of fetches: the one that found the epoch at its end, and the one after the workers' new
+    start."""
     trace, fetches = case.context.trace, next_calls(case.context.trace, case.context.host, WORKERS)
     before, after = fetches[:-1], fetches[1:]
     launching = case.context.links.launch[trace.device_work & (case.context.links.launch >= 0)]

@@ -1,17 +1,20 @@
 """Batches come in bursts: every n-th step waits for the loader, the others find theirs ready.
 
-What it sees: fetches of a multi-process DataLoader that wait at equal distances, the ones between ready at once.
+What it sees: fetches of a multi-process DataLoader that wait at equal distances, the ones between
+ready at once.
 
-Why it costs: workers that started together finish together. Their n batches are used up one after another while the next n are
-being made, and if too few are kept ready the device stands still once in n steps. On average there are enough workers.
+Why it costs: workers that started together finish together. Their n batches are used up one after
+another while the next n are being made, and if too few are kept ready the device stands still once
+in n steps. On average there are enough workers.
 
-Evidence it needs: `enumerate(DataLoader)` marks over at least three bursts; record 3 x num_workers steps or more.
+Evidence it needs: `enumerate(DataLoader)` marks over at least three bursts; record 3 x num_workers
+steps or more.
 
-What to do: raise `prefetch_factor` (2 is the default) to 4 or 8; it costs that many batches of host memory per worker. If the
-mean wait stays, the workers are too few: see starved-loader.
+What to do: raise `prefetch_factor` (2 is the default) to 4 or 8; it costs that many batches of host
+memory per worker. If the mean wait stays, the workers are too few: see starved-loader.
 
-Example: (for illustration, not measured)
-4 workers, every fourth step waited 40 ms behind three of 12 ms; with prefetch_factor=8 each took 19.
+Example: (for illustration, not measured) 4 workers, every fourth step waited 40 ms behind three of
+12 ms; with prefetch_factor=8 each took 19.
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 def _depth(case: Case) -> int:
     """Batches that each worker keeps ready; PyTorch's own number where the job's is not known."""
-    loader = None if case.known is None else case.known.loader
+    loader = None if case.metadata is None else case.metadata.loader
     return max(2, 2 if loader is None or loader.prefetch_factor is None else loader.prefetch_factor)
 
 

@@ -1,18 +1,22 @@
 """Worker processes make the batches, and the training process still waits for them.
 
-What it sees: `__next__` of a multi-process DataLoader iterator that takes far longer than fetching a ready batch, in most steps.
+What it sees: `__next__` of a multi-process DataLoader iterator that takes far longer than fetching
+a ready batch, in most steps.
 
-Why it costs: the workers together make fewer batches than the device can use. The step then lasts as long as one batch takes the
-loader, so k times the workers bring it down to 1/k of that, or to what the rest of the step needs, whichever is longer.
+Why it costs: the workers together make fewer batches than the device can use. The step then lasts
+as long as one batch takes the loader, so k times the workers bring it down to 1/k of that, or to
+what the rest of the step needs, whichever is longer.
 
-Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself. The number of workers and of cores is not
-in a trace: that is why the range is wide.
+Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself. The number
+of workers and of cores is not in a trace: that is why the range is wide.
 
-What to do: look at the cores first. If the workers leave some idle, raise `num_workers` to the cores per rank. If they are all
-busy, make a batch cheaper: decode smaller, cache, move transforms to the GPU. If neither (workers wait for storage): shards in
-place of many small files, a local copy, more `prefetch_factor`.
+What to do: look at the cores first. If the workers leave some idle, raise `num_workers` to the
+cores per rank. If they are all busy, make a batch cheaper: decode smaller, cache, move transforms
+to the GPU. If neither (workers wait for storage): shards in place of many small files, a local
+copy, more `prefetch_factor`.
 
-Example: (for illustration, not measured) two workers at 60 ms a batch feed a 12 ms step: it takes 30; eight make it 15.
+Example: (for illustration, not measured) two workers at 60 ms a batch feed a 12 ms step: it takes
+30; eight make it 15.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ NEEDS_DEVICE = False
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     more_workers: int = 4
-    """Times the workers there are, as the fix tries: from the usual 2 to 4 up to the cores of a rank's share of a machine."""
+    """Times the workers there are, as the fix tries: from the usual 2 to 4 up to the cores of a
+    rank's share of a machine."""
     prefetch_factor: int = 4
     """Batches that each worker keeps ready, at least: twice PyTorch's own."""
     waiting_cores: float = 0.5
@@ -64,10 +69,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} ms a step for its batch.",
-        action=_action(case.known, _times(case.step_interval_ns, waited_ms * 1e6)),
+        action=_action(case.metadata, _times(case.step_interval_ns, waited_ms * 1e6)),
         evidence=(
             f"{int(waiting.sum())} of {len(fetches)} fetches waited, {float(np.mean(fetches)) / 1e6:.1f} ms on average",
-            _told(case),
+            _settings(case),
         ),
         change=lambda graph: loaded_every(graph, batch_ns),
         cautious=lambda graph: with_input(graph, POLICY.cautious_left, FETCH_NS),
@@ -75,38 +80,41 @@ def propose(case: Case) -> Proposal | Abstention | None:
     )
 
 
-def _action(known: Known | None, times: int) -> str:
-    """More workers and more batches of each kept ready, as far as both are more than the job has."""
-    loader = None if known is None else known.loader
+def _action(metadata: Known | None, times: int) -> str:
+    """More workers and more batches of each kept ready, as far as both are more than the job
+    has."""
+    loader = None if metadata is None else metadata.loader
     depth = max(POLICY.prefetch_factor, 2 * ((None if loader is None else loader.prefetch_factor) or 0))
     busy = "if the cores are busy already (top), cheaper transforms or faster storage"
-    if known is None or loader is None or not loader.num_workers:
+    if metadata is None or loader is None or not loader.num_workers:
         return f"{times} times as many workers, at most the cores per rank, and DataLoader(prefetch_factor={depth}); {busy}"
-    workers, more = loader.num_workers, _more_workers(known, loader.num_workers, times)
+    workers, more = loader.num_workers, _more_workers(metadata, loader.num_workers, times)
     if more > workers:
         return f"DataLoader(num_workers={more}, prefetch_factor={depth}); {busy}"
-    cores = f"the {known.own_cores:g} cores of the rank"
+    cores = f"the {metadata.own_cores:g} cores of the rank"
     return f"cheaper transforms or faster storage: {workers} workers fill {cores}. DataLoader(prefetch_factor={depth}) may help"
 
 
-def _more_workers(known: Known, workers: int, times: int) -> int:
-    """So many times the workers, within the rank's cores; workers that wait for storage may outnumber these."""
+def _more_workers(metadata: Known, workers: int, times: int) -> int:
+    """So many times the workers, within the rank's cores; workers that wait for storage may
+    outnumber these."""
     wanted = workers * times
-    is_waiting = known.busiest_worker_cores is not None and known.busiest_worker_cores < POLICY.waiting_cores
-    if known.own_cores is None or is_waiting:
+    is_waiting = metadata.busiest_worker_cores is not None and metadata.busiest_worker_cores < POLICY.waiting_cores
+    if metadata.own_cores is None or is_waiting:
         return wanted
-    return min(wanted, math.floor(known.own_cores))
+    return min(wanted, math.floor(metadata.own_cores))
 
 
-def _told(case: Case) -> str:
-    known = case.known
-    if known is None or known.loader is None or known.loader.num_workers is None:
+def _settings(case: Case) -> str:
+    metadata = case.metadata
+    if metadata is None or metadata.loader is None or metadata.loader.num_workers is None:
         return "the number of workers and idle cores is not in the trace"
-    busy = "" if known.busiest_worker_cores is None else f", the busiest uses {known.busiest_worker_cores:.0%} of a core"
-    cores = "" if known.own_cores is None else f"; the rank has {known.own_cores:g} cores"
-    return f"{known.loader.num_workers} workers{busy}{cores}"
+    busy = "" if metadata.busiest_worker_cores is None else f", the busiest uses {metadata.busiest_worker_cores:.0%} of a core"
+    cores = "" if metadata.own_cores is None else f"; the rank has {metadata.own_cores:g} cores"
+    return f"{metadata.loader.num_workers} workers{busy}{cores}"
 
 
 def _times(step_interval_ns: float, waited_ns: float) -> int:
-    """How many times the workers there are it takes to bring a batch in the step without its wait; they are busy all the time."""
+    """How many times the workers there are it takes to bring a batch in the step without its wait;
+    they are busy all the time."""
     return min(max(math.ceil(step_interval_ns / max(step_interval_ns - waited_ns, 1.0)), 2), POLICY.more_workers)

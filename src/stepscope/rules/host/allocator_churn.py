@@ -2,14 +2,16 @@
 
 What it sees: `cudaMalloc`, `cudaFree` and their kin inside measured steps.
 
-Why it costs: PyTorch keeps the memory it has taken, so a steady run calls the driver no more. `cudaFree` waits for all of the
-device's work and `cudaMalloc` takes up to milliseconds; both happen again and again when the cache is emptied, or when memory is
-so short that it must be returned to be cut anew.
+Why it costs: PyTorch keeps the memory it has taken, so a steady run calls the driver no more.
+`cudaFree` waits for all of the device's work and `cudaMalloc` takes up to milliseconds; both happen
+again and again when the cache is emptied, or when memory is so short that it must be returned to be
+cut anew.
 
-Evidence it needs: runtime calls. `torch.cuda.memory_stats()["num_alloc_retries"]` over 0 says that memory is short.
+Evidence it needs: runtime calls. `torch.cuda.memory_stats()["num_alloc_retries"]` over 0 says that
+memory is short.
 
-What to do: no `torch.cuda.empty_cache()` in the loop; `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; a lower peak where
-retries are counted.
+What to do: no `torch.cuda.empty_cache()` in the loop;
+`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; a lower peak where retries are counted.
 
 Example: `empty_cache()` after each step makes every step take its blocks from the driver anew.
 """

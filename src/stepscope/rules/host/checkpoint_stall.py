@@ -1,13 +1,15 @@
 """The step stops while weights are saved.
 
-What it sees: saving or loading (torch.save, distributed checkpoint, safetensors) inside measured steps, with the copies to the
-host it makes.
+What it sees: saving or loading (torch.save, distributed checkpoint, safetensors) inside measured
+steps, with the copies to the host it makes.
 
-Why it costs: the training process copies the weights to the host and writes them while the device has nothing to do.
+Why it costs: the training process copies the weights to the host and writes them while the device
+has nothing to do.
 
 Evidence it needs: stacks (`with_stack=True`) or marks that name the saving.
 
-What to do: save less often, or `torch.distributed.checkpoint.async_save`, which copies to the host and writes beside the steps.
+What to do: save less often, or `torch.distributed.checkpoint.async_save`, which copies to the host
+and writes beside the steps.
 
 Example: saving 1.5 GB every step costs about a second of each.
 """

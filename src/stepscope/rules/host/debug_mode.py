@@ -1,16 +1,19 @@
 """A debugging aid is left on.
 
-What it sees: a wait for the device after nearly every launch, made by no operator that reads anything (CUDA_LAUNCH_BLOCKING=1),
-or checks for NaN inside nearly every backward node (anomaly mode).
+What it sees: a wait for the device after nearly every launch, made by no operator that reads
+anything (CUDA_LAUNCH_BLOCKING=1), or checks for NaN inside nearly every backward node (anomaly
+mode).
 
-Why it costs: with a wait after each launch the device idles between all kernels, and the host never runs ahead; anomaly mode adds
-a check and its read of the device to each operator of the backward pass.
+Why it costs: with a wait after each launch the device idles between all kernels, and the host never
+runs ahead; anomaly mode adds a check and its read of the device to each operator of the backward
+pass.
 
 Evidence it needs: the runtime calls of the host, and operators.
 
 What to do: unset CUDA_LAUNCH_BLOCKING; remove `torch.autograd.set_detect_anomaly(True)`.
 
-Example: `set_detect_anomaly(True)` adds an isnan, an any and a read of the device to each node of the backward pass.
+Example: `set_detect_anomaly(True)` adds an isnan, an any and a read of the device to each node of
+the backward pass.
 """
 
 from __future__ import annotations
@@ -43,9 +46,11 @@ LAUNCH = re.compile(r"LaunchKernel")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     least_share: float = 0.5
-    """Of launches that wait, or of backward nodes that check, from which it is a mode and not a habit of the code."""
+    """Of launches that wait, or of backward nodes that check, from which it is a mode and not one
+    line of the code."""
     least_note_ns: int = 10_000
-    """Spent by an operator before its work, over the usual, from which it noted the stack (50 to 200 us on one host)."""
+    """Spent by an operator before its work, over the usual, from which it noted the stack (50 to
+    200 us on one host)."""
 
 
 POLICY = Policy()
@@ -61,8 +66,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if len(blocking) == 0 and len(checks) == 0:
         return None
     steps = max(graph.num_steps, 1)
-    evidence = []
+    action, evidence = "Remove torch.autograd.set_detect_anomaly(True) / detect_anomaly()", []
     if len(blocking):
+        action = "Unset CUDA_LAUNCH_BLOCKING"
         evidence.append(f"{len(blocking) / steps:.0f} launches a step held the host until their kernel was done")
     if len(checks):
         evidence.append(f"{len(checks) / steps:.0f} stretches of NaN checks a step inside backward")
@@ -74,9 +80,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary="The run is in a debugging mode that makes the host wait for the device all the time.",
-        action="Unset CUDA_LAUNCH_BLOCKING"
-        if len(blocking)
-        else "Remove torch.autograd.set_detect_anomaly(True) / detect_anomaly()",
+        action=action,
         evidence=tuple(evidence),
         change=lambda g: spared(case, g, join(blocking, checks, notes_taken)),
         cautious=lambda g: spared(case, g, join(blocking, checks)),
@@ -84,15 +88,16 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _blocking_launches(case: Case, graph: Graph) -> Intervals:
-    """When the host stood in a launch call while its own kernel ran, where most launches do that."""
+    """When the host stood in a launch call while its own kernel ran, where most launches do
+    that."""
     trace = case.context.trace
     launches = np.flatnonzero(matching(trace, LAUNCH)[graph.call_event] & (np.diff(graph.call_first) == 1))
     kernel = graph.task_event[graph.call_first[launches]]
     end = trace.end_ns[graph.call_event[launches]]
-    held = end >= trace.end_ns[kernel]
-    if held.sum() < POLICY.least_share * max(len(launches), 1):
+    blocks = end >= trace.end_ns[kernel]
+    if blocks.sum() < POLICY.least_share * max(len(launches), 1):
         return empty()
-    return union(trace.start_ns[kernel[held]], end[held])
+    return union(trace.start_ns[kernel[blocks]], end[blocks])
 
 
 def _anomaly_checks(case: Case) -> Intervals:
@@ -110,10 +115,12 @@ def _anomaly_checks(case: Case) -> Intervals:
 
 
 def _stack_notes(case: Case) -> Intervals:
-    """Where anomaly mode notes the Python stack: at the start of each operator that autograd records, before what it calls.
+    """Where anomaly mode notes the Python stack: at the start of each operator that autograd
+    records, before what it calls.
 
-    What such an operator spends there without the mode is what operators spend that autograd does not record (those of the
-    backward pass, of the optimizer): of the same name where there are some, of any name where not.
+    What such an operator spends there without the mode is what operators spend that autograd does
+    not record (those of the backward pass, of the optimizer): of the same name where there are
+    some, of any name where not.
     """
     trace, parent = case.context.trace, case.context.links.parent
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & case.context.host.driving)

@@ -1,19 +1,23 @@
 """The host stops in mid-step to read something off the device, and the device then runs dry.
 
-What it sees: calls that hold the host until the device is done, made to read a number (`.item()`, `float(t)`, `if t`, printing),
-to learn a size (`nonzero`, `unique`, boolean indexing), to fetch a small tensor (`.cpu()`, `.tolist()`), or for their own sake
-(`torch.cuda.synchronize()`).
+What it sees: calls that hold the host until the device is done, made to read a number (`.item()`,
+`float(t)`, `if t`, printing), to learn a size (`nonzero`, `unique`, boolean indexing), to fetch a
+small tensor (`.cpu()`, `.tolist()`), or for their own sake (`torch.cuda.synchronize()`).
 
-Why it costs: a host that runs ahead keeps the device's queue full. One that waits starts again from an empty queue, and the
-device idles until the next launches reach it. What was computed only to be read costs time too. Where the host is busy all the
-time anyway the wait itself costs nothing: the replay says which.
+Why it costs: a host that runs ahead keeps the device's queue full. One that waits starts again from
+an empty queue, and the device idles until the next launches reach it. What was computed only to be
+read costs time too. Where the host is busy all the time anyway the wait itself costs nothing: the
+replay says which.
 
-Evidence it needs: the runtime calls of the host (`ProfilerActivity.CPU` and `CUDA`); operators name the culprit, stacks the line.
+Evidence it needs: the runtime calls of the host (`ProfilerActivity.CPU` and `CUDA`); operators name
+the culprit, stacks the line.
 
-What to do: read numbers every n-th step or keep them on the device (`total += loss.detach()`), fetch them with
-`.to("cpu", non_blocking=True)` and look one step later; use `torch.where` or a sort in place of boolean indexing.
+What to do: read numbers every n-th step or keep them on the device (`total += loss.detach()`),
+fetch them with `.to("cpu", non_blocking=True)` and look one step later; use `torch.where` or a sort
+in place of boolean indexing.
 
-Example: `x.abs().max().item()` after each block and `p.abs().mean().item()` for each parameter took a step of 21.5 ms to 29.5 ms.
+Example: `x.abs().max().item()` after each block and `p.abs().mean().item()` for each parameter took
+a step of 21.5 ms to 29.5 ms.
 """
 
 from __future__ import annotations
@@ -106,23 +110,23 @@ def _dropped(case: Case, graph: Graph, waits: Bool, ranges: Intervals) -> Graph:
 
 def _waits(case: Case, graph: Graph) -> _Waits:
     """The waiting calls that a reader could do without, by why they wait."""
-    found = case.context
-    trace, host, parent = found.trace, found.host, found.links.parent
+    context = case.context
+    trace, host, parent = context.trace, context.host, context.links.parent
     call = graph.call_event
     elsewhere = join(host.input, host.io, host.compile, host.allocator)
-    ours = (graph.call_wait != NONE) & ~contains(elsewhere, graph.call_start_ns) & ~matching(trace, NOT_OURS)[call]
+    candidate = (graph.call_wait != NONE) & ~contains(elsewhere, graph.call_start_ns) & ~matching(trace, NOT_OURS)[call]
     is_op = trace.is_kind(Kind.OP)
 
     def inside(pattern: re.Pattern[str]) -> Int64:
         return ancestor_with(parent, call, is_op & matching(trace, pattern), outermost=True)
 
     scalar_op, fetch_op = inside(SCALAR_READ), inside(FETCH)
-    scalar = ours & (scalar_op != NONE)
-    size = ours & ~scalar & (inside(SIZE_READ) != NONE)
-    fetch = ours & ~scalar & ~size & (fetch_op != NONE) & _fetches_little(case, graph)
+    scalar = candidate & (scalar_op != NONE)
+    size = candidate & ~scalar & (inside(SIZE_READ) != NONE)
+    fetch = candidate & ~scalar & ~size & (fetch_op != NONE) & _fetches_little(case, graph)
     bare = (ancestor_with(parent, call, is_op) == NONE) & matching(trace, EXPLICIT)[call]
     reader = np.where(scalar, scalar_op, np.where(fetch, fetch_op, NONE))
-    return _Waits(scalar=scalar, size=size, fetch=fetch, explicit=ours & bare, reader=reader)
+    return _Waits(scalar=scalar, size=size, fetch=fetch, explicit=candidate & bare, reader=reader)
 
 
 def _fetches_little(case: Case, graph: Graph) -> Bool:
@@ -140,7 +144,7 @@ def _evidence(case: Case, graph: Graph, waits: _Waits) -> tuple[str, ...]:
     trace, parent = case.context.trace, case.context.links.parent
     calls = np.flatnonzero(waits.all)
     op = ancestor_with(parent, graph.call_event[calls], trace.is_kind(Kind.OP), outermost=True)
-    names = Counter("an explicit synchronize" if i == NONE else trace.names[trace.name[i]] for i in op.tolist())
+    names = Counter("an explicit synchronize" if event == NONE else trace.names[trace.name[event]] for event in op.tolist())
     held = float(trace.dur_ns[graph.call_event[calls]].sum()) / graph.num_steps / 1e6
     counted = [f"{count / graph.num_steps:.3g} waits a step in {name}" for name, count in names.most_common(3)]
     return (*counted, f"the host stood in them for {held:.2f} ms a step")

@@ -1,18 +1,22 @@
 """Python's garbage collector stops the host in mid-step.
 
-What it sees: the collector at work inside measured steps: frames of `gc.collect()`, or the profiler's own "Python GC" events.
-Without either a long stretch in which nothing was recorded may be the collector or any other Python: then it does not judge.
+What it sees: the collector at work inside measured steps: frames of `gc.collect()`, or the
+profiler's own "Python GC" events. Without either a long stretch in which nothing was recorded may
+be the collector or any other Python: then it does not judge.
 
-Why it costs: a full collection visits every object Python tracks; with millions of them (a data set's index, a large cache) it
-takes hundreds of milliseconds, in which nothing is launched. On many ranks all wait for the one that collects.
+Why it costs: a full collection visits every object Python tracks; with millions of them (a data
+set's index, a large cache) it takes hundreds of milliseconds, in which nothing is launched. On many
+ranks all wait for the one that collects.
 
-Evidence it needs: stacks (`with_stack=True`), which show calls of `gc.collect()`; `record_python_gc_info=True` in the profiler's
-experimental_config, together with stacks, also shows the collections Python starts by itself.
+Evidence it needs: stacks (`with_stack=True`), which show calls of `gc.collect()`;
+`record_python_gc_info=True` in the profiler's experimental_config, together with stacks, also shows
+the collections Python starts by itself.
 
-What to do: no `gc.collect()` in the step; `gc.freeze()` once everything that stays is built; else `gc.disable()` and a
-`gc.collect(1)` every some hundred steps, on all ranks in the same step.
+What to do: no `gc.collect()` in the step; `gc.freeze()` once everything that stays is built; else
+`gc.disable()` and a `gc.collect(1)` every some hundred steps, on all ranks in the same step.
 
-Example: `gc.collect()` in each step, beside an index of a few million small objects, took a step of 11.5 ms to 458 ms.
+Example: `gc.collect()` in each step, beside an index of a few million small objects, took a step of
+11.5 ms to 458 ms.
 """
 
 from __future__ import annotations
@@ -61,8 +65,11 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return _unexplained(case, graph)
     longest = int((pauses.end - pauses.start).max()) / 1e6
     if case.speedup(without_work_in(case, graph, pauses)) < POLICY.worth:
-        text = f"The garbage collector ran {len(pauses)} times in {graph.num_steps} steps, for {longest:.1f} ms at the longest"
-        return Remark(code=CODE, text=f"{text}; the usual step does not feel it.") if pauses.total > SHORT_GAP_NS else None
+        if pauses.total <= SHORT_GAP_NS:
+            return None
+        times = f"{len(pauses)} times in {graph.num_steps} steps, for {longest:.1f} ms at the longest"
+        text = f"The garbage collector ran {times}; the usual step does not feel it."
+        return Remark(code=CODE, text=text)
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -77,7 +84,8 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 
 def pauses_of(case: Case, graph: Graph) -> Intervals:
-    """When the collector held a driving thread, inside the replayed steps and outside the compiler."""
+    """When the collector held a driving thread, inside the replayed steps and outside the
+    compiler."""
     trace, host = case.context.trace, case.context.host
     named = trace.is_kind(Kind.PYTHON, Kind.MARK, Kind.OP) & matching(trace, COLLECTOR) & host.driving
     events = np.flatnonzero(named)

@@ -1,19 +1,24 @@
 """The compiled model falls apart into pieces with eager operators between them.
 
-What it sees: compiled regions entered from inside another one. Where torch.compile cannot go on (a graph break), it runs the rest
-of the frame as a region of its own, and what lies between as plain Python.
+What it sees: compiled regions entered from inside another one. Where torch.compile cannot go on (a
+graph break), it runs the rest of the frame as a region of its own, and what lies between as plain
+Python.
 
-Why it costs: each piece checks its guards and wraps its inputs and outputs again, operators between the pieces are launched one
-by one from Python, nothing is fused across a break, and autograd runs one node per piece.
+Why it costs: each piece checks its guards and wraps its inputs and outputs again, operators between
+the pieces are launched one by one from Python, nothing is fused across a break, and autograd runs
+one node per piece.
 
-Evidence it needs: the "Torch-Compiled Region" marks, which the profiler records by itself. Models compiled piece by piece on
-purpose (each block by itself) show regions in a row, none inside another, and are only remarked on. `TORCH_LOGS=graph_breaks`,
-`TORCH_TRACE` or TorchDynamo's counters, given beside the trace or alone, name the lines and the reasons.
+Evidence it needs: the "Torch-Compiled Region" marks, which the profiler records by itself. Models
+compiled piece by piece on purpose (each block by itself) show regions in a row, none inside
+another, and are only remarked on. `TORCH_LOGS=graph_breaks`, `TORCH_TRACE` or TorchDynamo's
+counters, given beside the trace or alone, name the lines and the reasons.
 
-What to do: `TORCH_LOGS=graph_breaks` or `torch._dynamo.explain(model)(x)` names each break: `.item()` and branches on a tensor's
-value, print and logging, calls into C or numpy. Remove it, or find all with `torch.compile(fullgraph=True)`.
+What to do: `TORCH_LOGS=graph_breaks` or `torch._dynamo.explain(model)(x)` names each break:
+`.item()` and branches on a tensor's value, print and logging, calls into C or numpy. Remove it, or
+find all with `torch.compile(fullgraph=True)`.
 
-Example: a forward with four breaks runs as five regions: five rounds of guards and wrappers of some 100 us each in place of one.
+Example: a forward with four breaks runs as five regions: five rounds of guards and wrappers of some
+100 us each in place of one.
 """
 
 from __future__ import annotations
@@ -115,7 +120,8 @@ def _outermost(case: Case, regions: Int64) -> Int64:
 
 
 def _between(case: Case, outer: Int64) -> Intervals:
-    """When the host was inside these regions and in none of their compiled pieces, after the first."""
+    """When the host was inside these regions and in none of their compiled pieces, after the
+    first."""
     trace = case.context.trace
     compiled = np.flatnonzero(matching(trace, COMPILED) & trace.is_kind(Kind.OP, Kind.MARK))
     first = np.searchsorted(trace.start_ns[compiled], trace.start_ns[outer])
@@ -151,7 +157,7 @@ def _evidence(case: Case, graph: Graph, num_regions: int, eager: Intervals) -> t
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & contains(eager, trace.start_ns) & matching(trace, re.compile(r"^aten::")))
     outermost = ops[trace.kind[np.maximum(case.context.links.parent[ops], 0)] != Kind.OP]
     inside_region = ops[matching(trace, REGION)[np.maximum(case.context.links.parent[ops], 0)]]
-    names = Counter(str(trace.names[trace.name[i]]) for i in np.union1d(outermost, inside_region).tolist()).most_common(3)
+    names = Counter(str(trace.names[trace.name[op]]) for op in np.union1d(outermost, inside_region).tolist()).most_common(3)
     lines = [
         f"{num_regions / steps:.3g} compiled regions a step",
         f"{launches / steps:.3g} launches a step between them, and {eager.total / steps / 1e6:.2f} ms of the host's time",
@@ -162,7 +168,8 @@ def _evidence(case: Case, graph: Graph, num_regions: int, eager: Intervals) -> t
 
 
 def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
-    """Regions that follow one another in a forward, with launches between them: breaks, or a model compiled in parts."""
+    """Regions that follow one another in a forward, with launches between them: breaks, or a model
+    compiled in parts."""
     trace, steps = case.context.trace, graph.num_steps
     start, end = trace.end_ns[regions][:-1], trace.start_ns[regions][1:]
     other = np.sort(trace.start_ns[matching(trace, BACKWARD_RANGE) | matching(trace, OPTIMIZER_RANGE)])
@@ -180,38 +187,45 @@ def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
     )
 
 
-def advise(beside: Beside) -> tuple[Advice, ...]:
+def advise(auxiliary: Beside) -> tuple[Advice, ...]:
     """One for each place where TorchDynamo could not go on, the most frequent first."""
-    places = () if beside.compiler is None else beside.compiler.break_places()
-    shown = places[: POLICY.most_advice]
-    more = places[POLICY.most_advice :]
-    advice = [_advice(place) for place in shown]
+    break_places = () if auxiliary.compiler is None else auxiliary.compiler.break_places()
+    shown = break_places[: POLICY.most_advice]
+    more = break_places[POLICY.most_advice :]
+    advice = [_advice(break_place) for break_place in shown]
     if more:
-        names = ", ".join(dict.fromkeys(place.told.place or place.told.reason for place in more[:8]))
-        line = f"graph breaks at {len(more)} more places: {names}{', ...' if len(more) > 8 else ''}"
+        names = ", ".join(dict.fromkeys(break_place.told.place or break_place.told.reason for break_place in more[:8]))
+        rest = ", ..." if len(more) > 8 else ""
+        line = f"graph breaks at {len(more)} more places: {names}{rest}"
         advice[-1] = replace(advice[-1], evidence=(*advice[-1].evidence, line))
     return tuple(advice)
 
 
-def _advice(place: BreakPlace) -> Advice:
-    told = place.told
-    code = f" ({told.code})" if told.code else ""
-    where = f"at {told.place}" if told.place else f"over {told.reason} (the place was not told; TORCH_LOGS=graph_breaks does)"
-    again = "once" if place.count == 1 else f"{place.count} times"
-    called = f", called from {told.called_from}" if told.called_from else ""
-    why = f"{told.reason}: {told.explanation}" if told.explanation else told.reason
+def _advice(break_place: BreakPlace) -> Advice:
+    graph_break = break_place.told
+    code = f" ({graph_break.code})" if graph_break.code else ""
+    where = f"at {graph_break.place}"
+    if not graph_break.place:
+        where = f"over {graph_break.reason} (the line was not recorded; TORCH_LOGS=graph_breaks does)"
+    again = "once" if break_place.count == 1 else f"{break_place.count} times"
+    called = f", called from {graph_break.called_from}" if graph_break.called_from else ""
+    why = f"{graph_break.reason}: {graph_break.explanation}" if graph_break.explanation else graph_break.reason
     return Advice(
         code=CODE,
         bound=BOUND,
         summary=f"torch.compile broke off {where}.",
-        action=_fix(told),
-        evidence=(f"graph break {where}{code}{called}; {again} while compiling", f"{told.place or 'graph break'}: {why}"),
+        action=_fix(graph_break),
+        evidence=(
+            f"graph break {where}{code}{called}; {again} while compiling",
+            f"{graph_break.place or 'graph break'}: {why}",
+        ),
     )
 
 
-def _fix(told: Break) -> str:
-    """Our own words for the common ones, then TorchDynamo's first hint. Where no reason is told, the line of code speaks."""
-    text = told.code if told.reason == NO_REASON else f"{told.reason} {told.explanation}"
+def _fix(graph_break: Break) -> str:
+    """Our own advice for the common ones, then TorchDynamo's first hint. Where no reason is
+    recorded, the line of code is looked at."""
+    text = graph_break.code if graph_break.reason == NO_REASON else f"{graph_break.reason} {graph_break.explanation}"
     own = next((words for pattern, words in FIXES if pattern.search(text)), "")
-    hint = f"torch says: {told.hints[0]}" if told.hints else ""
+    hint = f"torch says: {graph_break.hints[0]}" if graph_break.hints else ""
     return "; ".join(part for part in (own, hint) if part) or "remove it, or find all breaks with torch.compile(fullgraph=True)"

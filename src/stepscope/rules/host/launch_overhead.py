@@ -1,16 +1,17 @@
 """The device waits for the host to launch its next kernel.
 
-What it sees: kernels that are over before the call that launches one is, so that the host cannot keep the device fed, and a
-replayed step that gets shorter when launching is made cheap.
+What it sees: kernels that are over before the call that launches one is, so that the host cannot
+keep the device fed, and a replayed step that gets shorter when launching is made cheap.
 
-Why it costs: each eager operator takes the host some 10 to 30 us (Python, dispatch, autograd, the driver), whatever it computes.
-A kernel of 3 us then leaves the device idle most of the time.
+Why it costs: each eager operator takes the host some 10 to 30 us (Python, dispatch, autograd, the
+driver), whatever it computes. A kernel of 3 us then leaves the device idle most of the time.
 
 Evidence it needs: runtime calls and the kernels they launched.
 
-What to do: `torch.compile(model, mode="reduce-overhead")`, or `torch.cuda.make_graphed_callables` / `torch.cuda.CUDAGraph` around
-the step: shapes must hold still and nothing inside may wait for the device. Fewer, larger kernels help too: fused modules (a
-cuDNN RNN in place of a loop of cells), a larger batch.
+What to do: `torch.compile(model, mode="reduce-overhead")`, or `torch.cuda.make_graphed_callables` /
+`torch.cuda.CUDAGraph` around the step: shapes must hold still and nothing inside may wait for the
+device. Fewer, larger kernels help too: fused modules (a cuDNN RNN in place of a loop of cells), a
+larger batch.
 
 Example: 675 kernels of 3 us took a step of 17 ms; captured in a CUDA graph it was 2.35 ms.
 """
@@ -39,11 +40,13 @@ BOUND = "host"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     launch_ns: float = 10_000.0
-    """The host's time for one cudaGraphLaunch, besides what grows with the graph; lab/launch_tiny.fixed on an H200's host."""
+    """The host's time for one cudaGraphLaunch, besides what grows with the graph;
+    lab/launch_tiny.fixed on an H200's host."""
     per_task_ns: float = 410.0
     """What each kernel of the graph adds to it; the same recording: 277 us for 675 kernels."""
     gap_ns: float = 420.0
-    """Between two kernels of a graph; the same recording, the median of 2,022 (5 % to 95 %: 383 to 608)."""
+    """Between two kernels of a graph; the same recording, the median of 2,022 (5 % to 95 %: 383 to
+    608)."""
     same_share: float = 0.9
     """Of a step's launches that must recur in the next for its shapes to hold still."""
 
@@ -77,9 +80,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _are_short(case: Case) -> bool:
-    """Whether the usual kernel is over before the call that launches one is: however well the host ran, it could not keep up.
+    """Whether the usual kernel is over before the call that launches one is: however well the host
+    ran, it could not keep up.
 
-    A host that lags behind longer kernels is slow at something else (Python, its input), and capturing is not the first remedy.
+    A host that lags behind longer kernels is slow at something else (Python, its input), and
+    capturing is not the first remedy.
     """
     launches = case.facts.launches
     if launches is None or launches.median_kernel_ns is None or launches.median_call_ns is None:
@@ -97,7 +102,8 @@ def _captured(graph: Graph, mask: Bool) -> Graph:
 
 
 def _launching_alone(case: Case, graph: Graph, mask: Bool) -> Graph:
-    """Compiled without capture: of the host's work for each launch the launching call itself is left."""
+    """Compiled without capture: of the host's work for each launch the launching call itself is
+    left."""
     trace = case.context.trace
     own = trace.dur_ns[graph.call_event].astype(np.float64)
     work = graph.call_parts["work"]
@@ -105,9 +111,10 @@ def _launching_alone(case: Case, graph: Graph, mask: Bool) -> Graph:
 
 
 def _capturable(case: Case, graph: Graph) -> Bool:
-    """Launches of kernels outside the loader, saving and compiling; not copies from the host, not what is a graph already."""
-    found = case.context
-    trace, host = found.trace, found.host
+    """Launches of kernels outside the loader, saving and compiling; not copies from the host, not
+    what is a graph already."""
+    context = case.context
+    trace, host = context.trace, context.host
     count = np.diff(graph.call_first)
     outside = ~contains(join(host.input, host.io, host.compile), graph.call_start_ns)
     from_host = np.zeros(len(graph.call_event), np.bool_)
@@ -121,10 +128,10 @@ def _holds_still(case: Case, graph: Graph) -> bool:
     """Whether each step launches what the one before did: the same kernels on as large a grid."""
     trace = case.context.trace
     steps = [Counter[tuple[int, object]]() for _ in range(graph.num_steps)]
-    for event, step in zip(graph.task_event.tolist(), graph.task_step.tolist(), strict=True):
+    for event, step_index in zip(graph.task_event.tolist(), graph.task_step.tolist(), strict=True):
         detail = trace.details[trace.detail[event]] if trace.detail[event] != NONE else None
-        steps[step][(int(trace.name[event]), getattr(detail, "grid", None))] += 1
-    alike = ((one & other).total() / max(one.total(), other.total(), 1) for one, other in pairwise(steps))
+        steps[step_index][(int(trace.name[event]), getattr(detail, "grid", None))] += 1
+    alike = ((step & following).total() / max(step.total(), following.total(), 1) for step, following in pairwise(steps))
     return all(share >= POLICY.same_share for share in alike)
 
 

@@ -1,16 +1,20 @@
 """The optimizer updates one parameter at a time.
 
-What it sees: many kernels inside `Optimizer.step`, several for each parameter, where a few multi-tensor kernels would do.
+What it sees: many kernels inside `Optimizer.step`, several for each parameter, where a few
+multi-tensor kernels would do.
 
-Why it costs: a loop over parameters launches each operation of the update for each of them: thousands of launches of small
-kernels, and every intermediate goes through memory. The host is busy with them, and so is the device when parameters are large.
+Why it costs: a loop over parameters launches each operation of the update for each of them:
+thousands of launches of small kernels, and every intermediate goes through memory. The host is busy
+with them, and so is the device when parameters are large.
 
-Evidence it needs: the `Optimizer.step` mark, which PyTorch's own optimizers write; shapes (`record_shapes=True`) for the bytes.
+Evidence it needs: the `Optimizer.step` mark, which PyTorch's own optimizers write; shapes
+(`record_shapes=True`) for the bytes.
 
-What to do: `fused=True` (Adam, AdamW, SGD, Adagrad on CUDA), else `foreach=True`. For an optimizer of your own: torch._foreach_*
-operators, or torch.compile(optimizer.step).
+What to do: `fused=True` (Adam, AdamW, SGD, Adagrad on CUDA), else `foreach=True`. For an optimizer
+of your own: torch._foreach_* operators, or torch.compile(optimizer.step).
 
-Example: AdamW(foreach=False) over 245 parameters took 54.6 ms a step; with fused=True it was 43.2 ms.
+Example: AdamW(foreach=False) over 245 parameters took 54.6 ms a step; with fused=True it was 43.2
+ms.
 """
 
 from __future__ import annotations
@@ -30,18 +34,18 @@ from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import USUAL_COST_NS
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.host_ranges import calls_inside, share_inside, tasks_of
+from stepscope.rules.shared.host_ranges import call_of_task, calls_inside, share_inside, tasks_of
 from stepscope.rules.shared.rates import STREAM_SHARE
 
 CODE = "looped-optimizer"
 BOUND = "host"
 
 STEP = re.compile(r"^Optimizer\.step#")
-TOGETHER = re.compile(r"multi_tensor_apply|^aten::_(foreach|fused)_|triton_|FusedAdam|LAMB", re.IGNORECASE)
+MULTI_TENSOR = re.compile(r"multi_tensor_apply|^aten::_(foreach|fused)_|triton_|FusedAdam|LAMB", re.IGNORECASE)
 ROOT = re.compile(r"^aten::(sqrt|rsqrt|addcdiv)_?$")
 MOMENTUM = re.compile(r"^aten::(lerp|mul)_$")
 
-DEAR_COST_NS = 3_000.0
+HIGH_COST_NS = 3_000.0
 """Of the profiler per recorded operator, at the upper end of what was measured on one host."""
 
 
@@ -50,12 +54,14 @@ class Policy:
     least_kernels: int = 16
     """In one Optimizer.step, below which there is no loop worth the name."""
     parameter_ns: float = 4_000.0
-    """The host's time per parameter that is left: lists of tensors are gathered, grouped and checked. lab/optim_loop.fixed:
-    1.2 to 2.1 ms for 245 parameters."""
+    """The host's time per parameter that is left: lists of tensors are gathered, grouped and
+    checked. lab/optim_loop.fixed: 1.2 to 2.1 ms for 245 parameters."""
     per_kernel: int = 36
-    """Tensors a multi-tensor kernel takes at a time, in the middle (ATen: 110 for one list down to 36 for four)."""
+    """Tensors a multi-tensor kernel takes at a time, in the middle (ATen: 110 for one list down to
+    36 for four)."""
     bandwidth_share: float = 0.72
-    """Of the memory's specified rate that such a kernel reaches: lab/optim_loop.fixed, 7 passes over 1.47 GB in 2.98 ms."""
+    """Of the memory's specified rate that such a kernel reaches: lab/optim_loop.fixed, 7 passes
+    over 1.47 GB in 2.98 ms."""
 
 
 POLICY = Policy()
@@ -95,22 +101,23 @@ def propose(case: Case) -> Proposal | Abstention | None:
         ),
         events=case.graph.task_event[loop.tasks],
         change=lambda graph: _at_once(case, graph, loop, POLICY.parameter_ns, 1.0),
-        cautious=lambda graph: _at_once(case, graph, loop, 2 * POLICY.parameter_ns, 1.5, _untold_ns(case)),
+        cautious=lambda graph: _at_once(case, graph, loop, 2 * POLICY.parameter_ns, 1.5, _unfitted_ns(case)),
         hopeful=lambda graph: _at_once(case, graph, loop, 0.0, 1.0),
     )
 
 
-def _at_once(case: Case, graph: Graph, loop: _Loop, parameter_ns: float, stretch: float, untold_ns: float = 0.0) -> Graph:
-    """The loop's host time but for gathering the lists, and its kernels but for as many as carry them all at once."""
+def _at_once(case: Case, graph: Graph, loop: _Loop, parameter_ns: float, stretch: float, unfitted_ns: float = 0.0) -> Graph:
+    """The loop's host time but for gathering the lists, and its kernels but for as many as carry
+    them all at once."""
     assert case.graph is not None
     inside = calls_inside(graph, loop.ranges)
     spent = graph.call_parts["work"] * share_inside(case, case.graph, loop.ranges)
-    work = graph.call_parts["work"] - np.maximum(spent - untold_ns * graph.call_events["work"] * inside, 0.0)
+    work = graph.call_parts["work"] - np.maximum(spent - unfitted_ns * graph.call_events["work"] * inside, 0.0)
     task_ns, gone = graph.task_ns.copy(), loop.tasks.copy()
     kept = max(1, int(np.ceil(loop.num_parameters / POLICY.per_kernel)))
     for step in np.unique(graph.call_step[inside]).tolist():
-        mine = np.flatnonzero(inside & (graph.call_step == step))
-        work[mine[0]] += parameter_ns * loop.num_parameters
+        calls = np.flatnonzero(inside & (graph.call_step == step))
+        work[calls[0]] += parameter_ns * loop.num_parameters
         tasks = np.flatnonzero(loop.tasks & (graph.task_step == step))[:kept]
         gone[tasks] = False
         task_ns[tasks] = stretch * loop.left_ns / max(len(tasks), 1)
@@ -118,31 +125,32 @@ def _at_once(case: Case, graph: Graph, loop: _Loop, parameter_ns: float, stretch
     return without_tasks(left, gone)
 
 
-def _untold_ns(case: Case) -> float:
-    """What the profiler may have cost per event of the loop beyond what the step as a whole told: its cost is not spread evenly,
-    and time it took in the loop was never the loop's to give back."""
+def _unfitted_ns(case: Case) -> float:
+    """What the profiler may have cost per event of the loop beyond what was fitted to the step as a
+    whole: its cost is not spread evenly, and time it took in the loop was never the loop's to give
+    back."""
     fitted = USUAL_COST_NS if case.facts.replayed is None else case.facts.replayed.cost_ns
-    return max(DEAR_COST_NS - fitted, 0.0)
+    return max(HIGH_COST_NS - fitted, 0.0)
 
 
 def _loop(case: Case, graph: Graph) -> _Loop | None:
-    found = case.context
-    trace, parent = found.trace, found.links.parent
+    context = case.context
+    trace, parent = context.trace, context.links.parent
     marks = np.flatnonzero(trace.is_kind(Kind.MARK) & matching(trace, STEP))
     if len(marks) == 0:
         return None
     op = ancestor_with(parent, graph.call_event, trace.is_kind(Kind.OP))
     inside = contains(union(trace.start_ns[marks], trace.end_ns[marks]), graph.call_start_ns)
-    together = matching(trace, TOGETHER)
-    one_by_one = inside & ~together[np.maximum(op, 0)] & (op != NONE)
-    tasks = tasks_of(graph, one_by_one) & (trace.kind[graph.task_event] == Kind.KERNEL) & ~together[graph.task_event]
+    multi_tensor = matching(trace, MULTI_TENSOR)
+    looped = inside & ~multi_tensor[np.maximum(op, 0)] & (op != NONE)
+    tasks = tasks_of(graph, looped) & (trace.kind[graph.task_event] == Kind.KERNEL) & ~multi_tensor[graph.task_event]
     if tasks.sum() < POLICY.least_kernels * graph.num_steps:
         return None
-    names = trace.name[op[one_by_one]]
+    names = trace.name[op[looped]]
     most = np.bincount(names).max() / graph.num_steps
     repeats = _visits(names, graph.num_steps)
     return _Loop(
-        ranges=_looping(case, marks, op[one_by_one]),
+        ranges=_looping(case, marks, op[looped]),
         tasks=tasks,
         num_parameters=min(repeats, float(most)),
         left_ns=_floor_ns(case, graph, tasks, op),
@@ -156,40 +164,43 @@ def _visits(codes: Int64, num_steps: int) -> float:
 
 
 def _looping(case: Case, marks: Int64, ops: Int64) -> Intervals:
-    """In each mark, from its first looped operator to its end: what comes before is gathering, and stays."""
+    """In each mark, from its first looped operator to its end: what comes before is gathering, and
+    stays."""
     trace = case.context.trace
     first = np.sort(trace.start_ns[ops])
-    at = np.searchsorted(first, trace.start_ns[marks])
-    there = at < len(first)
-    begin = first[np.minimum(at, len(first) - 1)]
-    return union(begin[there], trace.end_ns[marks][there])
+    position = np.searchsorted(first, trace.start_ns[marks])
+    has_one = position < len(first)
+    begin = first[np.minimum(position, len(first) - 1)]
+    return union(begin[has_one], trace.end_ns[marks][has_one])
 
 
 def _floor_ns(case: Case, graph: Graph, tasks: Bool, op: Int64) -> float:
-    """The device's time per step for the update at once: each tensor read and written once, at memory's rate."""
-    found = case.context
-    trace = found.trace
+    """The device's time per step for the update at once: each tensor read and written once, at
+    memory's rate."""
+    context = case.context
+    trace = context.trace
     now_ns = float(graph.task_ns[tasks].sum()) / graph.num_steps
     moved = np.zeros(len(trace))
-    known = ~np.isnan(found.kernels.bytes)
-    moved[found.kernels.kernels[known]] = found.kernels.bytes[known]
+    known = ~np.isnan(context.kernels.bytes)
+    moved[context.kernels.kernels[known]] = context.kernels.bytes[known]
     by_op: dict[int, float] = {}
-    owner = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
+    owner = call_of_task(graph)
     for task in np.flatnonzero(tasks).tolist():
         name = int(trace.name[op[owner[task]]])
         by_op[name] = by_op.get(name, 0.0) + float(moved[graph.task_event[task]])
     # The operator that moves least reads each parameter-sized tensor once and writes it once.
     least = min((size for size in by_op.values() if size > 0), default=0.0) / 2 / graph.num_steps
-    if found.roofs is None or least == 0:
+    if context.roofs is None or least == 0:
         return now_ns
     # Calibrated or not, such a kernel is as far below other streams as it is in the lab.
-    share = POLICY.bandwidth_share * (found.roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
-    rate = found.roofs.spec.bandwidth_bytes_per_s.value * share
+    share = POLICY.bandwidth_share * (context.roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
+    rate = context.roofs.spec.bandwidth_bytes_per_s.value * share
     return min(now_ns, _passes([trace.names[name] for name in by_op]) * least / rate * 1e9)
 
 
 def _passes(names: list[str]) -> int:
-    """Reads and writes of a tensor as large as the parameters: parameter, gradient and what state the update keeps."""
+    """Reads and writes of a tensor as large as the parameters: parameter, gradient and what state
+    the update keeps."""
     if any(ROOT.search(name) for name in names):
         return 7
     return 5 if any(MOMENTUM.search(name) for name in names) else 3

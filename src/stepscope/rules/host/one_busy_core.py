@@ -1,15 +1,18 @@
-"""One core is busy all the time, and the device is not: the thread that launches is what the run waits for.
+"""One core is always busy and the device is not: the run waits for the thread that launches.
 
-What it sees: a monitor's samples of the device (nvidia-smi, DCGM, rocm-smi) with idle in them, and beside them
-`perf stat` or `perf script` of the process with about one core busy.
+What it sees: a monitor's samples of the device (nvidia-smi, DCGM, rocm-smi) with idle in them, and
+beside them `perf stat` or `perf script` of the process with about one core busy.
 
-Why it costs: kernels are launched by one thread. When that thread is busy all the time and the device is not, whatever it does
-besides launching (Python, small operators, checks) is paid by the device's waiting.
+Why it costs: kernels are launched by one thread. When that thread is busy all the time and the
+device is not, whatever it does besides launching (Python, small operators, checks) is paid by the
+device's waiting.
 
-Evidence it needs: both recordings, taken at the same time of the same run. Which of the host's faults it is, a trace tells.
+Evidence it needs: both recordings, taken at the same time of the same run. Which of the host's
+faults it is, a trace shows.
 
-What to do: record a trace (`stepscope run -- python train.py`): launch-overhead, python-overhead and looped-optimizer tell
-apart what the thread does. Larger batches, `torch.compile` and CUDA graphs give each launch more work.
+What to do: record a trace (`stepscope run -- python train.py`): launch-overhead, python-overhead
+and looped-optimizer tell apart what the thread does. Larger batches, `torch.compile` and CUDA
+graphs give each launch more work.
 
 Example: a small model in eager mode: nvidia-smi shows 35 % utilization, perf stat 1.02 busy cores.
 """
@@ -28,22 +31,24 @@ BOUND = "host"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     most_device_busy: float = 0.7
-    """Of the time, at the median: a device above it waits little, and utilization counts any kernel, however small."""
+    """Of the time, at the median: a device above it waits little, and utilization counts any
+    kernel, however small."""
     least_samples: int = 5
     least_cores: float = 0.9
     most_cores: float = 1.5
-    """A thread that never rests, with the little that others do; above it several compute, and which one matters is not told."""
+    """A thread that never rests, with the little that others do; above it several compute, and
+    which one matters is not known."""
 
 
 POLICY = Policy()
 
 
-def advise(beside: Beside) -> Advice | None:
+def advise(auxiliary: Beside) -> Advice | None:
     """Nothing where one of the two recordings is missing, or a device is busy."""
-    if beside.system is None:
+    if auxiliary.system is None:
         return None
-    busy = [share for one in beside.system.devices if (share := one.used_share) is not None and _is_enough(one)]
-    cores = _cores(beside.system)
+    busy = [share for device in auxiliary.system.devices if (share := device.used_share) is not None and _is_enough(device)]
+    cores = _cores(auxiliary.system)
     if not busy or cores is None or max(busy) > POLICY.most_device_busy:
         return None
     return Advice(
@@ -60,13 +65,13 @@ def advise(beside: Beside) -> Advice | None:
     )
 
 
-def _is_enough(one: DeviceSeries) -> bool:
-    told = one.busy_run_share or one.busy_share
-    return told is not None and told.num >= POLICY.least_samples
+def _is_enough(device: DeviceSeries) -> bool:
+    samples = device.busy_run_share or device.busy_share
+    return samples is not None and samples.num >= POLICY.least_samples
 
 
 def _cores(system: SystemReport) -> tuple[float, str] | None:
-    told = [(one.busy_cores, one.path) for one in system.counters if one.busy_cores is not None]
-    told += [(one.busy_cores, one.path) for one in system.stacks if one.busy_cores is not None]
-    fitting = [(cores, path) for cores, path in told if POLICY.least_cores <= cores <= POLICY.most_cores]
-    return fitting[0] if fitting and len(fitting) == len(told) else None
+    measured = [(recording.busy_cores, recording.path) for recording in system.counters if recording.busy_cores is not None]
+    measured += [(recording.busy_cores, recording.path) for recording in system.stacks if recording.busy_cores is not None]
+    fitting = [(cores, path) for cores, path in measured if POLICY.least_cores <= cores <= POLICY.most_cores]
+    return fitting[0] if fitting and len(fitting) == len(measured) else None

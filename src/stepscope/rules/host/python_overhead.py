@@ -1,20 +1,22 @@
 """The host runs Python of its own between operators, and the device waits.
 
-What it sees: stretches of the driving threads with no operator and no runtime call in them, longer than it takes to go from one
-operator to the next, that are not the loader's, the optimizer's, the compiler's, a file's or the collector's, and that the replay
-of the step gets shorter without.
+What it sees: stretches of the driving threads with no operator and no runtime call in them, longer
+than it takes to go from one operator to the next, that are not the loader's, the optimizer's, the
+compiler's, a file's or the collector's, and that the replay of the step gets shorter without.
 
-Why it costs: while Python loops over lists, builds masks, formats logs or computes with numpy, nothing is launched. The few
-microseconds between any two operators are not meant: they belong to launch-overhead, whose fix removes both.
+Why it costs: while Python loops over lists, builds masks, formats logs or computes with numpy,
+nothing is launched. The few microseconds between any two operators are not meant: they belong to
+launch-overhead, whose fix removes both.
 
-Evidence it needs: operators and runtime calls. Stacks (`with_stack=True`) name the line; without them the stretch may also be
-something else that holds the process: logging, a file, a lock, `gc.collect()`.
+Evidence it needs: operators and runtime calls. Stacks (`with_stack=True`) name the line; without
+them the stretch may also be something else that holds the process: logging, a file, a lock,
+`gc.collect()`.
 
-What to do: take the work off the step (do it in the loader's workers, once before the loop, or every n-th step), or write it with
-tensors and `torch.compile` it.
+What to do: take the work off the step (do it in the loader's workers, once before the loop, or
+every n-th step), or write it with tensors and `torch.compile` it.
 
-Example: a Python loop over 512 tokens that builds a mask in each forward takes milliseconds; `torch.arange` and a comparison
-launch two kernels.
+Example: a Python loop over 512 tokens that builds a mask in each forward takes milliseconds;
+`torch.arange` and a comparison launch two kernels.
 """
 
 from __future__ import annotations
@@ -45,12 +47,13 @@ NEEDS_DEVICE = False
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     least_share: float = 0.2
-    """Of the host's work. Below it the operators and their launches are what keeps the host busy, and launch-overhead judges."""
+    """Of the host's work. Below it the operators and their launches are what keeps the host busy,
+    and launch-overhead judges."""
     cautious_share: float = 0.5
     """Of the stretches that goes when only part of them can leave the step."""
     least_sampled: float = 0.4
-    """Of a profiler's samples in which the interpreter itself runs; a loop that launches operators has a tenth or two, and the
-    imports of a short recording add to it."""
+    """Of a profiler's samples in which the interpreter itself runs; a loop that launches operators
+    has a tenth or two, and the imports of a short recording add to it."""
     device_busy: float = 0.9
     """Of the time, from which the device is never waiting: then the host's Python costs nothing."""
 
@@ -102,40 +105,41 @@ def _evidence(case: Case, graph: Graph, stretches: Stretches) -> tuple[str, ...]
     longest = np.argsort(-stretches.own_ns, kind="stable")[:20]
     recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & case.context.host.driving)
     following = recorded[np.searchsorted(trace.start_ns[recorded], stretches.end[longest])]
-    before = Counter(str(trace.names[trace.name[i]]) for i in following.tolist()).most_common(2)
+    before = Counter(str(trace.names[trace.name[event]]) for event in following.tolist()).most_common(2)
     return (
         f"{len(stretches) / graph.num_steps:.3g} stretches a step, the longest {int(stretches.own_ns.max()) / 1e6:.2f} ms",
         f"the longest stand before {' and '.join(name for name, _ in before)}",
     )
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
-    """By stacks with native frames: only these tell Python's own work from the operators it calls."""
-    if beside.system is None:
+def advise(auxiliary: Beside) -> Sequence[Advice]:
+    """By stacks with native frames: only these tell Python's own work from the operators it
+    calls."""
+    if auxiliary.system is None:
         return []
-    busy = [share for one in beside.system.devices if (share := one.used_share) is not None]
+    busy = [share for device in auxiliary.system.devices if (share := device.used_share) is not None]
     if busy and min(busy) >= POLICY.device_busy:
         return []
-    return [_sampled(one, one.interpreter_share) for one in beside.system.stacks if _is_interpreted(one)]
+    return [
+        _sampled(stacks, stacks.interpreter_share)
+        for stacks in auxiliary.system.stacks
+        if stacks.interpreter_share is not None and stacks.interpreter_share >= POLICY.least_sampled
+    ]
 
 
-def _is_interpreted(one: HostStacks) -> bool:
-    return one.interpreter_share is not None and one.interpreter_share >= POLICY.least_sampled
-
-
-def _sampled(one: HostStacks, share: float | None) -> Advice:
-    hot = sorted((spot for spot in one.training if spot.self_share > 0), key=lambda spot: -spot.self_share)[:3]
-    named = tuple(f"{spot.label}: {spot.self_share:.0%} of the {one.unit} in its own Python" for spot in hot)
+def _sampled(stacks: HostStacks, share: float) -> Advice:
+    hot = sorted((spot for spot in stacks.training if spot.self_share > 0), key=lambda spot: -spot.self_share)[:3]
+    named = tuple(f"{spot.label}: {spot.self_share:.0%} of the {stacks.unit} in its own Python" for spot in hot)
     if not named:
-        own = sorted((spot for spot in one.functions if "python" in (spot.file or "")), key=lambda spot: -spot.self_share)[:2]
-        named = tuple(f"{spot.label}: innermost in {spot.self_share:.0%} of the {one.unit}" for spot in own)
+        own = sorted((spot for spot in stacks.functions if "python" in (spot.file or "")), key=lambda spot: -spot.self_share)[:2]
+        named = tuple(f"{spot.label}: innermost in {spot.self_share:.0%} of the {stacks.unit}" for spot in own)
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"The interpreter itself runs in {share:.0%} of the host's {one.unit} ({one.tool}).",
+        summary=f"The interpreter itself runs in {share:.0%} of the host's {stacks.unit} ({stacks.tool}).",
         action="where the device waits for the host: do this work every 50th step, before the loop or in loader workers; or write"
         " it with tensors and compile it. A trace beside it tells whether the device waits",
         evidence=named,
         weight=share,
-        weight_of=f"the host's {one.unit}",
+        weight_of=f"the host's {stacks.unit}",
     )

@@ -1,17 +1,21 @@
 """Compiled code is compiled again in steady steps.
 
-What it sees: spans of TorchDynamo, Inductor or Triton compiling inside measured steps, not before them.
+What it sees: spans of TorchDynamo, Inductor or Triton compiling inside measured steps, not before
+them.
 
-Why it costs: torch.compile specializes on shapes, strides and Python values. One that changes from step to step fails a guard and
-the whole frame is compiled anew, for seconds, while the device stands idle.
+Why it costs: torch.compile specializes on shapes, strides and Python values. One that changes from
+step to step fails a guard and the whole frame is compiled anew, for seconds, while the device
+stands idle.
 
-Evidence it needs: the compiler's own marks, which the profiler records by itself. `TORCH_LOGS=recompiles` or `TORCH_TRACE`, given
-beside the trace or alone, names the function and the guard that failed, and the functions that were given up as a limit was hit.
+Evidence it needs: the compiler's own marks, which the profiler records by itself.
+`TORCH_LOGS=recompiles` or `TORCH_TRACE`, given beside the trace or alone, names the function and
+the guard that failed, and the functions that were given up as a limit was hit.
 
-What to do: `torch.compile(dynamic=True)` or `torch._dynamo.mark_dynamic(t, dim)` for the size that changes; pad or bucket
-lengths; keep Python numbers that change out of compiled code.
+What to do: `torch.compile(dynamic=True)` or `torch._dynamo.mark_dynamic(t, dim)` for the size that
+changes; pad or bucket lengths; keep Python numbers that change out of compiled code.
 
-Example: fourteen sequence lengths under `dynamic=False` took 3.3 s a step; with `dynamic=True` it was 11 ms.
+Example: fourteen sequence lengths under `dynamic=False` took 3.3 s a step; with `dynamic=True` it
+was 11 ms.
 """
 
 from __future__ import annotations
@@ -70,8 +74,8 @@ ACTIONS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     least_recompiles: int = 2
-    """Of a function in one process, or of one piece of it after a graph break. One is how torch.compile learns that a size is
-    dynamic, and each piece learns by itself."""
+    """Of a function in one process, or of one piece of it after a graph break. One is how
+    torch.compile learns that a size is dynamic, and each piece learns by itself."""
     most_advice: int = 4
     """Functions that are spoken of; the recording lists all."""
     most_guards: int = 3
@@ -103,40 +107,44 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _compiled_once(case: Case, graph: Graph) -> Graph:
-    """No compiling; and where a step of seconds hid what the profiler cost the host, its usual cost taken off the rest."""
+    """No compiling; and where a step of seconds hid what the profiler cost the host, its usual cost
+    taken off the rest."""
     left = without_host_parts(graph, "compile")
-    told = case.facts.replayed is None or case.facts.replayed.cost_ns > 0
-    return left if told else without_cost(left, USUAL_COST_NS)
+    is_fitted = case.facts.replayed is None or case.facts.replayed.cost_ns > 0
+    return left if is_fitted else without_cost(left, USUAL_COST_NS)
 
 
-def advise(beside: Beside) -> tuple[Advice, ...]:
-    """One for each function that was compiled again more than it takes to learn what changes, or given up."""
-    report = beside.compiler
+def advise(auxiliary: Beside) -> tuple[Advice, ...]:
+    """One for each function that was compiled again more than it takes to learn what changes, or
+    given up."""
+    report = auxiliary.compiler
     if report is None:
         return ()
-    found = [function for function in report.functions() if function.limit or function.most_again >= POLICY.least_recompiles]
-    advice = [_advice(report, function) for function in found[: POLICY.most_advice]]
-    if not found and (hits := sum(counted.limit_hits or 0 for counted in report.counted)):
+    recompiled = [function for function in report.functions() if function.limit or function.most_again >= POLICY.least_recompiles]
+    advice = [_advice(report, function) for function in recompiled[: POLICY.most_advice]]
+    if not recompiled and (hits := sum(counted.limit_hits or 0 for counted in report.counted)):
         advice.append(_counted_limit(hits))
     return tuple(advice)
 
 
 def _advice(report: CompilerReport, function: CompiledFunction) -> Advice:
     guards = (*function.guards, *function.resumed_guards)
-    again, whole = function.again_s, report.seconds
+    weight = None
+    if function.again_s and report.seconds:
+        weight = function.again_s / report.seconds
     return Advice(
         code=CODE,
         bound=BOUND,
         summary=_summary(function),
         action=_action(function, guards[0]) if guards else ACTION,
         evidence=tuple(_guard_lines(function)),
-        weight=again / whole if again and whole else None,
-        weight_of="the time spent compiling" if again and whole else "",
+        weight=weight,
+        weight_of="" if weight is None else "the time spent compiling",
     )
 
 
 def _summary(function: CompiledFunction) -> str:
-    name = f"{function.name or 'A function'} ({function.place or 'place not told'})"
+    name = f"{function.name or 'A function'} ({function.place or 'line not recorded'})"
     pieces = f", {function.resumed} of them pieces of it after graph breaks" if function.resumed else ""
     seconds = f", for {function.again_s:.1f} s" if function.again_s else ""
     again = f"was compiled again {times(function.recompiles)}{pieces}{seconds}" if function.recompiles else ""

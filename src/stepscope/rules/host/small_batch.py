@@ -1,17 +1,21 @@
 """Micro-batches so small that the device is never filled, run one after another in one step.
 
-What it sees: the same forward and backward k times before one optimizer step (gradient accumulation), with kernels that take far
-longer than their arithmetic or their bytes need, or that fill only part of the device.
+What it sees: the same forward and backward k times before one optimizer step (gradient
+accumulation), with kernels that take far longer than their arithmetic or their bytes need, or that
+fill only part of the device.
 
-Why it costs: a small micro-batch costs the host as many launches as a large one. Folding k of them into one divides the host's
-work by k, and a kernel that did not fill the device does not take k times as long. Kernels that do fill it take k times as long,
-and then nothing is won: the replay says which. The loader is reckoned to take k times as long for k times the samples, and at
-best no longer than for few.
+Why it costs: a small micro-batch costs the host as many launches as a large one. Folding k of them
+into one divides the host's work by k, and a kernel that did not fill the device does not take k
+times as long. Kernels that do fill it take k times as long, and then nothing is won: the replay
+says which. The loader is reckoned to take k times as long for k times the samples, and at best no
+longer than for few.
 
-Evidence it needs: kernels distinguished as forward, backward and optimizer; shapes (`record_shapes=True`) for the roofs.
+Evidence it needs: kernels distinguished as forward, backward and optimizer; shapes
+(`record_shapes=True`) for the roofs.
 
-What to do: a larger micro-batch with fewer accumulation steps, as far as memory goes (`torch.cuda.max_memory_allocated()`).
-Layers that look at the batch (BatchNorm) see more of it then.
+What to do: a larger micro-batch with fewer accumulation steps, as far as memory goes
+(`torch.cuda.max_memory_allocated()`). Layers that look at the batch (BatchNorm) see more of it
+then.
 
 Example: micro-batch 1 x 8 accumulation steps took 167 ms; one batch of 8 took 22 ms.
 """
@@ -29,23 +33,25 @@ from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.host_ranges import tasks_of
+from stepscope.rules.shared.host_ranges import call_of_task, tasks_of
 from stepscope.rules.shared.loading import with_input
 
 CODE = "small-batch"
 BOUND = "host"
 
 THREADS_PER_SM = 2048
-"""Resident threads of one multiprocessor: NVIDIA's data-centre GPUs since Volta (CUDA C++ Programming Guide, table of compute
-capabilities)."""
+"""Resident threads of one multiprocessor: NVIDIA's data-centre GPUs since Volta (CUDA C++
+Programming Guide, table of compute capabilities)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     same_share: float = 0.9
-    """Of a micro-step's kernels that must recur in the others, by name, for them to be the same work on other data."""
+    """Of a micro-step's kernels that must recur in the others, by name, for them to be the same
+    work on other data."""
     roof_share: float = 0.6
-    """Of its roof that a kernel reaches once it is large: between what matrix kernels (0.6 to 0.7) and copies (0.8) do."""
+    """Of its roof that a kernel reaches once it is large: between what matrix kernels (0.6 to 0.7)
+    and copies (0.8) do."""
     cautious_roof_share: float = 0.4
 
 
@@ -89,9 +95,10 @@ def _folded(case: Case, graph: Graph, micro: Int64, folds: int, roof_share: floa
 
 
 def _at_size(case: Case, graph: Graph, folds: int, roof_share: float) -> Float64:
-    """How long each task takes on `folds` times the data: no less than its roof allows, where that is known, and as much longer
-    as it fills the device already: a kernel that does, and is far from its roof all the same, gains nothing by being larger.
-    Products do: theirs is another kernel then, with larger tiles."""
+    """How long each task takes on `folds` times the data: no less than its roof allows, where that
+    is known, and as much longer as it fills the device already: a kernel that does, and is far from
+    its roof all the same, gains nothing by being larger. Products do: theirs is another kernel
+    then, with larger tiles."""
     floor = np.full(len(case.context.trace), np.nan)
     floor[case.context.kernels.kernels] = case.context.kernels.floor_ns
     by_roof = folds * floor[graph.task_event] / roof_share
@@ -102,8 +109,8 @@ def _at_size(case: Case, graph: Graph, folds: int, roof_share: float) -> Float64
 
 
 def _filled(case: Case, graph: Graph) -> Float64:
-    """The share of the device that each task's grid fills: one block of a matrix kernel takes a multiprocessor's shared memory,
-    other kernels fill its threads. 1 where that is not known."""
+    """The share of the device that each task's grid fills: one block of a matrix kernel takes a
+    multiprocessor's shared memory, other kernels fill its threads. 1 where that is not known."""
     trace, device = case.context.trace, case.context.device
     filled = np.ones(len(graph.task_event))
     if device is None or not device.num_sms:
@@ -113,48 +120,50 @@ def _filled(case: Case, graph: Graph) -> Float64:
     for code in np.unique(codes[codes != NONE]).tolist():
         detail = trace.details[code]
         if isinstance(detail, Launch) and detail.grid and detail.block:
-            blocks, mine = float(np.prod(detail.grid)), codes == code
+            blocks, launched = float(np.prod(detail.grid)), codes == code
             by_threads = blocks * float(np.prod(detail.block)) / room
-            filled[mine] = np.where(case.table.is_matrix[mine], blocks / device.num_sms, by_threads)
+            filled[launched] = np.where(case.table.is_matrix[launched], blocks / device.num_sms, by_threads)
     return filled
 
 
 def _micro_steps(case: Case, graph: Graph) -> Int64:
-    """Per call, the micro-step of its step: a new one begins where forward work follows backward work. NONE: in none, as the
-    optimizer and what follows the last backward are."""
+    """Per call, the micro-step of its step: a new one begins where forward work follows backward
+    work. NONE: in none, as the optimizer and what follows the last backward are."""
     charges = case.context.charges
     backward, optimizer = (np.zeros(len(case.context.trace), np.bool_) for _ in range(2))
     backward[charges.work] = charges.backward
     optimizer[charges.work] = charges.optimizer
-    owner = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
+    owner = call_of_task(graph)
     micro = np.full(len(graph.call_event), NONE, np.int64)
     for step in range(graph.num_steps):
-        mine = np.flatnonzero((graph.task_step == step) & ~optimizer[graph.task_event])
-        back = backward[graph.task_event[mine]]
+        tasks = np.flatnonzero((graph.task_step == step) & ~optimizer[graph.task_event])
+        back = backward[graph.task_event[tasks]]
         if not back.any():
             continue
         begins = np.concatenate([[False], back[:-1] & ~back[1:]])
         number = np.cumsum(begins)
         last = int(np.flatnonzero(back)[-1])
-        micro[owner[mine[: last + 1]]] = number[: last + 1]
+        micro[owner[tasks[: last + 1]]] = number[: last + 1]
     return _with_bare_calls(graph, micro)
 
 
 def _with_bare_calls(graph: Graph, micro: Int64) -> Int64:
-    """Calls that put nothing on the device, such as the wait after a copy, belong to the micro-step of what was launched before
-    them; behind the last launch of all micro-steps they belong to none."""
+    """Calls that put nothing on the device, such as the wait after a copy, belong to the micro-step
+    of what was launched before them; behind the last launch of all micro-steps they belong to
+    none."""
     launching = np.diff(graph.call_first) > 0
-    places = np.arange(len(micro))
-    before = np.maximum.accumulate(np.where(launching, places, 0))
-    after = np.minimum.accumulate(np.where(launching, places, len(micro) - 1)[::-1])[::-1]
+    positions = np.arange(len(micro))
+    before = np.maximum.accumulate(np.where(launching, positions, 0))
+    after = np.minimum.accumulate(np.where(launching, positions, len(micro) - 1)[::-1])[::-1]
     is_between = (graph.call_step[before] == graph.call_step[after]) & (micro[before] >= 0) & (micro[after] >= 0)
     return np.where(~launching & is_between, micro[before], micro)
 
 
 def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
-    """How many micro-steps the usual step has, if they launch the same kernels; 0 if they do not."""
+    """How many micro-steps the usual step has, if they launch the same kernels; 0 if they do
+    not."""
     trace = case.context.trace
-    owner = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
+    owner = call_of_task(graph)
     kernel: Bool = (trace.kind[graph.task_event] == Kind.KERNEL) & (micro[owner] >= 0)
     counts: dict[tuple[int, int], Counter[int]] = {}
     rows = zip(
@@ -177,13 +186,14 @@ def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
 
 
 def _updates_between(case: Case, graph: Graph) -> bool:
-    """Whether the optimizer runs several times a step with other work between: then each round has its own update."""
+    """Whether the optimizer runs several times a step with other work between: then each round has
+    its own update."""
     charges = case.context.charges
     optimizer, backward = (np.zeros(len(case.context.trace), np.bool_) for _ in range(2))
     optimizer[charges.work], backward[charges.work] = charges.optimizer, charges.backward
     for step in range(graph.num_steps):
-        mine = graph.task_event[graph.task_step == step]
-        mine = mine[optimizer[mine] | backward[mine]]
-        if int((optimizer[mine][1:] & ~optimizer[mine][:-1]).sum()) > 1:
+        events = graph.task_event[graph.task_step == step]
+        events = events[optimizer[events] | backward[events]]
+        if int((optimizer[events][1:] & ~optimizer[events][:-1]).sum()) > 1:
             return True
     return False

@@ -1,22 +1,24 @@
 """Ranks have unlike amounts of work, and the ones with less wait.
 
-What it sees: with the ranks replayed together, kernels that take longer on one rank than on the others, or a last rank that
-changes from step to step, while collectives wait.
+What it sees: with the ranks replayed together, kernels that take longer on one rank than on the
+others, or a last rank that changes from step to step, while collectives wait.
 
-Why it costs: every step lasts as long as its largest share of the work. Sequences of unlike length, unbalanced experts or a
-batch that does not divide evenly make the others wait for it.
+Why it costs: every step lasts as long as its largest share of the work. Sequences of unlike length,
+unbalanced experts or a batch that does not divide evenly make the others wait for it.
 
 Evidence it needs: traces of all ranks, or of several at least.
 
-What to do: sort or bucket samples by length and hand out batches of equal tokens (a balanced sampler, packing); for experts a
-balancing loss or a capacity factor; even pipeline stages.
+What to do: sort or bucket samples by length and hand out batches of equal tokens (a balanced
+sampler, packing); for experts a balancing loss or a capacity factor; even pipeline stages.
 
-Example: the longer of two ranks' batches changed every step: the step took as long as the longer one, always.
+Example: the longer of two ranks' batches changed every step: the step took as long as the longer
+one, always.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from stepscope.core.trace import NONE, Float64
 from stepscope.rules.imbalance.throttled_gpu import slow_device
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.balance import balanced_shares, evened
-from stepscope.rules.shared.rank_speed import at_pace, excess, paces
+from stepscope.rules.shared.rank_speed import at_speed, excess, rank_speeds
 
 CODE = "uneven-work"
 BOUND = "imbalance"
@@ -35,7 +37,8 @@ class Policy:
     least_excess: float = 0.03
     """Of the step, by which a rank's kernels must take longer than the others'."""
     least_spread: float = 0.1
-    """Of the kernels' time in a step, over the ranks, from which the work of single steps is uneven."""
+    """Of the kernels' time in a step, over the ranks, from which the work of single steps is
+    uneven."""
 
 
 POLICY = Policy()
@@ -46,22 +49,27 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if len(job.cases) < 2:
         return None
     per_step = _compute_per_step(job)
-    found = paces(job)
-    place = int(np.argmax(found.compute_ns))
-    usual = found.others(found.compute_ns, place)
-    same = (
-        found.compute_ns[place] - usual >= POLICY.least_excess * job.step_interval_ns
-        and excess(found, found.slowest)[0] == "compute"
+    speeds = rank_speeds(job)
+    index = int(np.argmax(speeds.compute_ns))
+    usual = speeds.others(speeds.compute_ns, index)
+    is_one_rank = (
+        speeds.compute_ns[index] - usual >= POLICY.least_excess * job.step_interval_ns
+        and excess(speeds, speeds.slowest)[0] == "compute"
     )
     spread = float(np.mean((per_step.max(axis=0) - per_step.mean(axis=0)) / np.maximum(per_step.mean(axis=0), 1.0)))
-    if not same and spread < POLICY.least_spread:
+    if not is_one_rank and spread < POLICY.least_spread:
         return None
-    if same and slow_device(job) is not None:
+    if is_one_rank and slow_device(job) is not None:
         # The same work on a slower device.
         return None
     most = float(np.mean(per_step.max(axis=0))) / 1e6
-    rank = job.ranks[place]
-
+    rank = job.ranks[index]
+    evidence, cautious = "the rank with most changes from step to step", None
+    if is_one_rank:
+        times = f"{speeds.compute_ns[index] / 1e6:.1f} ms a step, the others {usual / 1e6:.1f} ms"
+        evidence = f"rank {rank} has most: {times}"
+        halfway = (speeds.alone_ns[index] + speeds.others(speeds.alone_ns, index)) / 2
+        cautious = partial(at_speed, job, index=index, target_ns=halfway)
     return JobProposal(
         code=CODE,
         bound=BOUND,
@@ -69,19 +77,13 @@ def propose_job(job: JobCase) -> JobProposal | None:
         f" {per_step.mean() / 1e6:.1f} ms on average.",
         action="Share the work out evenly: batches of equal tokens (a balanced or bucketing sampler, packing), balanced experts",
         evidence=(
-            f"rank {rank} has most: {found.compute_ns[place] / 1e6:.1f} ms a step, the others {usual / 1e6:.1f} ms"
-            if same
-            else "the rank with most changes from step to step",
+            evidence,
             f"the rank with most has {spread:.0%} more than the average in a step",
             *_uneven_exchanges(job),
         ),
-        ranks=(rank,) if same else job.ranks,
+        ranks=(rank,) if is_one_rank else job.ranks,
         change=lambda job_graph: evened(job, job_graph),
-        cautious=(
-            lambda job_graph: at_pace(job, job_graph, place, (found.alone_ns[place] + found.others(found.alone_ns, place)) / 2)
-        )
-        if same
-        else None,
+        cautious=cautious,
     )
 
 

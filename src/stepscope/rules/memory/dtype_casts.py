@@ -1,17 +1,20 @@
 """Weights are cast to another type again and again, though they change once a step at most.
 
-What it sees: copies between floating-point types over tensors that have the shape of a weight: one that gathers a gradient, or
-that a linear layer or a convolution multiplies by. A weight cast more often than it gathers gradients is cast needlessly, and so
-is one that gathers none (frozen). Casts of activations are left alone: their values are new each time.
+What it sees: copies between floating-point types over tensors that have the shape of a weight: one
+that gathers a gradient, or that a linear layer or a convolution multiplies by. A weight cast more
+often than it gathers gradients is cast needlessly, and so is one that gathers none (frozen). Casts
+of activations are left alone: their values are new each time.
 
-Why it costs: every cast reads the weight and writes a copy, its backward casts the gradient back, and gradients in the wider type
-are added up in it. A weight used eight times a step costs eight of each. A cast once a step costs little beside the products,
-and goes only with weights kept in 16 bits, which changes training: that is the upper end of the range.
+Why it costs: every cast reads the weight and writes a copy, its backward casts the gradient back,
+and gradients in the wider type are added up in it. A weight used eight times a step costs eight of
+each. A cast once a step costs little beside the products, and goes only with weights kept in 16
+bits, which changes training: that is the upper end of the range.
 
 Evidence it needs: shapes and types (`record_shapes=True`).
 
-What to do: leave autocast's cache on (`torch.autocast(..., cache_enabled=True)`, one `with` around the whole forward pass);
-`frozen.to(torch.bfloat16)` once, before training; cast a weight outside the loop that uses it.
+What to do: leave autocast's cache on (`torch.autocast(..., cache_enabled=True)`, one `with` around
+the whole forward pass); `frozen.to(torch.bfloat16)` once, before training; cast a weight outside
+the loop that uses it.
 
 Example: one wide layer applied 8 times took 18.4 ms a step, 13.3 ms with its weights cast once.
 """
@@ -139,7 +142,8 @@ def weight_casts(case: Case, graph: Graph, table: TaskTable) -> WeightCasts:
 
 
 def _gathered(case: Case, graph: Graph, table: TaskTable) -> Counter[Shape]:
-    """How many gradients were gathered in the replayed time, by shape: one per weight and backward pass."""
+    """How many gradients were gathered in the replayed time, by shape: one per weight and backward
+    pass."""
     trace = case.context.trace
     counts: Counter[Shape] = Counter()
     inside = (trace.start_ns >= graph.call_start_ns[0]) & (trace.start_ns < graph.call_end_ns[-1])
@@ -153,25 +157,26 @@ def _gathered(case: Case, graph: Graph, table: TaskTable) -> Counter[Shape]:
 
 def _product_shapes(table: TaskTable) -> _Shapes:
     """Shapes that forward products take as weights, as the layer keeps them, and as inputs."""
-    found = _Shapes()
+    shapes = _Shapes()
     for op in np.unique(table.op[table.is_matrix & ~table.backward]).tolist():
-        places, inputs = INPUT_AND_WEIGHT.get(table.op_name(op)), table.inputs(op)
-        if places is None or inputs is None:
+        positions, inputs = INPUT_AND_WEIGHT.get(table.op_name(op)), table.inputs(op)
+        if positions is None or inputs is None:
             continue
-        entered, weight = (operand(inputs, at) for at in places)
+        entered, weight = (operand(inputs, position) for position in positions)
         if entered is not None:
-            found.inputs.add(entered.dims)
+            shapes.inputs.add(entered.dims)
         if weight is None:
             continue
-        strides = inputs.strides[places[1]] if inputs.strides else ()
+        strides = inputs.strides[positions[1]] if inputs.strides else ()
         turned = is_shape(strides) and len(strides) == 2 and strides[0] == 1
         if turned or len(weight.dims) > 2:
-            found.weights.add(weight.dims[::-1] if turned else weight.dims)
-    return found
+            shapes.weights.add(weight.dims[::-1] if turned else weight.dims)
+    return shapes
 
 
 def _casts(table: TaskTable, weights: set[Shape]) -> tuple[dict[Shape, list[int]], dict[Shape, list[int]]]:
-    """Tasks that narrow a tensor of a weight's shape going forward, and that widen one going back, in order."""
+    """Tasks that narrow a tensor of a weight's shape going forward, and that widen one going back,
+    in order."""
     down: dict[Shape, list[int]] = defaultdict(list)
     up: dict[Shape, list[int]] = defaultdict(list)
     for task, op in enumerate(table.op.tolist()):
@@ -195,7 +200,9 @@ def _sums(table: TaskTable, repeated: set[Shape]) -> Bool:
         op = int(table.op[task])
         inputs = table.inputs(op) if table.op_name(op) in ("aten::add", "aten::add_") else None
         tensors = [] if inputs is None else [operand(inputs, 0), operand(inputs, 1)]
-        mask[task] = bool(tensors) and all(t is not None and t.dims in repeated and t.dtype == "fp32" for t in tensors)
+        mask[task] = bool(tensors) and all(
+            tensor is not None and tensor.dims in repeated and tensor.dtype == "fp32" for tensor in tensors
+        )
     return mask
 
 

@@ -1,20 +1,21 @@
 """The allocator holds far more memory than tensors use.
 
-What it sees: reserved against allocated bytes at the moment tensors hold most. In a memory snapshot also the pieces that the free
-bytes lie in, and memory that ran out with enough of it free. Pools of CUDA graphs are not counted as free: a graph uses them when
-it is replayed, though the allocator knows of no tensor there.
+What it sees: reserved against allocated bytes at the moment tensors hold most. In a memory snapshot
+also the pieces that the free bytes lie in, and memory that ran out with enough of it free. Pools of
+CUDA graphs are not counted as free: a graph uses them when it is replayed, though the allocator
+knows of no tensor there.
 
-Why it costs: free blocks of the wrong size are of no use. The allocator asks the driver for more until the device is full, then
-gives back and retries; a run ends out of memory with gigabytes free.
+Why it costs: free blocks of the wrong size are of no use. The allocator asks the driver for more
+until the device is full, then gives back and retries; a run ends out of memory with gigabytes free.
 
-Evidence it needs: the allocator's events: profile with `profile_memory=True`. Or a memory snapshot, or memory_stats; these do not
-say how large the device is, which nvidia-smi's log beside them does.
+Evidence it needs: the allocator's events: profile with `profile_memory=True`. Or a memory snapshot,
+or memory_stats; these do not say how large the device is, which nvidia-smi's log beside them does.
 
-What to do: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; pad or bucket shapes so that sizes repeat; no `empty_cache()` in
-the loop.
+What to do: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; pad or bucket shapes so that sizes
+repeat; no `empty_cache()` in the loop.
 
-Example: (for illustration, not measured)
-71 GB reserved for 48 GB of tensors on an 80 GB device, with sequence lengths that change every step.
+Example: (for illustration, not measured) 71 GB reserved for 48 GB of tensors on an 80 GB device,
+with sequence lengths that change every step.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ BOUND = "memory"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     least_unused: float = 0.25
-    """Of the reserved bytes that no tensor uses at the peak: rounding and a warm cache leave some (a judgement, not measured)."""
+    """Of the reserved bytes that no tensor uses at the peak: rounding and a warm cache leave some
+    (a judgement, not measured)."""
     least_full: float = 0.5
     """Of the device reserved: below, the cache is in nobody's way."""
     least_bytes: float = 1e9
-    """Unused, where the device's size is not known: less is in nobody's way on any device that trains (a judgement)."""
+    """Unused, where the device's size is not known: less is in nobody's way on any device that
+    trains (a judgement)."""
 
 
 POLICY = Policy()
@@ -63,9 +66,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     )
 
 
-def advise(beside: Beside) -> Advice | None:
+def advise(auxiliary: Beside) -> Advice | None:
     """What memory recordings say of it: the worst record that is fragmented."""
-    records = () if beside.memory is None else beside.memory.sized(beside.system).records
+    records = () if auxiliary.memory is None else auxiliary.memory.sized(auxiliary.system).records
     worst = max((record for record in records if _is_fragmented(record)), key=_unused, default=None)
     if worst is None:
         return None
@@ -114,13 +117,14 @@ def _oom_free(record: MemoryRecord) -> int | None:
 
 
 def _unused(record: MemoryRecord) -> float:
-    """Of what is reserved: at the peak of tensors, or at the most reserved, when no more than that peak can have been in use.
+    """Of what is reserved: at the peak of tensors, or at the most reserved, when no more than that
+    peak can have been in use.
 
     What pools of their own have free is taken for used; they are known as they were at the end.
     """
     used = record.peak_bytes + (record.pool_free_bytes or 0)
-    known = [reserved for reserved in (record.reserved_bytes, record.reserved_at_peak_bytes) if reserved]
-    return max((max(0.0, 1 - used / reserved) for reserved in known), default=0.0)
+    recorded = [reserved for reserved in (record.reserved_bytes, record.reserved_at_peak_bytes) if reserved]
+    return max((max(0.0, 1 - used / reserved) for reserved in recorded), default=0.0)
 
 
 def _evidence(record: MemoryRecord) -> list[str]:

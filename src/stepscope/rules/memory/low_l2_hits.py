@@ -1,25 +1,29 @@
 """A kernel is held up by DRAM, with data that the L2 may have had before.
 
-What it sees: a kernel at 60 % of the DRAM's peak or more that reads more from DRAM than the L2 holds, writes little, and whose
-multiprocessors get clearly more from the L2 than the L2 gets from DRAM: data are used more than once. The L2 itself has room for
-more: what it looks up and sends is well below the DRAM's share of peak. And, with a memory recording of the same run beside it: a
+What it sees: a kernel at 60 % of the DRAM's peak or more that reads more from DRAM than the L2
+holds, writes little, and whose multiprocessors get clearly more from the L2 than the L2 gets from
+DRAM: data are used more than once. The L2 itself has room for more: what it looks up and sends is
+well below the DRAM's share of peak. And, with a memory recording of the same run beside it: a
 kernel that reads more from DRAM than all tensors held, which proves that data came twice.
 
-Why it costs: where blocks that run together read distant parts, each takes the others' lines away before they are used again, and
-DRAM brings them again. The L2 has more bandwidth than DRAM: some 1.2 times on an H200, several times on devices with GDDR.
+Why it costs: where blocks that run together read distant parts, each takes the others' lines away
+before they are used again, and DRAM brings them again. The L2 has more bandwidth than DRAM: some
+1.2 times on an H200, several times on devices with GDDR.
 
-Evidence it needs: Nsight Compute with `--set full` (bytes from L2 to L1, from DRAM, and how busy the L2's lookups and its output
-are). Hit rates are not used: devices with an L2 in two halves look a read of the far half up twice. A pass that reads every byte
-once gets as much from the L2 as the L2 gets from DRAM, and nothing is said of it. No counter tells how large the data are, so a
-small operand that stays in the L2 beside a large one that is read once looks the same (a product of few rows with large weights):
-the sentence gives the bytes, to be compared with the size of the inputs.
+Evidence it needs: Nsight Compute with `--set full` (bytes from L2 to L1, from DRAM, and how busy
+the L2's lookups and its output are). Hit rates are not used: devices with an L2 in two halves look
+a read of the far half up twice. A pass that reads every byte once gets as much from the L2 as the
+L2 gets from DRAM, and nothing is said of it. No counter tells how large the data are, so a small
+operand that stays in the L2 beside a large one that is read once looks the same (a product of few
+rows with large weights): the sentence gives the bytes, to be compared with the size of the inputs.
 
-What to do: let blocks that run together share operands: a swizzled order of blocks (Triton: GROUP_SIZE_M), larger tiles, a split
-that fits the L2; sort the indices of a gather; keep what is small and used often resident (an access policy window: CUDA C++ Best
-Practices Guide, L2 Cache); work on chunks that fit, with the passes over a chunk one after the other (or fused).
+What to do: let blocks that run together share operands: a swizzled order of blocks (Triton:
+GROUP_SIZE_M), larger tiles, a split that fits the L2; sort the indices of a gather; keep what is
+small and used often resident (an access policy window: CUDA C++ Best Practices Guide, L2 Cache);
+work on chunks that fit, with the passes over a chunk one after the other (or fused).
 
-Example: rows of 512 bytes in random order, each 8 times, out of a buffer of 157 MB on an H200 with an L2 of 63: 0.94 GB came from
-DRAM at 88 % of its peak, six times what the buffer holds.
+Example: rows of 512 bytes in random order, each 8 times, out of a buffer of 157 MB on an H200 with
+an L2 of 63: 0.94 GB came from DRAM at 88 % of its peak, six times what the buffer holds.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from dataclasses import dataclass
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.kernel_report import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
-from stepscope.rules.shared.kernel_metrics import Fault, Wording, told
+from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 
 CODE = "low-l2-hits"
 BOUND = "memory"
@@ -39,15 +43,17 @@ BOUND = "memory"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     used_again: float = 1.25
-    """Bytes from the L2 over those from DRAM, from which data are used again. On an H200, passes that read a byte once have 1.00
-    to 1.03, random rows of a buffer 2.5 times the L2, read 8 times each, 1.34. A choice of ours between them."""
+    """Bytes from the L2 over those from DRAM, from which data are used again. On an H200, passes
+    that read a byte once have 1.00 to 1.03, random rows of a buffer 2.5 times the L2, read 8 times
+    each, 1.34. A choice of ours between them."""
     room: float = 0.8
     """The L2's share of peak over the DRAM's, up to which hits would gain a fifth of the time."""
     written: float = 0.25
-    """Bytes written to DRAM over those read. What writes as much as it reads (a pass with a small operand beside: rotary
-    embeddings, a bias) reads the large one once."""
+    """Bytes written to DRAM over those read. What writes as much as it reads (a pass with a small
+    operand beside: rotary embeddings, a bias) reads the large one once."""
     proved: float = 1.1
-    """Bytes read over those that tensors held. The kernel's own inputs are not more; libraries have some beside."""
+    """Bytes read over those that tensors held. The kernel's own inputs are not more; libraries have
+    some beside."""
 
 
 POLICY = Policy()
@@ -62,9 +68,9 @@ WORDINGS = {
 }
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
-    peaks = [] if beside.memory is None else [record.peak_bytes for record in beside.memory.records]
-    return told(beside, CODE, BOUND, lambda kernel: judge(kernel, max(peaks, default=0)), WORDINGS)
+def advise(auxiliary: Beside) -> Sequence[Advice]:
+    peaks = [] if auxiliary.memory is None else [record.peak_bytes for record in auxiliary.memory.records]
+    return advice_by_cause(auxiliary, CODE, BOUND, lambda kernel: judge(kernel, max(peaks, default=0)), WORDINGS)
 
 
 def judge(kernel: KernelMetrics, held_bytes: int = 0) -> Fault | None:

@@ -1,17 +1,20 @@
 """Each step leaves more memory in use than the one before.
 
-What it sees: the least bytes that tensors hold during each step, growing with every step by about as much.
+What it sees: the least bytes that tensors hold during each step, growing with every step by about
+as much.
 
-Why it costs: something keeps tensors of finished steps, often a loss with its whole graph. The run gets to the device's limit
-after hours, and slows down before that.
+Why it costs: something keeps tensors of finished steps, often a loss with its whole graph. The run
+gets to the device's limit after hours, and slows down before that.
 
-Evidence it needs: the allocator's events (`profile_memory=True`) over three steps or more, after the first few: the optimizer
-makes its state in the first. Or a memory snapshot of as many, which also says which line made what is kept.
+Evidence it needs: the allocator's events (`profile_memory=True`) over three steps or more, after
+the first few: the optimizer makes its state in the first. Or a memory snapshot of as many, which
+also says which line made what is kept.
 
-What to do: keep `loss.detach()` or `loss.item()`, never `loss`; empty lists of outputs and hooks; `del` what the next step does
-not need.
+What to do: keep `loss.detach()` or `loss.item()`, never `loss`; empty lists of outputs and hooks;
+`del` what the next step does not need.
 
-Example: (for illustration, not measured) `losses.append(loss)` kept 40 MB a step; out of memory after 1,400 steps.
+Example: (for illustration, not measured) `losses.append(loss)` kept 40 MB a step; out of memory
+after 1,400 steps.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class Policy:
     least_share: float = 1e-4
     """Of the memory in use, per step: smaller than that is rounding."""
     alike: float = 0.5
-    """The smallest growth against the largest: what is kept every step is about the same every step."""
+    """The smallest growth against the largest: what is kept every step is about the same every
+    step."""
 
 
 POLICY = Policy()
@@ -52,7 +56,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     if memory is None:
         return Abstention(code=CODE, reason=REASON, needs=NEEDS)
     step = np.searchsorted(case.context.cut.host_start, memory.time_ns, side="right") - 1
-    floors = np.array([memory.allocated[step == i].min() for i in np.unique(step[step >= 0])])
+    floors = np.array([memory.allocated[step == number].min() for number in np.unique(step[step >= 0])])
     if len(floors) < POLICY.least_steps:
         return Abstention(code=CODE, reason="too few steps were recorded", needs=f"record {POLICY.least_steps} steps or more")
     left = _left_behind(floors)
@@ -69,9 +73,9 @@ def _left_behind(floors: np.ndarray) -> float | None:
     return float(np.median(growth))
 
 
-def advise(beside: Beside) -> Advice | None:
+def advise(auxiliary: Beside) -> Advice | None:
     """What memory snapshots say of it: how much each step leaves, and who made that."""
-    for record in () if beside.memory is None else beside.memory.records:
+    for record in () if auxiliary.memory is None else auxiliary.memory.records:
         floors = np.array([step.floor_bytes for step in record.steps[1:]], dtype=float)
         left = _left_behind(floors) if len(floors) >= POLICY.least_steps else None
         if left is not None:
@@ -80,12 +84,12 @@ def advise(beside: Beside) -> Advice | None:
 
 
 def _advice(record: MemoryRecord, floors: np.ndarray, left: float) -> Advice:
-    evidence = [
-        f"{one.frame} made {one.size_bytes / 1e6:.1f} MB of it, in {one.num_tensors} tensors" for one in record.kept_frames[:3]
+    least = ", ".join(f"{floor / 1e9:.2f} GB" for floor in floors[:8])
+    evidence = [f"the least held in each step, after the first: {least}"]
+    evidence += [
+        f"{kept.frame} made {kept.size_bytes / 1e6:.1f} MB of it, in {kept.num_tensors} tensors"
+        for kept in record.kept_frames[:3]
     ]
-    evidence.insert(
-        0, f"the least held in each step, after the first: {', '.join(f'{floor / 1e9:.2f} GB' for floor in floors[:8])}"
-    )
     if record.capacity_bytes is not None:
         room = max(0.0, record.capacity_bytes - record.peak_bytes)
         evidence.append(f"the device is full after {room / left:,.0f} more steps like these")

@@ -1,17 +1,19 @@
 """The device's memory is nearly full.
 
-What it sees: the most bytes that tensors held at once, against the device's memory. In a memory snapshot or memory_stats also
-allocations that failed, and cached memory given back to make room.
+What it sees: the most bytes that tensors held at once, against the device's memory. In a memory
+snapshot or memory_stats also allocations that failed, and cached memory given back to make room.
 
-Why it costs: at the limit the allocator gives back its cache and asks the driver again, with the device standing still, and a
-longer sequence or a second process ends the run. It also rules out fixes that need room: larger batches, no checkpointing.
+Why it costs: at the limit the allocator gives back its cache and asks the driver again, with the
+device standing still, and a longer sequence or a second process ends the run. It also rules out
+fixes that need room: larger batches, no checkpointing.
 
-Evidence it needs: the allocator's events: profile with `profile_memory=True`. Or a memory snapshot, which also says what holds
-the peak, or memory_stats; these tell how full the device was only after memory ran out, or with `total_memory` beside the
-counters, or with nvidia-smi's log of the device beside them.
+Evidence it needs: the allocator's events: profile with `profile_memory=True`. Or a memory snapshot,
+which also says what holds the peak, or memory_stats; these tell how full the device was only after
+memory ran out, or with `total_memory` beside the counters, or with nvidia-smi's log of the device
+beside them.
 
-What to do: checkpoint activations, shard optimizer and parameters, bf16, a fused loss that never holds the logits, a smaller
-micro-batch with accumulation; last, offload.
+What to do: checkpoint activations, shard optimizer and parameters, bf16, a fused loss that never
+holds the logits, a smaller micro-batch with accumulation; last, offload.
 
 Example: (for illustration, not measured)
 134 of 140 GB held at the end of the forward pass; with every second block checkpointed, 96.
@@ -37,7 +39,8 @@ BOUND = "memory"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     most: float = 0.92
-    """Of the device's memory: the rest goes to the context, to libraries' workspaces and to rounding."""
+    """Of the device's memory: the rest goes to the context, to libraries' workspaces and to
+    rounding."""
 
 
 POLICY = Policy()
@@ -58,30 +61,35 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     return Remark(code=CODE, text=text)
 
 
-def advise(beside: Beside) -> Advice | None:
-    """What memory recordings say of it: the trouble there was, what holds the peak, and what makes that smaller."""
-    if beside.memory is None:
+def advise(auxiliary: Beside) -> Advice | None:
+    """What memory recordings say of it: the trouble there was, what holds the peak, and what makes
+    that smaller."""
+    if auxiliary.memory is None:
         return None
-    report = beside.memory.sized(beside.system)
+    report = auxiliary.memory.sized(auxiliary.system)
     record, trouble = _trouble(report)
     if record is None:
         return None
-    told = record if record.held else report.told
-    holder = largest_category(told)
+    detailed = record if record.held else report.told
+    holder = largest_category(detailed)
     name, share = holder if holder is not None else (UNKNOWN, None)
-    full = None if record.capacity_bytes is None else record.peak_bytes / record.capacity_bytes
+    weight, weight_of = share, "the peak"
+    if share is None and record.capacity_bytes is not None:
+        weight, weight_of = record.peak_bytes / record.capacity_bytes, "the device's memory"
+    elif share is None:
+        weight_of = ""
     evidence = list(trouble[1:])
-    if told is not None:
-        peak = f"the peak of {told.peak_bytes / 1e9:.2f} GB{_where(report, told)}"
-        evidence += [f"what holds {peak}: {breakdown_text(told)}", *frame_lines(told)]
+    if detailed is not None:
+        peak = f"the peak of {detailed.peak_bytes / 1e9:.2f} GB{_where(report, detailed)}"
+        evidence += [f"what holds {peak}: {breakdown_text(detailed)}", *frame_lines(detailed)]
     return Advice(
         code=CODE,
         bound=BOUND,
         summary=trouble[0],
         action=REMEDIES[name],
         evidence=tuple(evidence),
-        weight=share if share is not None else full,
-        weight_of="the peak" if share is not None else "the device's memory" if full is not None else "",
+        weight=weight,
+        weight_of=weight_of,
     )
 
 
@@ -90,25 +98,26 @@ def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
     failed = max(report.records, key=lambda record: record.num_ooms or 0, default=None)
     retried = max(report.records, key=lambda record: record.num_retries or 0, default=None)
     fullest = max(report.records, key=_fullness, default=None)
-    found: list[tuple[MemoryRecord, str]] = []
+    troubles: list[tuple[MemoryRecord, str]] = []
     if failed is not None and failed.num_ooms:
         asked = "" if failed.oom_bytes is None else f"; the last one asked for {failed.oom_bytes / 1e9:.2f} GB"
         words = f"memory ran out {_times(failed.num_ooms)}, with {failed.peak_bytes / 1e9:.1f} GB held at the peak{asked}"
-        found.append((failed, words))
+        troubles.append((failed, words))
     if retried is not None and retried.num_retries:
         words = f"the allocator gave its cache back and asked the driver again {_times(retried.num_retries)}"
-        found.append((retried, words))
+        troubles.append((retried, words))
     if fullest is not None and fullest.capacity_bytes and _fullness(fullest) >= POLICY.most:
         words = f"tensors hold {fullest.peak_bytes / 1e9:.1f} of {fullest.capacity_bytes / 1e9:.1f} GB at the peak"
-        found.append((fullest, f"{words} ({_fullness(fullest):.0%})"))
-    return (found[0][0] if found else None), [f"{words}{_where(report, record)}" for record, words in found]
+        troubles.append((fullest, f"{words} ({_fullness(fullest):.0%})"))
+    return (troubles[0][0] if troubles else None), [f"{words}{_where(report, record)}" for record, words in troubles]
 
 
 def _where(report: MemoryReport, record: MemoryRecord) -> str:
     """Which of several: a rank's own recording, or a device of one."""
     if len(report.records) < 2:
         return ""
-    return f" ({record.label}{'' if record.device is None else f', device {record.device}'})"
+    device = "" if record.device is None else f", device {record.device}"
+    return f" ({record.label}{device})"
 
 
 def _times(count: int) -> str:

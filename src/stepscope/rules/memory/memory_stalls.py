@@ -1,20 +1,24 @@
-"""A kernel waits for memory that is far from busy; or for shared memory that it makes answer in turns.
+"""A kernel waits for memory that is far from busy, or for shared memory with bank conflicts.
 
-What it sees: warps that spend at least 30 % of their time waiting for loads from global or local memory (long scoreboard), more
-than for anything else, while neither DRAM nor caches nor arithmetic reach 60 % of their peak. And shared memory accesses that
-take twice the passes they should (bank conflicts), with warps waiting for them.
+What it sees: warps that spend at least 30 % of their time waiting for loads from global or local
+memory (long scoreboard), more than for anything else, while neither DRAM nor caches nor arithmetic
+reach 60 % of their peak. And shared memory accesses that take twice the passes they should (bank
+conflicts), with warps waiting for them.
 
-Why it costs: the memory could give more, it is not asked often enough: too few loads in flight. A kernel at the DRAM's roof waits
-too, but for bytes that have to come: nothing is said of it. Bank conflicts serialise what could be one access.
+Why it costs: the memory could give more, it is not asked often enough: too few loads in flight. A
+kernel at the DRAM's roof waits too, but for bytes that have to come: nothing is said of it. Bank
+conflicts serialise what could be one access.
 
-Evidence it needs: Nsight Compute with `--set full` (WarpStateStats, SpeedOfLight; SourceCounters for bank conflicts).
+Evidence it needs: Nsight Compute with `--set full` (WarpStateStats, SpeedOfLight; SourceCounters
+for bank conflicts).
 
-What to do: more bytes in flight: wider loads (float4; contiguous tensors, for which torch has vectorised kernels), several loads
-before the first use, cp.async or TMA pipelines, more warps. In torch: .contiguous() once instead of strided reads many times,
-torch.compile to fuse the pass away. Bank conflicts: pad the tile's rows by one element, or swizzle.
+What to do: more bytes in flight: wider loads (float4; contiguous tensors, for which torch has
+vectorised kernels), several loads before the first use, cp.async or TMA pipelines, more warps. In
+torch: .contiguous() once instead of strided reads many times, torch.compile to fuse the pass away.
+Bank conflicts: pad the tile's rows by one element, or swizzle.
 
-Example: a strided copy of torch (elementwise_kernel) on an H200: 77 % of the warps' time waits for loads, with 35 % of the DRAM's
-peak in use.
+Example: a strided copy of torch (elementwise_kernel) on an H200: 77 % of the warps' time waits for
+loads, with 35 % of the DRAM's peak in use.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from dataclasses import dataclass
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.kernel_report import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
-from stepscope.rules.shared.kernel_metrics import Fault, Wording, fills_device, is_waiting, told
+from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause, fills_device, is_waiting
 
 CODE = "memory-stalls"
 BOUND = "memory"
@@ -34,14 +38,15 @@ BOUND = "memory"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     conflicts: float = 2.0
-    """Passes over those without bank conflicts. A two-way conflict doubles them (CUDA C++ Best Practices Guide, Shared Memory and
-    Memory Banks)."""
+    """Passes over those without bank conflicts. A two-way conflict doubles them (CUDA C++ Best
+    Practices Guide, Shared Memory and Memory Banks)."""
 
 
 POLICY = Policy()
 GLOBAL, SHARED = "global", "shared"
 WAITS_SHARED = ("short_scoreboard", "mio_throttle")
-"""Where a warp waits for shared memory's answer, and for room in its queue (profiling guide, Warp Stall Reasons)."""
+"""Where a warp waits for shared memory's answer, and for room in its queue (profiling guide, Warp
+Stall Reasons)."""
 WORDINGS = {
     GLOBAL: Wording(
         summary="Warps of {kernels} wait for memory that is far from busy: latency, not bandwidth.",
@@ -54,8 +59,8 @@ WORDINGS = {
 }
 
 
-def advise(beside: Beside) -> Sequence[Advice]:
-    return told(beside, CODE, BOUND, judge, WORDINGS)
+def advise(auxiliary: Beside) -> Sequence[Advice]:
+    return advice_by_cause(auxiliary, CODE, BOUND, judge, WORDINGS)
 
 
 def judge(kernel: KernelMetrics) -> Fault | None:
@@ -65,8 +70,8 @@ def judge(kernel: KernelMetrics) -> Fault | None:
 def _global(kernel: KernelMetrics) -> Fault | None:
     waits = {reason: share for reason, share in kernel.stalls.items() if reason not in ("selected", "not_selected")}
     share = waits.get("long_scoreboard", 0.0)
-    not_told = 1 - sum(kernel.stalls.values())  # Of reasons that were not collected.
-    if share < kernel_metrics.POLICY.stalled or share < max(*waits.values(), not_told):
+    uncollected = 1 - sum(kernel.stalls.values())  # Of reasons that were not collected.
+    if share < kernel_metrics.POLICY.stalled or share < max(*waits.values(), uncollected):
         return None
     if not is_waiting(kernel) or not fills_device(kernel):
         return None

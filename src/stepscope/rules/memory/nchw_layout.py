@@ -1,14 +1,18 @@
 """Convolutions on tensor cores get their tensors in the wrong layout.
 
-What it sees: kernels that turn NCHW into NHWC and back around convolutions, and batch norms over NCHW tensors.
+What it sees: kernels that turn NCHW into NHWC and back around convolutions, and batch norms over
+NCHW tensors.
 
-Why it costs: tensor-core convolutions work in NHWC. A tensor in NCHW is transposed before and after each one, and PyTorch's batch
-norm over NCHW in 16 bits reaches a fraction of the bandwidth. Group norm is the other way round: twice as slow going forward
-in NHWC, so a model full of it may gain nothing.
+Why it costs: tensor-core convolutions work in NHWC. A tensor in NCHW is transposed before and after
+each one, and PyTorch's batch norm over NCHW in 16 bits reaches a fraction of the bandwidth. Group
+norm is the other way round: twice as slow going forward in NHWC, so a model full of it may gain
+nothing.
 
-Evidence it needs: kernel names for the transposes; shapes and strides (`record_shapes=True`) for the norms.
+Evidence it needs: kernel names for the transposes; shapes and strides (`record_shapes=True`) for
+the norms.
 
-What to do: `model.to(memory_format=torch.channels_last)` and the input likewise. Numbers change as with any other kernel.
+What to do: `model.to(memory_format=torch.channels_last)` and the input likewise. Numbers change as
+with any other kernel.
 
 Example: a small ConvNet in bf16 took 62 ms a step in NCHW, 25 ms in channels_last.
 """
@@ -48,7 +52,8 @@ TO_NHWC = re.compile("nchwToNhwc", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Measured on an H200, torch 2.11: (64, 64, 112, 112), (64, 256, 56, 56), (64, 2048, 7, 7) and (256, 64, 112, 112)."""
+    """Measured on an H200, torch 2.11: (64, 64, 112, 112), (64, 256, 56, 56), (64, 2048, 7, 7) and
+    (256, 64, 112, 112)."""
 
     least_share: float = 0.005
     """Of the step in transposes and such norms below which there is nothing to say."""
@@ -68,7 +73,8 @@ class Policy:
     group_norm_factor: float = 2.2
     """Group norm forward in NHWC: 2.0 to 2.3 times its time in NCHW; backward alike in both."""
     half_thin_factor: float = 0.3
-    """Depthwise convolutions in 16 bits in NHWC: 0.20 to 0.48 of their time in NCHW (kernels of 3 to 7, both passes)."""
+    """Depthwise convolutions in 16 bits in NHWC: 0.20 to 0.48 of their time in NCHW (kernels of 3
+    to 7, both passes)."""
     thin_factor: float = 0.36
     """The same in fp32, kernels of 3 and 5: 0.22 to 0.63, both passes."""
     wide_kernel: int = 7
@@ -81,7 +87,8 @@ class Policy:
     full_backward_factor: float = 1.06
     """Backward: 0.96 to 1.14."""
     rounding_factor: float = 0.62
-    """Of a turn to NHWC over fp32 tensors: it rounds them to TF32 as well, and in NHWC that pass stays, as a plain copy."""
+    """Of a turn to NHWC over fp32 tensors: it rounds them to TF32 as well, and in NHWC that pass
+    stays, as a plain copy."""
     uncertainty: float = 0.3
     """Of the norms' new time, either way."""
 
@@ -127,13 +134,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def turned_by_compiler(case: Case) -> Change | None:
-    """What torch.compile does to the convolutions themselves; None where it leaves their layout, or it is right already."""
+    """What torch.compile does to the convolutions themselves; None where it leaves their layout, or
+    it is right already."""
     graph, table = case.graph, case.table
     if graph is None or not is_turned_by_compiler(table):
         return None
     images = {int(op): image_and_weight(table, int(op)) for op in np.unique(table.op)}
     # Signals and volumes are left as they are.
-    flat = np.array([(found := images[op]) is not None and is_picture(found[0]) for op in table.op.tolist()], np.bool_)
+    flat = np.array([(pair := images[op]) is not None and is_picture(pair[0]) for op in table.op.tolist()], np.bool_)
     turning = _turning(table) & flat
     if not turning.any():
         return None
@@ -162,13 +170,14 @@ def _norms(table: TaskTable) -> Bool:
 
 
 def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: DevicePeaks | None) -> Float64:
-    """Per task its time in NHWC, NaN where it stays: an operator's whole time on its longest kernel, nothing on the others."""
+    """Per task its time in NHWC, NaN where it stays: an operator's whole time on its longest
+    kernel, nothing on the others."""
     times = np.full(len(graph), np.nan)
     for op in np.unique(table.op[norms]).tolist():
-        mine = np.flatnonzero(table.op == op)
-        whole = _norm_ns(table, int(op), float(graph.task_ns[mine].sum()), roofs)
-        times[mine] = 0.0
-        times[mine[np.argmax(graph.task_ns[mine])]] = whole
+        tasks = np.flatnonzero(table.op == op)
+        whole = _norm_ns(table, int(op), float(graph.task_ns[tasks].sum()), roofs)
+        times[tasks] = 0.0
+        times[tasks[np.argmax(graph.task_ns[tasks])]] = whole
     for task in np.flatnonzero(table.of_category("convolution")).tolist():
         op = int(table.op[task])
         if op != NONE and is_nchw(table, op):
@@ -181,17 +190,18 @@ def _left_of_turns(graph: Graph, table: TaskTable, turning: Bool) -> Float64:
     tasks = np.flatnonzero(turning)
     to_nhwc = matching(table.trace, TO_NHWC)[graph.task_event[tasks]]
     images = {int(op): image_and_weight(table, int(op)) for op in np.unique(table.op[tasks])}
-    full = np.array([(found := images[int(op)]) is not None and found[0].dtype == "fp32" for op in table.op[tasks]], np.bool_)
+    full = np.array([(pair := images[int(op)]) is not None and pair[0].dtype == "fp32" for op in table.op[tasks]], np.bool_)
     left: Float64 = np.where(to_nhwc & full, graph.task_ns[tasks] * POLICY.rounding_factor, 0.0)
     return left
 
 
 def _convolution_factor(table: TaskTable, task: int, op: int) -> float:
-    """How much longer a kernel of the convolution takes in NHWC; 1 where the turning around it is all that goes."""
+    """How much longer a kernel of the convolution takes in NHWC; 1 where the turning around it is
+    all that goes."""
     half, backward = table.precision[task] in ("bf16", "fp16"), "backward" in table.op_name(op)
     if is_thin(table, op):
-        found = image_and_weight(table, op)
-        wide = found is not None and max(found[1].dims[2:]) >= POLICY.wide_kernel
+        pair = image_and_weight(table, op)
+        wide = pair is not None and max(pair[1].dims[2:]) >= POLICY.wide_kernel
         if half or not wide:
             return POLICY.half_thin_factor if half else POLICY.thin_factor
         return POLICY.wide_thin_backward_factor if backward else POLICY.wide_thin_factor
@@ -200,24 +210,24 @@ def _convolution_factor(table: TaskTable, task: int, op: int) -> float:
     return 1.0
 
 
-def _norm_ns(table: TaskTable, op: int, now: float, roofs: DevicePeaks | None) -> float:
+def _norm_ns(table: TaskTable, op: int, now_ns: float, roofs: DevicePeaks | None) -> float:
     name, inputs = table.op_name(op), table.inputs(op)
     backward = "backward" in name
     if "group_norm" in name:
-        return now if backward else now * POLICY.group_norm_factor
+        return now_ns if backward else now_ns * POLICY.group_norm_factor
     tensor = None if inputs is None else operand(inputs, 0)
     if tensor is None or roofs is None or tensor.dtype not in ITEM_BYTES:
-        return now
+        return now_ns
     full = tensor.dtype not in ("bf16", "fp16")
     share = (POLICY.full_share, POLICY.full_backward_share) if full else (POLICY.half_share, POLICY.half_backward_share)
     passes = POLICY.norm_backward_passes if backward else POLICY.norm_passes
     size = float(tensor.numel * ITEM_BYTES[tensor.dtype] * passes)
-    return min(now, POLICY.fixed_ns + roofs.traffic_ns(size) / share[int(backward)])
+    return min(now_ns, POLICY.fixed_ns + roofs.traffic_ns(size) / share[int(backward)])
 
 
 def _turned(graph: Graph, turning: Bool, times: Float64, factor: float) -> Change:
-    """Each task by as much shorter or longer as it is there. One that another fix has changed, as by fusing it, is not what
-    it was and stays; what turned its tensors goes."""
+    """Each task by as much shorter or longer as it is there. One that another fix has changed, as
+    by fusing it, is not what it was and stays; what turned its tensors goes."""
     ratio = np.where(np.isnan(times) | (graph.task_ns <= 0), 1.0, times / np.maximum(graph.task_ns, 1.0))
     ratio = np.where(ratio < 1, np.minimum(ratio * factor, 1.0), ratio)
 

@@ -1,18 +1,22 @@
 """Attention is spelled out: scores, mask, softmax and product as kernels of their own.
 
-What it sees: a batched product whose result, one number per query and key, goes through a softmax into a second batched product
-(also the math back end of scaled_dot_product_attention), with everything between, forward and backward.
+What it sees: a batched product whose result, one number per query and key, goes through a softmax
+into a second batched product (also the math back end of scaled_dot_product_attention), with
+everything between, forward and backward.
 
-Why it costs: the scores are queries x keys x heads numbers, and every kernel between the products reads and writes them all. A
-fused kernel keeps them on the chip. Over fp32 tensors the fused kernels' arithmetic is slower than the products' in TF32, and
-short sequences gain little: what is predicted is the fused kernel's own time, not that the traffic is gone.
+Why it costs: the scores are queries x keys x heads numbers, and every kernel between the products
+reads and writes them all. A fused kernel keeps them on the chip. Over fp32 tensors the fused
+kernels' arithmetic is slower than the products' in TF32, and short sequences gain little: what is
+predicted is the fused kernel's own time, not that the traffic is gone.
 
 Evidence it needs: shapes (`record_shapes=True`).
 
-What to do: `F.scaled_dot_product_attention(q, k, v, is_causal=True)`; `attn_implementation="sdpa"` in transformers;
-`flex_attention` for masks of your own. An explicit mask tensor keeps the flash kernels away: say `is_causal` where that is meant.
+What to do: `F.scaled_dot_product_attention(q, k, v, is_causal=True)`; `attn_implementation="sdpa"`
+in transformers; `flex_attention` for masks of your own. An explicit mask tensor keeps the flash
+kernels away: say `is_causal` where that is meant.
 
-Example: a hand-written causal attention at 2048 tokens took 123 ms a step, 33 ms as scaled_dot_product_attention.
+Example: a hand-written causal attention at 2048 tokens took 123 ms a step, 33 ms as
+scaled_dot_product_attention.
 """
 
 from __future__ import annotations
@@ -45,9 +49,11 @@ BOUND = "memory"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     reach: int = 40
-    """Tasks between the softmax and its products: scale, mask, casts, dropout, and copies take a dozen."""
+    """Tasks between the softmax and its products: scale, mask, casts, dropout, and copies take a
+    dozen."""
     launches_left: int = 2
-    """Of a group's host time, as launches: the fused operator dispatches and launches, with a helper."""
+    """Of a group's host time, as launches: the fused operator dispatches and launches, with a
+    helper."""
 
 
 POLICY = Policy()
@@ -56,7 +62,7 @@ PRODUCTS = {"aten::bmm": (0, 1), "aten::baddbmm": (1, 2), "aten::baddbmm_": (1, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class AttentionGroup:
     """One spelled-out attention: its sizes, and the tasks of its forward or its backward."""
 
     batch: int
@@ -102,7 +108,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         mask[list(group.tasks)] = True
     first = groups[0]
     count = sum(not group.is_backward for group in groups) // max(graph.num_steps, 1)
-    sizes = Counter((g.batch, g.queries, g.keys, g.dim, g.precision) for g in groups).most_common(1)[0][0]
+    sizes = Counter((group.batch, group.queries, group.keys, group.dim, group.precision) for group in groups).most_common(1)[0][0]
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -121,8 +127,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
     )
 
 
-def find_groups(case: Case, graph: Graph, table: TaskTable) -> list[Group]:
-    """Every softmax that stands between two batched products of its size, and the backward work of each."""
+def find_groups(case: Case, graph: Graph, table: TaskTable) -> list[AttentionGroup]:
+    """Every softmax that stands between two batched products of its size, and the backward work of
+    each."""
     forward = [group for task in _softmax_tasks(table) if (group := _forward_group(case, graph, table, task)) is not None]
     return forward + _backward_groups(table, forward)
 
@@ -132,7 +139,7 @@ def _softmax_tasks(table: TaskTable) -> list[int]:
     return [task for task in np.flatnonzero(np.isin(table.op, list(named)) & table.leads).tolist() if named]
 
 
-def _forward_group(case: Case, graph: Graph, table: TaskTable, softmax: int) -> Group | None:
+def _forward_group(case: Case, graph: Graph, table: TaskTable, softmax: int) -> AttentionGroup | None:
     inputs = table.inputs(int(table.op[softmax]))
     scores = None if inputs is None else operand(inputs, 0)
     if scores is None or len(scores.dims) < 3:
@@ -150,7 +157,7 @@ def _forward_group(case: Case, graph: Graph, table: TaskTable, softmax: int) -> 
     launched = case.context.trace.start_ns[np.maximum(case.context.links.launch[graph.task_event], 0)]
     near = np.arange(max(first - 8, 0), second + 1)
     inside = near[(launched[near] >= low) & (launched[near] <= high) & (graph.task_stream[near] == graph.task_stream[softmax])]
-    return Group(
+    return AttentionGroup(
         batch=max(scores.numel // max(queries * keys, 1), 1),
         queries=queries,
         keys=keys,
@@ -165,7 +172,8 @@ def _forward_group(case: Case, graph: Graph, table: TaskTable, softmax: int) -> 
 
 
 def _product(table: TaskTable, start: int, step: int, numel: int, *, reads: bool) -> int | None:
-    """The nearest batched product before or after; None when it has nothing to do with so many scores."""
+    """The nearest batched product before or after; None when it has nothing to do with so many
+    scores."""
     for task in range(start + step, max(min(start + step * POLICY.reach, len(table.op)), -1), step):
         op = int(table.op[task])
         if not table.leads[task] or not table.is_matrix[task]:
@@ -180,17 +188,18 @@ def _product(table: TaskTable, start: int, step: int, numel: int, *, reads: bool
 
 
 def _matrices(table: TaskTable, op: int) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
-    places, inputs = PRODUCTS.get(table.op_name(op)), table.inputs(op)
-    if places is None or inputs is None:
+    positions, inputs = PRODUCTS.get(table.op_name(op)), table.inputs(op)
+    if positions is None or inputs is None:
         return None
-    left, right = operand(inputs, places[0]), operand(inputs, places[1])
+    left, right = operand(inputs, positions[0]), operand(inputs, positions[1])
     if left is None or right is None or len(left.dims) != 3 or len(right.dims) != 3:
         return None
     return (left.dims[0], left.dims[1], left.dims[2]), (right.dims[0], right.dims[1], right.dims[2])
 
 
 def _host_span(case: Case, table: TaskTable, task: int) -> tuple[int, int]:
-    """When the host was inside the product, or in the matmul around it, which also copies what is not contiguous."""
+    """When the host was inside the product, or in the matmul around it, which also copies what is
+    not contiguous."""
     trace, op = case.context.trace, int(table.op[task])
     outer = int(case.context.links.parent[op])
     wide = outer if outer != NONE and table.op_name(outer) in ("aten::matmul", "aten::einsum") else op
@@ -198,39 +207,42 @@ def _host_span(case: Case, table: TaskTable, task: int) -> tuple[int, int]:
 
 
 def _is_causal(table: TaskTable, tasks: list[int], queries: int, keys: int) -> bool:
-    """Whether one and the same triangle-sized mask is applied to every batch entry: then it is almost always the causal one."""
+    """Whether one and the same triangle-sized mask is applied to every batch entry: then it is
+    almost always the causal one."""
     if queries != keys:
         return False
     for task in tasks:
         inputs = table.inputs(int(table.op[task]))
         if inputs is None or not table.op_name(int(table.op[task])).removesuffix("_").endswith(("masked_fill", "where", "add")):
             continue
-        masks = [t for t in operands(inputs, range(len(inputs.dims))) if t.dims[-2:] == (queries, keys)]
+        masks = [tensor for tensor in operands(inputs, range(len(inputs.dims))) if tensor.dims[-2:] == (queries, keys)]
         if any(prod(mask.dims[:-2]) == 1 or mask.stored == queries * keys for mask in masks):
             return True
     return False
 
 
-def _backward_groups(table: TaskTable, forward: list[Group]) -> list[Group]:
+def _backward_groups(table: TaskTable, forward: list[AttentionGroup]) -> list[AttentionGroup]:
     """Backward tasks, by the forward attention whose operators they belong to."""
     trace = table.trace
-    starts, ends = np.array([g.span[0] for g in forward]), np.array([g.span[1] for g in forward])
+    starts, ends = np.array([group.span[0] for group in forward]), np.array([group.span[1] for group in forward])
     tasks = np.flatnonzero(table.backward & ~table.recomputed & (table.home != NONE) & (table.home != table.op))
     if len(tasks) == 0 or len(forward) == 0:
         return []
     order = np.argsort(starts)
     began = trace.start_ns[table.home[tasks]]
-    at = np.searchsorted(starts[order], began, side="right") - 1
-    hit = (at >= 0) & (began <= ends[order[np.maximum(at, 0)]])
-    found = []
-    for number in np.unique(at[hit]).tolist():
-        mine = tuple(tasks[hit & (at == number)].tolist())
-        lead = next((t for t in mine if table.leads[t] and table.is_matrix[t]), mine[0])
-        found.append(replace(forward[order[number]], lead=lead, tasks=mine, is_backward=True))
-    return found
+    position = np.searchsorted(starts[order], began, side="right") - 1
+    hit = (position >= 0) & (began <= ends[order[np.maximum(position, 0)]])
+    groups = []
+    for number in np.unique(position[hit]).tolist():
+        own = tuple(tasks[hit & (position == number)].tolist())
+        lead = next((task for task in own if table.leads[task] and table.is_matrix[task]), own[0])
+        groups.append(replace(forward[order[number]], lead=lead, tasks=own, is_backward=True))
+    return groups
 
 
-def _fusing(case: Case, graph: Graph, groups: list[Group], roofs: DevicePeaks, mask: Bool, causal: bool | None) -> Change:
+def _fusing(
+    case: Case, graph: Graph, groups: list[AttentionGroup], roofs: DevicePeaks, mask: Bool, causal: bool | None
+) -> Change:
     leads = np.array([group.lead for group in groups])
     times = np.array([group.fused_ns(roofs, causal=group.causal if causal is None else causal) for group in groups])
     now = np.array([graph.task_ns[list(group.tasks)].sum() for group in groups])
@@ -247,8 +259,9 @@ def _fusing(case: Case, graph: Graph, groups: list[Group], roofs: DevicePeaks, m
     return change
 
 
-def _host_time(case: Case, graph: Graph, groups: list[Group]) -> Intervals:
-    """The host's time from a forward group's first product to its last, and in the backward nodes of the others."""
+def _host_time(case: Case, graph: Graph, groups: list[AttentionGroup]) -> Intervals:
+    """The host's time from a forward group's first product to its last, and in the backward nodes
+    of the others."""
     trace, links = case.context.trace, case.context.links
     backward = [task for group in groups if group.is_backward for task in group.tasks]
     launch = links.launch[graph.task_event[np.array(backward, np.int64)]]

@@ -1,18 +1,20 @@
 """A chain of small operations sends the same tensors through memory again and again.
 
-What it sees: runs of pointwise, norm, softmax, reduction, cast and copy kernels with no matrix product between them, each taking
-up a tensor that the run has just written.
+What it sees: runs of pointwise, norm, softmax, reduction, cast and copy kernels with no matrix
+product between them, each taking up a tensor that the run has just written.
 
-Why it costs: such kernels do little arithmetic and are as long as their traffic. Fused into one they read what comes in once,
-write what goes out once, and keep the rest in registers. What comes in is not known exactly (a trace has sizes, not addresses): a
-tensor of a size already seen in the run may be the same one or another, hence a range. Backward may compute the forward's values
-again from its inputs rather than read them, as torch.compile does. Transcendental functions cost arithmetic that the traffic hid:
-they set a floor. The compiler also lays the images of most models with convolutions out with their channels innermost, and the
-kernels that turned them go.
+Why it costs: such kernels do little arithmetic and are as long as their traffic. Fused into one
+they read what comes in once, write what goes out once, and keep the rest in registers. What comes
+in is not known exactly (a trace has sizes, not addresses): a tensor of a size already seen in the
+run may be the same one or another, hence a range. Backward may compute the forward's values again
+from its inputs rather than read them, as torch.compile does. Transcendental functions cost
+arithmetic that the traffic hid: they set a floor. The compiler also lays the images of most models
+with convolutions out with their channels innermost, and the kernels that turned them go.
 
 Evidence it needs: shapes (`record_shapes=True`).
 
-What to do: `torch.compile(model)`, or of the module where the run is. Fused kernels round differently in 16 bits.
+What to do: `torch.compile(model)`, or of the module where the run is. Fused kernels round
+differently in 16 bits.
 
 Example: a chain of 40 operations over 67 million numbers took 6.3 ms a step, 0.98 ms compiled.
 """
@@ -50,25 +52,26 @@ class Policy:
     least_share: float = 0.005
     """Of the step in such runs below which there is nothing to say."""
     call_instructions: int = 20
-    """Per element of a transcendental function or a division, as the CUDA math library expands them (expf 8, tanhf and sinf
-    about 25); 2 for anything else."""
+    """Per element of a transcendental function or a division, as the CUDA math library expands them
+    (expf 8, tanhf and sinf about 25); 2 for anything else."""
     plain_instructions: int = 2
     batch_norm_share: float = 0.7
-    """Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the innermost (resnet50 in
-    channels_last on an H200: 1.44 times as fast compiled)."""
+    """Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the
+    innermost (resnet50 in channels_last on an H200: 1.44 times as fast compiled)."""
 
 
 POLICY = Policy()
 FUSIBLE = ("pointwise", "norm", "softmax", "reduction", "copy", "dropout", "loss", "index", "random")
 OPAQUE = re.compile(r"triton|_foreach|_fused_|embedding|scatter|gather|index_put|nll_loss|cat$|sort|topk|cumsum|_amp_")
-"""Operators that are compiled already, need passes of their own, or that a compiler leaves alone."""
+"""Operators that are compiled already, need passes of their own, or that a compiler leaves
+alone."""
 FILLING = re.compile(r"::(copy_|fill_|zero_|uniform_|normal_|bernoulli_|random_|exponential_)$")
 """Operators that write their first argument without reading it."""
 CALLS = re.compile(r"exp|tanh|sin|cos|sigmoid|silu|gelu|softmax|erf|log|pow|div|rsqrt|sqrt|reciprocal|mish|softplus")
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class FusibleRun:
     """Operators that could be one kernel. Bytes."""
 
     backward: bool
@@ -140,12 +143,13 @@ def _compiled(case: Case, fused: Change) -> Change:
     return fused if turned is None else lambda graph: turned(fused(graph))
 
 
-def find_runs(graph: Graph, table: TaskTable) -> list[Run]:
-    """Runs on each stream, in the order they execute; a product, a copy from the host or a step's end ends all that are open."""
+def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
+    """Runs on each stream, in the order they execute; a product, a copy from the host or a step's
+    end ends all that are open."""
     fusible = table.of_category(*FUSIBLE).tolist()
     kinds, steps = table.trace.kind[graph.task_event].tolist(), graph.task_step.tolist()
     ops, memset, memcpy = table.op.tolist(), int(Kind.MEMSET), int(Kind.MEMCPY)
-    runs: list[Run] = []
+    runs: list[FusibleRun] = []
     by_sequence: dict[int, int] = {}
     for stream in range(graph.num_streams):
         opened: list[int] = []
@@ -177,21 +181,23 @@ def _fits(table: TaskTable, op: int) -> bool:
     return OPAQUE.search(table.op_name(op)) is None
 
 
-def _join(table: TaskTable, runs: list[Run], opened: list[int], op: int, backward: bool) -> int:
-    """Add the operator to the latest open run that has written something it reads, or to one of its own."""
+def _join(table: TaskTable, runs: list[FusibleRun], opened: list[int], op: int, backward: bool) -> int:
+    """Add the operator to the latest open run that has written something it reads, or to one of its
+    own."""
     reads, written = _tensors(table, op)
-    keys = [(t.numel, t.dtype) for t in reads]
-    mine = [at for at in reversed(opened) if runs[at].backward == backward]
-    place = next((at for at in mine if any(runs[at].live[key] > 0 for key in keys)), NONE)
-    if place == NONE:
-        # A compiler also fuses operators that read the same tensors, which tensors of one size in one run may be.
+    keys = [(tensor.numel, tensor.dtype) for tensor in reads]
+    candidates = [index for index in reversed(opened) if runs[index].backward == backward]
+    index = next((index for index in candidates if any(runs[index].live[key] > 0 for key in keys)), NONE)
+    if index == NONE:
+        # A compiler also fuses operators that read the same tensors, which tensors of one size in
+        # one run may be.
         large = [key for key, tensor in zip(keys, reads, strict=True) if _is_large(tensor)]
-        place = next((at for at in mine if any(key in runs[at].seen for key in large)), NONE)
-    if place == NONE:
-        runs.append(Run(backward=backward))
-        place = len(runs) - 1
-        opened.append(place)
-    run = runs[place]
+        index = next((index for index in candidates if any(key in runs[index].seen for key in large)), NONE)
+    if index == NONE:
+        runs.append(FusibleRun(backward=backward))
+        index = len(runs) - 1
+        opened.append(index)
+    run = runs[index]
     seen = frozenset(run.seen)
     for tensor, key in zip(reads, keys, strict=True):
         size = size_bytes(tensor.stored, tensor.dtype) or 0.0
@@ -212,7 +218,7 @@ def _join(table: TaskTable, runs: list[Run], opened: list[int], op: int, backwar
     run.ops.append(op)
     run.comes_in += again  # statistics, or gradients of weight and bias, over the other dimensions: a second pass, fused or not
     run.traffic += (read_bytes(*reads) or 0.0) + written + again
-    return place
+    return index
 
 
 def _is_large(tensor: Operand) -> bool:
@@ -220,7 +226,8 @@ def _is_large(tensor: Operand) -> bool:
 
 
 def _tensors(table: TaskTable, op: int) -> tuple[list[Operand], float]:
-    """What the operator reads, and how many bytes it writes. The place it writes to may be among its recorded inputs."""
+    """What the operator reads, and how many bytes it writes. The place it writes to may be among
+    its recorded inputs."""
     key = table.key(op)
     if key not in table.tensors:
         table.tensors[key] = _read_and_written(table, op)
@@ -231,16 +238,17 @@ def _read_and_written(table: TaskTable, op: int) -> tuple[list[Operand], float]:
     inputs, work = table.inputs(op), table.work(op)
     assert inputs is not None
     assert work is not None
-    found = [t for t in operands(inputs, range(len(inputs.dims))) if t.numel > 1 and t.dtype]
+    tensors = [tensor for tensor in operands(inputs, range(len(inputs.dims))) if tensor.numel > 1 and tensor.dtype]
     if FILLING.search(table.op_name(op)):
-        found = found[1:]
-    elif len(found) > 1 and (read_bytes(*found) or 0.0) >= (work.bytes or 0.0):
-        found = found[:-1]
-    return found, max((work.bytes or 0.0) - (read_bytes(*found) or 0.0), 0.0)
+        tensors = tensors[1:]
+    elif len(tensors) > 1 and (read_bytes(*tensors) or 0.0) >= (work.bytes or 0.0):
+        tensors = tensors[:-1]
+    return tensors, max((work.bytes or 0.0) - (read_bytes(*tensors) or 0.0), 0.0)
 
 
-def _write(run: Run, table: TaskTable, op: int, reads: list[tuple[int, str]], written: float) -> None:
-    """What the operator writes: as many elements as its largest input has if the bytes say so, of that type or a wider one."""
+def _write(run: FusibleRun, table: TaskTable, op: int, reads: list[tuple[int, str]], written: float) -> None:
+    """What the operator writes: as many elements as its largest input has if the bytes say so, of
+    that type or a wider one."""
     numel = max((count for count, _ in reads), default=0)
     if not numel:
         return
@@ -258,7 +266,8 @@ def _write(run: Run, table: TaskTable, op: int, reads: list[tuple[int, str]], wr
 
 
 def _calls_a_function(table: TaskTable, op: int, reads: list[tuple[int, str]]) -> bool:
-    """Whether each element costs a call: division by a number is a product, and so is a power of 2 or 3."""
+    """Whether each element costs a call: division by a number is a product, and so is a power of 2
+    or 3."""
     name, inputs = table.op_name(op), table.inputs(op)
     if "div" in name:
         return len(reads) > 1
@@ -267,20 +276,21 @@ def _calls_a_function(table: TaskTable, op: int, reads: list[tuple[int, str]]) -
     return CALLS.search(name) is not None
 
 
-def _link(table: TaskTable, runs: list[Run], by_sequence: dict[int, int], place: int, task: int) -> None:
+def _link(table: TaskTable, runs: list[FusibleRun], by_sequence: dict[int, int], index: int, task: int) -> None:
     """Tie a backward run to the forward runs it belongs to, by autograd's sequence numbers."""
     home = int(table.home[task])
     sequence = NONE if home == NONE else int(table.trace.sequence[home])
     if sequence == NONE:
         return
-    if runs[place].backward and home != table.op[task]:
-        runs[place].homes |= {by_sequence[sequence]} if sequence in by_sequence else set()
-    elif not runs[place].backward:
-        by_sequence[sequence] = place
+    if runs[index].backward and home != table.op[task]:
+        runs[index].homes |= {by_sequence[sequence]} if sequence in by_sequence else set()
+    elif not runs[index].backward:
+        by_sequence[sequence] = index
 
 
-def fused_ns(run: Run, runs: list[Run], roofs: DevicePeaks, now_ns: float, share: float) -> float:
-    """One kernel for the run, with this share of what may come in coming in. It moves bytes no faster than its parts do now."""
+def fused_ns(run: FusibleRun, runs: list[FusibleRun], roofs: DevicePeaks, now_ns: float, share: float) -> float:
+    """One kernel for the run, with this share of what may come in coming in. It moves bytes no
+    faster than its parts do now."""
     vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
     rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
     rate = rate * POLICY.batch_norm_share if run.over_batches else min(rate, run.traffic / max(now_ns, 1.0))
@@ -290,13 +300,13 @@ def fused_ns(run: Run, runs: list[Run], roofs: DevicePeaks, now_ns: float, share
 
     best = time(run.comes_in + share * run.may_come_in + run.goes_out, run.instructions)
     if run.homes:
-        again = [runs[at] for at in run.homes]
+        again = [runs[index] for index in run.homes]
         reads = run.grad_in + sum(other.comes_in + share * other.may_come_in for other in again)
         best = min(best, time(reads + run.goes_out, run.instructions + sum(other.instructions for other in again)))
     return best
 
 
-def _fused(case: Case, graph: Graph, runs: list[Run], roofs: DevicePeaks, share: float, *, with_host: bool) -> Change:
+def _fused(case: Case, graph: Graph, runs: list[FusibleRun], roofs: DevicePeaks, share: float, *, with_host: bool) -> Change:
     lengths: dict[int, float] = {}
     gone: list[int] = []
     trace = case.context.trace
@@ -309,14 +319,14 @@ def _fused(case: Case, graph: Graph, runs: list[Run], roofs: DevicePeaks, share:
         lengths[run.tasks[0]] = new
         gone += run.tasks[1:]
         ops += run.ops[1:]
-    at = np.array(sorted(lengths), np.int64)
+    leads = np.array(sorted(lengths), np.int64)
     new_ns = np.array([lengths[task] for task in sorted(lengths)])
     left = np.array(gone, np.int64)
     host = union(trace.start_ns[np.array(ops, np.int64)], trace.end_ns[np.array(ops, np.int64)])
 
     def change(before: Graph) -> Graph:
         task_ns, gaps = before.task_ns.copy(), before.task_gap_ns.copy()
-        task_ns[at], task_ns[left], gaps[left] = new_ns, 0.0, 0.0
+        task_ns[leads], task_ns[left], gaps[left] = new_ns, 0.0, 0.0
         after = replace(before, task_ns=task_ns, task_gap_ns=gaps)
         return without_host_ranges(after, host) if with_host else after
 

@@ -1,19 +1,22 @@
 """The loss writes and reads the logits over a large vocabulary many times over.
 
-What it sees: a log-softmax over the output of a product that is wider than what went into it, and every copy, cast, fill and
-pointwise kernel over tensors of that size, forward and backward.
+What it sees: a log-softmax over the output of a product that is wider than what went into it, and
+every copy, cast, fill and pointwise kernel over tensors of that size, forward and backward.
 
-Why it costs: logits are tokens x vocabulary, often larger than all other activations together. Eager PyTorch casts them to fp32,
-writes their log-softmax, fills a gradient with zeros, writes the softmax's gradient and casts it back: some 40 bytes for each. A
-fused loss reads the logits once going forward, and once going back, where it writes their gradient in place: 6 bytes.
+Why it costs: logits are tokens x vocabulary, often larger than all other activations together.
+Eager PyTorch casts them to fp32, writes their log-softmax, fills a gradient with zeros, writes the
+softmax's gradient and casts it back: some 40 bytes for each. A fused loss reads the logits once
+going forward, and once going back, where it writes their gradient in place: 6 bytes.
 
 Evidence it needs: shapes (`record_shapes=True`).
 
-What to do: `torch.compile` the head and the loss together (one function with the linear layer, `.float()` and the cross entropy);
-or a fused linear cross entropy (Liger kernel's `LigerFusedLinearCrossEntropyLoss`, cut-cross-entropy), which saves the memory
-too. The products stay. Sums are rounded in another order.
+What to do: `torch.compile` the head and the loss together (one function with the linear layer,
+`.float()` and the cross entropy); or a fused linear cross entropy (Liger kernel's
+`LigerFusedLinearCrossEntropyLoss`, cut-cross-entropy), which saves the memory too. The products
+stay. Sums are rounded in another order.
 
-Example: a one-layer Llama with a vocabulary of 128256 took 30.0 ms a step, 19.9 ms with head and loss compiled together.
+Example: a one-layer Llama with a vocabulary of 128256 took 30.0 ms a step, 19.9 ms with head and
+loss compiled together.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ BOUND = "memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Measured on an H200, torch 2.11: compiled cross entropy over (8188, 128256) in bf16, 1.48 ms forward, 1.30 ms backward."""
+    """Measured on an H200, torch 2.11: compiled cross entropy over (8188, 128256) in bf16, 1.48 ms
+    forward, 1.30 ms backward."""
 
     least_share: float = 0.005
     """Of the step in such kernels below which there is nothing to say."""
@@ -80,12 +84,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if not case.context.trace.meta.has_shapes:
         much = per_step_ms(graph, table.of_category("softmax")) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
         return Abstention(code=CODE, reason="softmax kernels of unknown size", needs="record_shapes=True") if much else None
-    found = _vocabularies(table)
-    mask = _over_logits(table, found)
+    vocabularies = _vocabularies(table)
+    mask = _over_logits(table, vocabularies)
     spent_ms = per_step_ms(graph, mask)
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
-    widest = max(found.values(), key=lambda vocabulary: vocabulary.size)
+    widest = max(vocabularies.values(), key=lambda vocabulary: vocabulary.size)
     gigabytes = max(widest.rows) * widest.size * 4 / 1e9
     return Proposal(
         code=CODE,
@@ -98,9 +102,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"in fp32 these logits are {gigabytes:.1f} GB",
         ),
         events=graph.task_event[mask],
-        change=_fused(case, table, found, mask, roofs),
-        cautious=_fused(case, table, found, mask, roofs, item_bytes=4),
-        hopeful=_fused(case, table, found, mask, roofs, ideal=True),
+        change=_fused(case, table, vocabularies, mask, roofs),
+        cautious=_fused(case, table, vocabularies, mask, roofs, item_bytes=4),
+        hopeful=_fused(case, table, vocabularies, mask, roofs, ideal=True),
         changes_numerics=True,
     )
 
@@ -113,18 +117,20 @@ def _vocabularies(table: TaskTable) -> dict[int, Vocabulary]:
         shape = _logits(table, op) if table.op_name(op) == FORWARD else None
         if shape is not None:
             losses.setdefault(shape[1], set()).add(shape[0])
-    found: dict[int, Vocabulary] = {}
+    vocabularies: dict[int, Vocabulary] = {}
     for op in ops:
-        places, inputs = HEADS.get(table.op_name(op)), table.inputs(op)
-        entered, weight = (None, None) if places is None or inputs is None else (operand(inputs, at) for at in places)
+        positions, inputs = HEADS.get(table.op_name(op)), table.inputs(op)
+        if positions is None or inputs is None:
+            continue
+        entered, weight = (operand(inputs, position) for position in positions)
         if entered is None or weight is None or len(entered.dims) != 2 or len(weight.dims) != 2:
             continue
         (rows, depth), width = entered.dims, weight.dims[1]
         if width > depth and any(of_loss <= rows for of_loss in losses.get(width, ())):
-            one = found.setdefault(width, Vocabulary(size=width, rows=set(losses[width])))
-            one.rows.add(rows)
-            one.item_bytes = 2 if entered.dtype in ("bf16", "fp16") else 4
-    return found
+            vocabulary = vocabularies.setdefault(width, Vocabulary(size=width, rows=set(losses[width])))
+            vocabulary.rows.add(rows)
+            vocabulary.item_bytes = 2 if entered.dtype in ("bf16", "fp16") else 4
+    return vocabularies
 
 
 def _logits(table: TaskTable, op: int) -> tuple[int, int] | None:
@@ -138,7 +144,7 @@ def _rows_and_width(dims: Shape) -> tuple[int, int] | None:
     return (int(np.prod(dims[:-1])), dims[-1]) if len(dims) > 1 else None
 
 
-def _over_logits(table: TaskTable, found: dict[int, Vocabulary]) -> Bool:
+def _over_logits(table: TaskTable, vocabularies: dict[int, Vocabulary]) -> Bool:
     """Kernels that stream over tensors of the logits' size."""
     mask: Bool = table.of_category(*STREAMING) & ~table.is_matrix & ~table.optimizer
     verdict: dict[tuple[int, int], bool] = {}
@@ -146,30 +152,31 @@ def _over_logits(table: TaskTable, found: dict[int, Vocabulary]) -> Bool:
         op = int(table.op[task])
         key = (NONE, NONE) if op == NONE else table.key(op)
         if key not in verdict:
-            verdict[key] = op != NONE and _is_over_logits(table, op, found)
+            verdict[key] = op != NONE and _is_over_logits(table, op, vocabularies)
         mask[task] = verdict[key]
     return mask
 
 
-def _is_over_logits(table: TaskTable, op: int, found: dict[int, Vocabulary]) -> bool:
+def _is_over_logits(table: TaskTable, op: int, vocabularies: dict[int, Vocabulary]) -> bool:
     inputs, work = table.inputs(op), table.work(op)
     if inputs is None or (work is not None and work.is_matrix) or not table.op_name(op).startswith("aten::"):
         return False
     shapes = (_rows_and_width(tensor.dims) for tensor in operands(inputs, range(len(inputs.dims))))
-    return any(shape is not None and shape[1] in found and shape[0] in found[shape[1]].rows for shape in shapes)
+    return any(shape is not None and shape[1] in vocabularies and shape[0] in vocabularies[shape[1]].rows for shape in shapes)
 
 
 def _fused(
     case: Case,
     table: TaskTable,
-    found: dict[int, Vocabulary],
+    vocabularies: dict[int, Vocabulary],
     mask: Bool,
     roofs: DevicePeaks,
     *,
     item_bytes: int | None = None,
     ideal: bool = False,
 ) -> Change:
-    """The softmaxes take one pass each, what is around them nothing; ideal ones hide their arithmetic, and their launches go."""
+    """The softmaxes take one pass each, what is around them nothing; ideal ones hide their
+    arithmetic, and their launches go."""
     times, trace = np.zeros(len(mask)), case.context.trace
     kept = np.zeros(len(mask), np.bool_)
     for task in np.flatnonzero(mask & table.leads).tolist():
@@ -177,7 +184,7 @@ def _fused(
         name, shape = table.op_name(op), _logits(table, op)
         if name in (FORWARD, BACKWARD) and shape is not None:
             kept[task] = True
-            logit_bytes = item_bytes or found[shape[1]].item_bytes
+            logit_bytes = item_bytes or vocabularies[shape[1]].item_bytes
             times[task] = _pass_ns(roofs, float(shape[0] * shape[1]), logit_bytes, backward=name == BACKWARD, ideal=ideal)
     ops = np.unique(table.op[mask & ~kept])
     host = union(trace.start_ns[ops], trace.end_ns[ops])

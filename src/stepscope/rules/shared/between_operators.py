@@ -1,4 +1,4 @@
-"""Stretches of the host's time in which no operator and no runtime call was recorded: what the rules about Python share."""
+"""The host's time between operators and runtime calls, for the rules about Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from stepscope.rules.case import Case
 from stepscope.rules.shared.host_ranges import waiting_of
 
 USUAL_NS = 8_000
-"""Python's way from one operator to the next takes 4 to 8 us: the medians of 65 recordings of two labs, torch 2.11."""
+"""Python's way from one operator to the next takes 4 to 8 us: the medians of 65 recordings of two
+labs, torch 2.11."""
 OWN_WORK_NS = 50_000
 """A gap this long has more in it than that way."""
 
@@ -28,9 +29,11 @@ class Stretches:
     start: Int64
     end: Int64
     own_ns: Int64
-    """Without the parts that are somebody else's: the loader, saving, compiling, the allocator, waits, the optimizer."""
+    """Without the parts that are somebody else's: the loader, saving, compiling, the allocator,
+    waits, the optimizer."""
     usual_ns: Int64
-    """What such a gap takes anyway: little between two operators, more where one thread hands over to another or a step ends."""
+    """What such a gap takes anyway: little between two operators, more where one thread hands over
+    to another or a step ends."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -50,12 +53,13 @@ class Stretches:
 
 
 def long_stretches(case: Case, graph: Graph) -> Stretches:
-    """The gaps in which the host does something of its own, longer than it takes to go from one operator to the next."""
+    """The gaps in which the host does something of its own, longer than it takes to go from one
+    operator to the next."""
     every = _gaps(case, graph)
     short = every.usual_ns < SHORT_GAP_NS
     usual = np.where(short, min(int(np.median(every.own_ns)), USUAL_NS) if len(every) else 0, every.usual_ns)
-    told = replace(every, usual_ns=usual)
-    return told.only(every.own_ns > np.where(short, OWN_WORK_NS, SHORT_GAP_NS))
+    stretches = replace(every, usual_ns=usual)
+    return stretches.only(every.own_ns > np.where(short, OWN_WORK_NS, SHORT_GAP_NS))
 
 
 def ranges_of(case: Case, stretches: Stretches, *, whole: bool) -> Intervals:
@@ -94,7 +98,8 @@ def elsewhere(case: Case) -> Intervals:
 
 
 def _share_of_work(case: Case, graph: Graph, ranges: Intervals) -> Float64:
-    """Per call, the share of the host's recorded work from it to the next call that lies inside the ranges."""
+    """Per call, the share of the host's recorded work from it to the next call that lies inside the
+    ranges."""
     host = case.context.host
     other = join(waiting_of(case, graph), host.input, host.io, host.compile, host.allocator)
     start, end = graph.call_start_ns, graph.call_end_ns

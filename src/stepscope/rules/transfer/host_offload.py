@@ -1,21 +1,21 @@
-"""Tensors cross the bus and come back in every step: an optimizer or parameters kept in host memory.
+"""Tensors go over PCIe to host memory and back in every step: offloaded optimizer or parameters.
 
 What it sees: large copies to the host and back whose sizes pair up, step after step.
 
-Why it costs: the bus is some hundred times slower than device memory (64 GB/s against 4,800 on an H200), and an update on the
-host runs at the host's memory rate with the device idle. Offloading buys memory with time; where the memory is not needed, the
-time is lost.
+Why it costs: the bus is some hundred times slower than device memory (64 GB/s against 4,800 on an
+H200), and an update on the host runs at the host's memory rate with the device idle. Offloading
+buys memory with time; where the memory is not needed, the time is lost.
 
-Evidence it needs: the copies in the trace, with their bytes. Whether all would fit on the device is not in it: compare
-`torch.cuda.max_memory_allocated()` plus the offloaded bytes (12 per parameter for Adam in fp32 with its master copy) with the
-device.
+Evidence it needs: the copies in the trace, with their bytes. Whether all would fit on the device is
+not in it: compare `torch.cuda.max_memory_allocated()` plus the offloaded bytes (12 per parameter
+for Adam in fp32 with its master copy) with the device.
 
-What to do: keep optimizer and parameters on the device when they fit (FSDP without `cpu_offload`, ZeRO stage 2 or 3 without
-`offload_optimizer`); shard them over more ranks; when they do not fit, pinned buffers and a side stream, so that copies run
-beside the backward pass.
+What to do: keep optimizer and parameters on the device when they fit (FSDP without `cpu_offload`,
+ZeRO stage 2 or 3 without `offload_optimizer`); shard them over more ranks; when they do not fit,
+pinned buffers and a side stream, so that copies run beside the backward pass.
 
-Example: (for illustration, not measured)
-1.3 GB of gradients out and of parameters back took 90 of 160 ms a step, the update on the host another 40.
+Example: (for illustration, not measured) 1.3 GB of gradients out and of parameters back took 90 of
+160 ms a step, the update on the host another 40.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ CODE = "host-offload"
 BOUND = "transfer"
 
 HOST_COLLECTIVE = re.compile(r"^gloo:")
-"""Gradients that such a collective takes through host memory go out and come back too, and nothing is offloaded."""
+"""Gradients that such a collective takes through host memory go out and come back too, and nothing
+is offloaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +49,16 @@ class Policy:
     least_bytes: int = 16 << 20
     """There and back, in a step: less is no model's state."""
     update_passes: float = 7.0
-    """Of the parameters through device memory for Adam's update: reads p, g, m, v, writes p, m, v."""
+    """Of the parameters through device memory for Adam's update: reads p, g, m, v, writes p, m,
+    v."""
 
 
 POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
-    """The traffic and the host's update gone, the update at device memory rate; cautiously, the copies hidden and no more."""
+    """The traffic and the host's update gone, the update at device memory rate; cautiously, the
+    copies hidden and no more."""
     if case.graph is None or matching(case.context.trace, HOST_COLLECTIVE).any():
         return None
     size = sizes(case)
@@ -108,7 +111,8 @@ def _on_device(case: Case, out: Bool, back: Bool) -> Change:
 
 
 def _work_between(graph: Graph, tasks: Bool) -> Bool:
-    """The calls from one such copy to the next with nothing else launched between: there the host works on what came."""
+    """The calls from one such copy to the next with nothing else launched between: there the host
+    works on what came."""
     copies = launching(graph, tasks)
     launches = np.flatnonzero(np.diff(graph.call_first) > 0)
     calls = np.arange(len(graph.call_event))

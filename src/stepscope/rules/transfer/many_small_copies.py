@@ -2,15 +2,18 @@
 
 What it sees: many HtoD copies a step that take far longer than their bytes need at the link's rate.
 
-Why it costs: a copy costs microseconds to start, on the host and on the device, whatever its size; from memory that is not pinned
-it can also hold the host until the stream is done. One copy of all the bytes costs that once.
+Why it costs: a copy costs microseconds to start, on the host and on the device, whatever its size;
+from memory that is not pinned it can also hold the host until the stream is done. One copy of all
+the bytes costs that once.
 
 Evidence it needs: the copies in the trace, with their bytes.
 
-What to do: put the values into one host tensor and copy that; keep constants (masks, positions, weights of the loss) on the
-device as buffers; make them there: `torch.tensor(x, device=...)` copies, `torch.full` and `torch.arange` with `device=` do not.
+What to do: put the values into one host tensor and copy that; keep constants (masks, positions,
+weights of the loss) on the device as buffers; make them there: `torch.tensor(x, device=...)`
+copies, `torch.full` and `torch.arange` with `device=` do not.
 
-Example: (for illustration, not measured) 300 scalars a step sent one at a time, 20 us of host time each, took 6 of 30 ms.
+Example: (for illustration, not measured) 300 scalars a step sent one at a time, 20 us of host time
+each, took 6 of 30 ms.
 """
 
 from __future__ import annotations
@@ -41,9 +44,11 @@ COPYING = re.compile(r"^aten::(to|_to_copy|copy_|lift_fresh|cuda)$")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     least_per_step: int = 16
-    """A batch has a handful of tensors, each with a copy of its own, and that is as it should be."""
+    """A batch has a handful of tensors, each with a copy of its own, and that is as it should
+    be."""
     latency_bound: float = 0.5
-    """Share of a copy's time that its bytes need at the link's rate; below, the start is the larger part."""
+    """Share of a copy's time that its bytes need at the link's rate; below, the start is the larger
+    part."""
     short_ns: float = 10_000.0
     """Where bytes or rate are not known: a copy this short is one start."""
 
@@ -88,7 +93,8 @@ def _latency_bound(case: Case) -> Bool:
 
 
 def _runs(case: Case, tasks: Bool) -> Int64:
-    """For each masked copy, the run of copies it belongs to: a kernel launched between two parts them."""
+    """For each masked copy, the run of copies it belongs to: a kernel launched between two parts
+    them."""
     assert case.graph is not None
     kernels = case.context.trace.kind[case.graph.task_event] == Kind.KERNEL
     run: Int64 = np.cumsum(kernels)[tasks]
@@ -96,13 +102,14 @@ def _runs(case: Case, tasks: Bool) -> Int64:
 
 
 def _merged(case: Case, tasks: Bool, group: Int64) -> Change:
-    """In each group the first copy brings all the bytes; the others, and the operators that made them, are gone."""
-    at = np.flatnonzero(tasks)
+    """In each group the first copy brings all the bytes; the others, and the operators that made
+    them, are gone."""
+    positions = np.flatnonzero(tasks)
     kept = np.zeros(len(tasks), np.bool_)
-    kept[at[np.unique(group, return_index=True)[1]]] = True
+    kept[positions[np.unique(group, return_index=True)[1]]] = True
     gone = tasks & ~kept
     rate = pinned_bytes_per_s(case)
-    bytes_of = np.bincount(np.unique(group, return_inverse=True)[1], np.nan_to_num(sizes(case)[at]))
+    bytes_of = np.bincount(np.unique(group, return_inverse=True)[1], np.nan_to_num(sizes(case)[positions]))
     extra = np.zeros(len(tasks))
     extra[kept] = 0.0 if rate is None else bytes_of / rate * 1e9
 

@@ -1,19 +1,21 @@
 """Batches are copied from memory that is not pinned, and the host moves the bytes itself.
 
-What it sees: `Memcpy HtoD (Pageable -> Device)` copies, the time the host is held inside their calls, and the waits that follow
-in the same operator.
+What it sees: `Memcpy HtoD (Pageable -> Device)` copies, the time the host is held inside their
+calls, and the waits that follow in the same operator.
 
-Why it costs: the device cannot read memory that may be paged out. The driver first waits for its turn on the stream, then moves
-the bytes through a small pinned buffer, a chunk at a time; the host launches nothing meanwhile and the device runs dry. A pinned
-copy runs at the link's rate and the host goes on at once.
+Why it costs: the device cannot read memory that may be paged out. The driver first waits for its
+turn on the stream, then moves the bytes through a small pinned buffer, a chunk at a time; the host
+launches nothing meanwhile and the device runs dry. A pinned copy runs at the link's rate and the
+host goes on at once.
 
 Evidence it needs: the copies in the trace (activities with CUDA), with their bytes.
 
-What to do: `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`; both are needed. For tensors made by hand,
-allocate the buffer once with `pin_memory=True` and fill it: pinning anew in every step copies the bytes once more.
+What to do: `DataLoader(pin_memory=True)` and `batch.to(device, non_blocking=True)`; both are
+needed. For tensors made by hand, allocate the buffer once with `pin_memory=True` and fill it:
+pinning anew in every step copies the bytes once more.
 
-Example: 154 MB of images a step, pageable at 9.6 GB/s, took 16 of 43 ms on the device and held the host for 33; pinned they
-took 2.8 ms and the step 27.5.
+Example: 154 MB of images a step, pageable at 9.6 GB/s, took 16 of 43 ms on the device and held the
+host for 33; pinned they took 2.8 ms and the step 27.5.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ BOUND = "transfer"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     cautious_share: float = 0.6
-    """Of the link's rate, where the trace has no pinned copy to read it off: a socket away, or a link shared by two devices."""
+    """Of the link's rate, where the trace has no pinned copy to read it off: a socket away, or a
+    link shared by two devices."""
 
 
 POLICY = Policy()
@@ -93,7 +96,8 @@ def pinned(case: Case, tasks: Bool, bytes_per_s: float | None) -> Change:
 
 
 def pinned_each_step(case: Case, tasks: Bool, bytes_per_s: float | None) -> Change:
-    """The same, but the host itself moves the bytes into pinned memory, at the rate at which it fed them to the driver."""
+    """The same, but the host itself moves the bytes into pinned memory, at the rate at which it fed
+    them to the driver."""
 
     def change(graph: Graph) -> Graph:
         moving = np.add.reduceat(np.append(np.where(tasks, graph.task_ns, 0.0), 0.0), graph.call_first[:-1])

@@ -2,14 +2,17 @@
 
 What it sees: `Memcpy HtoD (Pinned -> Device)` on a stream that also runs kernels.
 
-Why it costs: a stream does one thing after the other. The device's copy engine could bring the next batch while this one is being
-computed, but on the same stream the kernels wait until the bytes are there.
+Why it costs: a stream does one thing after the other. The device's copy engine could bring the next
+batch while this one is being computed, but on the same stream the kernels wait until the bytes are
+there.
 
-Evidence it needs: the copies in the trace, and a device that is busy: where the host holds the step up, it gives nothing.
+Evidence it needs: the copies in the trace, and a device that is busy: where the host holds the step
+up, it gives nothing.
 
-What to do: prefetch one batch ahead on a side stream: `batch.to(device, non_blocking=True)` under `torch.cuda.stream(side)`, then
-`current_stream().wait_stream(side)` and `batch.record_stream(current_stream())` before use. Copy smaller: uint8 images,
-normalised on the device, are a quarter of float32.
+What to do: prefetch one batch ahead on a side stream: `batch.to(device, non_blocking=True)` under
+`torch.cuda.stream(side)`, then `current_stream().wait_stream(side)` and
+`batch.record_stream(current_stream())` before use. Copy smaller: uint8 images, normalised on the
+device, are a quarter of float32.
 
 Example: 154 MB of pinned images took 2.8 of each 27.5 ms step, in the way.
 """
