@@ -40,9 +40,9 @@ class Case:
     step_interval_ns: float | None
     """The step that gains are measured against: the replayed one."""
     metadata: Known | None = None
-    """What the run's folder tells beside the trace."""
+    """What the run folder has of the rank."""
     searched: SearchedConvolutions | None = None
-    """What MIOpen's find-db tells, where one was given beside the trace."""
+    """From MIOpen's find-db, where one was given with the trace."""
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
     _stacks: list[Stacks | None] = field(default_factory=list, repr=False, compare=False)
 

@@ -72,8 +72,8 @@ class JobCase:
         """How many of these entries a step has, over the steps that were recorded whole."""
         steps = self.rank_records[index].step
         inside = entries & (steps != NONE)
-        seen = np.unique(steps[(steps != NONE)])
-        return float(inside.sum()) / max(len(seen), 1)
+        recorded = np.unique(steps[(steps != NONE)])
+        return float(inside.sum()) / max(len(recorded), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

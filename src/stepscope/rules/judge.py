@@ -21,7 +21,7 @@ NO_MORE = 1.15
 """Times the gain from a rank as fast as the others, up to which a fix of that rank alone is the
 same fix."""
 
-Word = Proposal | Abstention | Remark | None
+Answer = Proposal | Abstention | Remark | None
 Pair = tuple[Finding, JobProposal]
 
 
@@ -43,8 +43,8 @@ class Judgement:
 def judge(job: JobCase) -> Judgement:
     """Every rule's findings, with what its fix gives the job: a rule about one rank is fixed on
     every rank that has it."""
-    words = [[rule.propose(case) for rule in rank_rules(case)] for case in job.cases]
-    proposals = [*_about_all(job), *_about_ranks(job, words)]
+    answers = [[rule.propose(case) for rule in rank_rules(case)] for case in job.cases]
+    proposals = [*_about_all(job), *_about_ranks(job, answers)]
     pairs = sorted(
         ((finding_of(job, proposal), proposal) for proposal in proposals),
         key=lambda pair: -pair[0].predicted_speedup,
@@ -52,12 +52,12 @@ def judge(job: JobCase) -> Judgement:
     pairs = _without_repeats(job, pairs)
     worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
     # What could not be judged is mostly the same on every rank.
-    first = words[0] if words else []
+    first = answers[0] if answers else []
     return Judgement(
         findings=tuple(finding for finding, _ in pairs),
         ladder=ladder(job, worth),
-        abstentions=tuple(word for word in first if isinstance(word, Abstention)),
-        remarks=tuple(word for word in first if isinstance(word, Remark)),
+        abstentions=tuple(answer for answer in first if isinstance(answer, Abstention)),
+        remarks=tuple(answer for answer in first if isinstance(answer, Remark)),
         lacks_stacks=any(proposal.lacks_stacks for proposal in worth),
     )
 
@@ -110,17 +110,17 @@ def _about_all(job: JobCase) -> list[JobProposal]:
     if job.is_alone:
         return []
     has_device = all(case.graph is not None for case in job.cases)
-    said = [rule.propose_job(job) for rule in job_rules(has_device=has_device)]
-    return [proposal for proposal in said if proposal is not None]
+    proposals = [rule.propose_job(job) for rule in job_rules(has_device=has_device)]
+    return [proposal for proposal in proposals if proposal is not None]
 
 
-def _about_ranks(job: JobCase, words: Sequence[Sequence[Word]]) -> list[JobProposal]:
+def _about_ranks(job: JobCase, answers: Sequence[Sequence[Answer]]) -> list[JobProposal]:
     """The proposals about single ranks, joined by code: each rank's own change on its own graph."""
     by_code: dict[str, dict[int, Proposal]] = {}
-    for index, said in enumerate(words):
-        for proposal in said:
-            if isinstance(proposal, Proposal):
-                by_code.setdefault(proposal.code, {})[index] = proposal
+    for index, rank_answers in enumerate(answers):
+        for answer in rank_answers:
+            if isinstance(answer, Proposal):
+                by_code.setdefault(answer.code, {})[index] = answer
     return [joined(job, proposals) for proposals in by_code.values()]
 
 

@@ -61,12 +61,12 @@ def bound_by_parts(rank: RankFacts, parts: Mapping[str, float]) -> str | None:
         return None
     idle = sum(share for part, share in parts.items() if part.startswith("idle_"))
     if idle <= MOST_IDLE:
-        part = max(DEVICE_PARTS, key=lambda p: parts.get(p, 0.0))
+        part = max(DEVICE_PARTS, key=lambda name: parts.get(name, 0.0))
         return _of_kernels(rank) if part == "compute" else DEVICE_PARTS[part]
-    seen = max(IDLE_PARTS, key=lambda p: parts.get(p, 0.0))
-    if idle / PROFILER_STRETCH <= 1 - idle or parts.get(seen, 0.0) <= idle / 2 or is_blind(rank):
+    largest = max(IDLE_PARTS, key=lambda name: parts.get(name, 0.0))
+    if idle / PROFILER_STRETCH <= 1 - idle or parts.get(largest, 0.0) <= idle / 2 or is_blind(rank):
         return None
-    return IDLE_PARTS[seen]
+    return IDLE_PARTS[largest]
 
 
 def _is_fragment(rank: RankFacts) -> bool:
@@ -77,4 +77,6 @@ def _is_fragment(rank: RankFacts) -> bool:
 
 def _of_kernels(rank: RankFacts) -> str | None:
     share = rank.roofline.arithmetic_share
-    return None if share is None else "compute" if share >= 0.5 else "memory"
+    if share is None:
+        return None
+    return "compute" if share >= 0.5 else "memory"

@@ -155,9 +155,9 @@ def _lacking(rank: RankFacts) -> str:
     if rank.steps.where == "host":
         return "the device's work was not recorded"
     if not rank.steps.is_pitch or rank.steps.num_seen < 2:
-        return "two steps in a row are needed to tell what they wait for"
+        return "two steps in a row are needed to see what they wait for"
     if is_blind(rank):
-        return "no marks tell the host's loader from its other work"
+        return "no marks distinguish the host's loader from its other work"
     return "the launches were not recorded"
 
 
@@ -188,7 +188,7 @@ def _replay(rank: RankFacts) -> ReplayCheck | None:
 
 
 def _abstentions(judgement: Judgement, facts: Facts) -> tuple[Abstention, ...]:
-    """Less those that a recording of memory beside the trace tells."""
+    """Less those that a recording of memory answers."""
     has_memory = facts.beside is not None and facts.beside.memory is not None
     return tuple(each for each in judgement.abstentions if not (has_memory and each.needs == NEEDS_MEMORY))
 

@@ -121,7 +121,7 @@ def diagnose_auxiliary(auxiliary: Beside, notes: tuple[str, ...] = (), nccl: Ncc
         notes=(
             *notes,
             *auxiliary.notes,
-            f"judged here: {subjects}; a trace beside it says where the step's time goes",
+            f"judged here: {subjects}; with a trace, where the step's time goes is known too",
         ),
         unknown_events=0,
         advice=tuple(advice),

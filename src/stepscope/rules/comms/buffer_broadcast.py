@@ -48,8 +48,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
     graph = job.job_graph.parts[0].graph
     if len(np.unique(graph.task_step[masks[0]])) < POLICY.least_steps * graph.num_steps:
         return None
-    mine = masks[0][sent[0].task]
-    size, num = float(np.nansum(sent[0].bytes[mine])) / graph.num_steps, int(mine.sum()) / graph.num_steps
+    in_forward = masks[0][sent[0].task]
+    size, num = float(np.nansum(sent[0].bytes[in_forward])) / graph.num_steps, int(in_forward.sum()) / graph.num_steps
     return JobProposal(
         code=CODE,
         bound=BOUND,

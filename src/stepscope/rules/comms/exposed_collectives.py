@@ -1,4 +1,4 @@
-"""Collectives run with no compute beside them, and the step waits for their bytes.
+"""Collectives overlap with no compute, and the step waits for their bytes.
 
 What it sees: time in which a collective moves bytes (all ranks have arrived) and no kernel
 computes. Waiting for a late rank is not counted: that is imbalance.
@@ -54,12 +54,12 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Collectives {_doing(job)} for {exposed:.1f} ms of a step with no kernel beside them.",
+        summary=f"Collectives {_doing(job)} for {exposed:.1f} ms of a step with no kernel running.",
         action="Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's prefetch; send fewer bytes (bf16"
         " gradients); or more compute per exchange (larger batch, accumulation with no_sync)",
         evidence=(
             f"{moving:.1f} ms a step of moving bytes, {exposed:.1f} ms of it exposed",
-            f"{room:.1f} ms of compute a step have no collective beside them yet: so much could be hidden",
+            f"{room:.1f} ms of compute a step overlap with no collective yet: so much could be hidden",
         ),
         ranks=job.ranks,
         change=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * left),
@@ -74,7 +74,7 @@ def _doing(job: JobCase) -> str:
 
 
 def _moving_ms(job: JobCase, masks: list[Bool]) -> float:
-    """Moving bytes a step, in the middle over the ranks."""
+    """Moving bytes a step, the median over the ranks."""
     values = []
     for part, mask in zip(job.job_graph.parts, masks, strict=True):
         shared = part.shared[mask & (part.shared != NONE)]
@@ -84,7 +84,7 @@ def _moving_ms(job: JobCase, masks: list[Bool]) -> float:
 
 
 def _room_ms(job: JobCase) -> float:
-    """Compute a step that no collective runs beside, in the middle over the ranks."""
+    """Compute a step that overlaps with no collective, the median over the ranks."""
     values = []
     for case in job.cases:
         steps, parts = case.facts.steps, case.facts.typical_parts_ns
@@ -94,7 +94,7 @@ def _room_ms(job: JobCase) -> float:
 
 
 def _exposed_ms(job: JobCase) -> float:
-    """Exposed moving of bytes a step, in the middle over the ranks."""
+    """Exposed moving of bytes a step, the median over the ranks."""
     values = []
     for case in job.cases:
         parts = case.facts.typical_parts_ns

@@ -69,6 +69,9 @@ def propose_job(job: JobCase) -> JobProposal | None:
         return None
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     num, size = int(masks[0].sum()), regathered[0][1] / steps / 1e6
+    memory = "whether the memory is there is not known: record with profile_memory=True"
+    if room is not None:
+        memory = f"{room / 1e6:.0f} MB of device memory are not reserved on the rank with least"
     part = "" if num == int(regathered[0][0].sum()) else " of the last layers, which is what memory has room for"
     return JobProposal(
         code=CODE,
@@ -78,9 +81,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         f" parameters, {size:.0f} MB for all layers, then stay until backward",
         evidence=(
             f"{num / steps:.0f} all-gathers a step in backward, of the sizes that forward gathers",
-            "whether the memory is there is not known: record with profile_memory=True"
-            if room is None
-            else f"{room / 1e6:.0f} MB of device memory are not reserved on the rank with least",
+            memory,
         ),
         ranks=job.ranks,
         change=lambda job_graph: _kept(job, job_graph, masks),

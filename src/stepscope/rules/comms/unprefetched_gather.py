@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.analyses.intervals import Intervals, lengths_in
+from stepscope.analyses.intervals import lengths_in
 from stepscope.core.trace import NONE, Int64
 from stepscope.replay.graph import Graph
 from stepscope.replay.job import with_graphs
@@ -37,7 +37,7 @@ BOUND = "comms"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     most_beside: float = 0.2
-    """Of a gather's time with compute beside it, up to which it was not prefetched: the last
+    """Of a gather's time that overlaps with compute, up to which it was not prefetched: the last
     kernels of the layer before."""
     least_share: float = 0.5
     """Of the gathers that must be so: the first of each pass has nothing to hide behind."""
@@ -73,7 +73,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         summary=f"{num / steps:.0f} all-gathers a step begin only when their layer needs them.",
         action="FSDP1: backward_prefetch=BackwardPrefetch.BACKWARD_PRE, forward_prefetch=True; FSDP2:"
         " set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (one layer's parameters more in memory)",
-        evidence=(f"{num / steps:.0f} of {total / steps:.0f} all-gathers a step have no compute beside them",),
+        evidence=(f"{num / steps:.0f} of {total / steps:.0f} all-gathers a step overlap with no compute",),
         ranks=job.ranks,
         change=lambda job_graph: with_graphs(
             job_graph, [prefetched(part.graph, gathers) for part, gathers in zip(job_graph.parts, early, strict=True)]
@@ -83,7 +83,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
 
 
 def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
-    """The gathers with nothing beside them, and how many gathers there are."""
+    """The gathers that overlap with no compute, and how many gathers there are."""
     case, graph = job.cases[index], job.job_graph.parts[index].graph
     assert case.kinds is not None
     sent = messages(job, index, lambda kind: kind.op == "all_gather" and kind.on_device)
@@ -91,7 +91,7 @@ def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
         return [], 0
     trace = case.context.trace
     start, end = trace.start_ns[graph.task_event[sent.task]], trace.end_ns[graph.task_event[sent.task]]
-    alone = lengths_in(start, end, _computing(job, index)) <= POLICY.most_beside * (end - start)
+    alone = lengths_in(start, end, case.context.sets.compute) <= POLICY.most_beside * (end - start)
     if alone.mean() < POLICY.least_share:
         return [], len(sent)
     compute = np.flatnonzero((case.kinds.arithmetic | case.kinds.memory) & ~case.table.optimizer)
@@ -103,11 +103,6 @@ def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
         if alone[position] and same and since is not None and user is not None:
             early.append(EarlyGather(gather=int(sent.task[position]), since=since, user=user))
     return early, len(sent)
-
-
-def _computing(job: JobCase, index: int) -> Intervals:
-    found: Intervals = job.cases[index].context.sets.compute
-    return found
 
 
 def _before(compute: Int64, task: int) -> int | None:

@@ -64,26 +64,26 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     table = case.table
     slow = _vector_matrix_tasks(table)
-    known = slow & table.is_matrix & ~np.isnan(table.flops)
+    sized = slow & table.is_matrix & ~np.isnan(table.flops)
     half = None if roofs is None else half_precision(roofs)
-    if roofs is None or half is None or not known.any():
+    if roofs is None or half is None or not sized.any():
         return _ask(case, graph, table)
     spent_ms = per_step_ms(graph, slow)
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
-    in_half = _at_precision(table, roofs, slow, known, half)
+    in_half = _at_precision(table, roofs, slow, sized, half)
     choices = [(f"torch.autocast with {half}", in_half)]
     if roofs.spec.vendor == "nvidia" and "tf32" in roofs.spec.peak_flops:  # elsewhere PyTorch's "high" may change nothing
-        choices.append((_tf32_knobs(table, known), _at_precision(table, roofs, slow, known, "tf32")))
+        choices.append((_tf32_knobs(table, sized), _at_precision(table, roofs, slow, sized, "tf32")))
     best = max(choices, key=lambda choice: case.speedup(choice[1](graph)))
-    rate = float(table.flops[known].sum() / graph.task_ns[known].sum() / 1e3)
+    rate = float(table.flops[sized].sum() / graph.task_ns[sized].sum() / 1e3)
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"{spent_ms:.1f} ms of fp32 matrix products a step run without tensor cores.",
         action=best[0] + (f"; or first {choices[1][0]}" if best is choices[0] and len(choices) > 1 else ""),
         evidence=(
-            f"{int(known.sum()) // max(graph.num_steps, 1)} products a step reach {rate:.0f} TFLOP/s",
+            f"{int(sized.sum()) // max(graph.num_steps, 1)} products a step reach {rate:.0f} TFLOP/s",
             f"the device's {half} peak is {roofs.spec.peak_flops[half].value / 1e12:.0f} TFLOP/s",
         ),
         events=graph.task_event[slow],
@@ -94,11 +94,13 @@ def propose(case: Case) -> Proposal | Abstention | None:
     )
 
 
-def _tf32_knobs(table: TaskTable, known: Bool) -> str:
+def _tf32_knobs(table: TaskTable, sized: Bool) -> str:
     """Products and convolutions have a switch each."""
-    convolution = table.of_category("convolution")[known]
+    convolution = table.of_category("convolution")[sized]
     knobs = [] if convolution.all() else ['torch.set_float32_matmul_precision("high")']
-    return " and ".join(knobs + (["torch.backends.cudnn.allow_tf32 = True"] if convolution.any() else []))
+    if convolution.any():
+        knobs.append("torch.backends.cudnn.allow_tf32 = True")
+    return " and ".join(knobs)
 
 
 def _vector_matrix_tasks(table: TaskTable) -> Bool:
@@ -121,19 +123,19 @@ def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
     return Abstention(code=CODE, reason="kernels without tensor cores, whose type and size are not known", needs=lacks)
 
 
-def _at_precision(table: TaskTable, roofs: DevicePeaks, slow: Bool, known: Bool, precision: str) -> Change:
+def _at_precision(table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precision: str) -> Change:
     """Products at that precision's rate; in 16 bits with half the traffic and the casts."""
     is_half = precision != "tf32"
-    times = _times(table, roofs, slow, known, precision)
+    times = _times(table, roofs, slow, sized, precision)
     weights = np.zeros(len(slow))
     if is_half:
-        for task in np.flatnonzero(known & ~table.backward).tolist():
+        for task in np.flatnonzero(sized & ~table.backward).tolist():
             weights[task] = _weight_elements(table, int(table.op[task]))
     casts = np.array([stream_ns(roofs, POLICY.cast_bytes * elements) if elements else 0.0 for elements in weights.tolist()])
 
     def change(graph: Graph) -> Graph:
         faster = np.where(slow, np.minimum(graph.task_ns, times) + casts, graph.task_ns)
-        return replace(graph, task_ns=faster, call_parts=_with_launches(graph, known & ~table.backward if is_half else None))
+        return replace(graph, task_ns=faster, call_parts=_with_launches(graph, sized & ~table.backward if is_half else None))
 
     return change
 
@@ -150,13 +152,13 @@ def _with_launches(graph: Graph, products: Bool | None) -> dict[str, Float64]:
     return graph.call_parts | {"work": work + extra}
 
 
-def _times(table: TaskTable, roofs: DevicePeaks, slow: Bool, known: Bool, precision: str) -> Float64:
+def _times(table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precision: str) -> Float64:
     """Per task, its time at that precision; a helper of a product whose time is known takes
     none."""
-    helped = np.isin(table.op, np.unique(table.op[known]))
-    times = np.where(slow & helped & ~known, 0.0, np.inf)
+    helped = np.isin(table.op, np.unique(table.op[sized]))
+    times = np.where(slow & helped & ~sized, 0.0, np.inf)
     traffic = 1.0 if precision == "tf32" else 0.5
-    for task in np.flatnonzero(known).tolist():
+    for task in np.flatnonzero(sized).tolist():
         op = int(table.op[task])
         if table.category[task] == "attention":
             times[task] = _attention(table, roofs, op, float(table.flops[task]), precision)
@@ -175,8 +177,10 @@ def _attention(table: TaskTable, roofs: DevicePeaks, op: int, flops: float, prec
     head size."""
     inputs = table.inputs(op)
     backward = "backward" in table.op_name(op)
-    query = None if inputs is None else operand(inputs, 1 if backward else 0)
-    if precision == "tf32" or query is None or not query.dims:
+    if precision == "tf32" or inputs is None:
+        return np.inf
+    query = operand(inputs, 1 if backward else 0)
+    if query is None or not query.dims:
         return np.inf
     dim = max(query.dims[-1], 1)
     scores = flops / (10 if backward else 4) / dim

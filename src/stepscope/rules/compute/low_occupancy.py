@@ -86,27 +86,26 @@ def advise(auxiliary: Beside) -> Sequence[Advice]:
 
 def judge(kernel: KernelMetrics) -> Fault | None:
     """By what keeps more warps away; nothing where a unit is busy all the same."""
-    held, allowed = kernel.occupancy, kernel.theoretical_occupancy
-    if held is None or allowed is None or not is_waiting(kernel):
+    occupancy, allowed = kernel.occupancy, kernel.theoretical_occupancy
+    if occupancy is None or allowed is None or not is_waiting(kernel):
         return None
     if not fills_device(kernel):
         return Fault(kernel=kernel, cause=GRID, words=_grid_words(kernel))
-    words = f"{held:.0%} of the warps held, {allowed:.0%} allowed by its launch"
+    words = f"{occupancy:.0%} of the warps held, {allowed:.0%} allowed by its launch"
     if allowed < POLICY.low and kernel.limiters:
         return Fault(kernel=kernel, cause=kernel.limiters[0], words=f"{words}; {_limit_words(kernel)}")
-    if held < POLICY.low and held < POLICY.kept * allowed * min(1.0 if kernel.waves is None else kernel.waves, 1.0):
+    if occupancy < POLICY.low and occupancy < POLICY.kept * allowed * min(1.0 if kernel.waves is None else kernel.waves, 1.0):
         return Fault(kernel=kernel, cause=UNEVEN, words=words)
     return None
 
 
 def _limit_words(kernel: KernelMetrics) -> str:
-    amounts = {
-        "registers": None if kernel.registers is None else f"{kernel.registers:.0f} registers a thread",
-        "shared memory": None
-        if kernel.shared_bytes is None
-        else f"{kernel.shared_bytes / 1024:.0f} KiB of shared memory a block",
-    }
-    return " and ".join(amounts.get(limiter) or limiter for limiter in kernel.limiters)
+    amounts = {}
+    if kernel.registers is not None:
+        amounts["registers"] = f"{kernel.registers:.0f} registers a thread"
+    if kernel.shared_bytes is not None:
+        amounts["shared memory"] = f"{kernel.shared_bytes / 1024:.0f} KiB of shared memory a block"
+    return " and ".join(amounts.get(limiter, limiter) for limiter in kernel.limiters)
 
 
 def _grid_words(kernel: KernelMetrics) -> str:

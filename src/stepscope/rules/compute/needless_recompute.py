@@ -153,5 +153,5 @@ def _room(case: Case, needed: float | None) -> tuple[float, str]:
         peak = int(memory.allocated_bytes[memory.device == (0 if device is None else device.index)].max(initial=0))
     free = POLICY.usable * whole - peak
     fits = float(np.clip(free / max(needed, 1.0), 0.0, 1.0))
-    peak_text = f"the peak is {peak / 1e9:.0f} GB" if peak else "its peak was not recorded (profile_memory=True would tell)"
+    peak_text = f"the peak is {peak / 1e9:.0f} GB" if peak else "its peak was not recorded (profile_memory=True records it)"
     return fits, f"keeping it takes about {needed / 1e9:.1f} GB of the device's {whole / 1e9:.0f} GB; {peak_text}"

@@ -39,7 +39,7 @@ class Policy:
     """Of the instructions, from which spills are more than a prologue's: a handful of them stands
     outside the loops."""
     local: float = 0.1
-    """Of the bytes through the L1, where spills are not told from other local memory."""
+    """Of the bytes through the L1, where spills are not distinguished from other local memory."""
 
 
 POLICY = Policy()
@@ -51,7 +51,7 @@ WORDINGS = {
     ),
     LOCAL: Wording(
         summary="Local memory takes much of the traffic of {kernels}: spilled registers, or arrays indexed at run time.",
-        action="see which it is (-Xptxas -v tells spills); then more registers a thread, smaller tiles; or constant indices",
+        action="see which it is (-Xptxas -v lists spills); then more registers a thread, smaller tiles; or constant indices",
     ),
 }
 

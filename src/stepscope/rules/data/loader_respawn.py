@@ -44,7 +44,7 @@ class Policy:
     """Between the two fetches: starting one process takes a millisecond at least, going on to the
     next fetch microseconds."""
     least_speedup: float = 1.02
-    """Under this the median step does not show the stall: it is told without a gain."""
+    """Under this the median step does not show the stall: it is reported without a gain."""
 
 
 POLICY = Policy()

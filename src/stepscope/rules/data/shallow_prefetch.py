@@ -42,7 +42,7 @@ class Policy:
     least_share: float = 0.02
     """Of the run spent in those waits, below which there is nothing to say."""
     least_speedup: float = 1.02
-    """Under this the median step does not show the bursts: they are told without a gain."""
+    """Under this the median step does not show the bursts: they are reported without a gain."""
 
 
 POLICY = Policy()

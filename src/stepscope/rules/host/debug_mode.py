@@ -82,8 +82,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary="The run is in a debugging mode that makes the host wait for the device all the time.",
         action=action,
         evidence=tuple(evidence),
-        change=lambda g: spared(case, g, join(blocking, checks, notes_taken)),
-        cautious=lambda g: spared(case, g, join(blocking, checks)),
+        change=lambda before: spared(case, before, join(blocking, checks, notes_taken)),
+        cautious=lambda before: spared(case, before, join(blocking, checks)),
     )
 
 

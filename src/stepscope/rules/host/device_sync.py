@@ -45,7 +45,8 @@ BOUND = "host"
 
 SCALAR_READ = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
 SIZE_READ = re.compile(
-    r"^aten::(nonzero|nonzero_numpy|masked_select|_?unique\w*|repeat_interleave|bincount|index|index_put_?|_index_put_impl_)$"
+    r"^aten::(nonzero|nonzero_numpy|masked_select|_?unique\w*|repeat_interleave|bincount"
+    r"|index|index_put_?|_index_put_impl_)$"
 )
 FETCH = re.compile(r"^aten::(to|_to_copy|copy_|cpu)$")
 NOT_OURS = re.compile(r"^cu(da)?(Event|Malloc|Free|Mem(Alloc|Free|Map|Unmap|Create|Release))")
@@ -145,6 +146,6 @@ def _evidence(case: Case, graph: Graph, waits: _Waits) -> tuple[str, ...]:
     calls = np.flatnonzero(waits.all)
     op = ancestor_with(parent, graph.call_event[calls], trace.is_kind(Kind.OP), outermost=True)
     names = Counter("an explicit synchronize" if event == NONE else trace.names[trace.name[event]] for event in op.tolist())
-    held = float(trace.dur_ns[graph.call_event[calls]].sum()) / graph.num_steps / 1e6
+    waited_ms = float(trace.dur_ns[graph.call_event[calls]].sum()) / graph.num_steps / 1e6
     counted = [f"{count / graph.num_steps:.3g} waits a step in {name}" for name, count in names.most_common(3)]
-    return (*counted, f"the host stood in them for {held:.2f} ms a step")
+    return (*counted, f"the host stood in them for {waited_ms:.2f} ms a step")

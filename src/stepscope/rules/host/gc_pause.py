@@ -78,8 +78,8 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         " on all ranks at once",
         evidence=(f"{len(pauses)} collections in {graph.num_steps} steps, the longest {longest:.1f} ms",),
         events=named_events(case, COLLECTOR, Kind.PYTHON, Kind.MARK, Kind.OP),
-        change=lambda g: without_work_in(case, g, pauses),
-        cautious=lambda g: without_work_in(case, g, pauses, POLICY.collected_share),
+        change=lambda before: without_work_in(case, before, pauses),
+        cautious=lambda before: without_work_in(case, before, pauses, POLICY.collected_share),
     )
 
 

@@ -100,8 +100,8 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         action="TORCH_LOGS=graph_breaks names the breaks; remove them (.item(), branches, print) until fullgraph=True holds",
         evidence=_evidence(case, graph, len(regions), eager),
         events=resumed,
-        change=lambda g: _joined(case, g, eager, 1.0),
-        cautious=lambda g: _joined(case, g, eager, POLICY.cautious_share),
+        change=lambda before: _joined(case, before, eager, 1.0),
+        cautious=lambda before: _joined(case, before, eager, POLICY.cautious_share),
     )
 
 

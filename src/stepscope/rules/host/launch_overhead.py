@@ -63,8 +63,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if not mask.any() or not _are_short(case):
         return None
     steady, waits = _holds_still(case, graph), int((graph.call_wait != NONE).sum())
-    capture = lambda g: _captured(g, mask)  # noqa: E731
-    launching = lambda g: _launching_alone(case, g, mask)  # noqa: E731
+    capture = lambda before: _captured(before, mask)  # noqa: E731
+    launching = lambda before: _launching_alone(case, before, mask)  # noqa: E731
     return Proposal(
         code=CODE,
         bound=BOUND,

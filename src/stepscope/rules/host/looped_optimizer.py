@@ -181,8 +181,8 @@ def _floor_ns(case: Case, graph: Graph, tasks: Bool, op: Int64) -> float:
     trace = context.trace
     now_ns = float(graph.task_ns[tasks].sum()) / graph.num_steps
     moved = np.zeros(len(trace))
-    known = ~np.isnan(context.kernels.bytes)
-    moved[context.kernels.kernels[known]] = context.kernels.bytes[known]
+    has_bytes = ~np.isnan(context.kernels.bytes)
+    moved[context.kernels.kernels[has_bytes]] = context.kernels.bytes[has_bytes]
     by_op: dict[int, float] = {}
     owner = call_of_task(graph)
     for task in np.flatnonzero(tasks).tolist():

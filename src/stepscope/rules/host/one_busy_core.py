@@ -55,7 +55,7 @@ def advise(auxiliary: Beside) -> Advice | None:
         code=CODE,
         bound=BOUND,
         summary=f"The device works {max(busy):.0%} of the time at most while one core of the host never rests.",
-        action="record a trace (stepscope run -- python train.py): it tells Python, launches and small kernels apart",
+        action="record a trace (stepscope run -- python train.py): it distinguishes Python, launches and small kernels",
         evidence=(
             f"{len(busy)} device(s), busy {min(busy):.0%} to {max(busy):.0%} at the median",
             f"{cores[0]:.2f} cores busy ({cores[1]}); both must be of the same time of the run",

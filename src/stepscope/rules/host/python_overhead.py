@@ -85,9 +85,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
         evidence=_evidence(case, graph, stretches),
         events=None if case.stacks is None else frames_at(case.stacks, stretches.middle_ns, case.context.host.driving),
         events_ns=stretches.own_ns.astype(np.float64),
-        change=lambda g: without_work_in(case, g, excess),
-        cautious=lambda g: without_work_in(case, g, excess, POLICY.cautious_share),
-        hopeful=lambda g: without_work_in(case, g, whole),
+        change=lambda before: without_work_in(case, before, excess),
+        cautious=lambda before: without_work_in(case, before, excess, POLICY.cautious_share),
+        hopeful=lambda before: without_work_in(case, before, whole),
     )
 
 
@@ -138,7 +138,7 @@ def _sampled(stacks: HostStacks, share: float) -> Advice:
         bound=BOUND,
         summary=f"The interpreter itself runs in {share:.0%} of the host's {stacks.unit} ({stacks.tool}).",
         action="where the device waits for the host: do this work every 50th step, before the loop or in loader workers; or write"
-        " it with tensors and compile it. A trace beside it tells whether the device waits",
+        " it with tensors and compile it. A trace shows whether the device waits",
         evidence=named,
         weight=share,
         weight_of=f"the host's {stacks.unit}",

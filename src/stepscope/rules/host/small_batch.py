@@ -77,9 +77,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"{folds} rounds of forward and backward for each optimizer step",
             f"{float((micro >= 0).sum()) / graph.num_steps / folds:.0f} launches in each",
         ),
-        change=lambda g: _folded(case, g, micro, folds, POLICY.roof_share),
-        cautious=lambda g: _folded(case, g, micro, 2, POLICY.cautious_roof_share),
-        hopeful=lambda g: with_input(_folded(case, g, micro, folds, 1.0), 1.0 / folds),
+        change=lambda before: _folded(case, before, micro, folds, POLICY.roof_share),
+        cautious=lambda before: _folded(case, before, micro, 2, POLICY.cautious_roof_share),
+        hopeful=lambda before: with_input(_folded(case, before, micro, folds, 1.0), 1.0 / folds),
         changes_numerics=True,
     )
 

@@ -50,7 +50,7 @@ class Policy:
     """Of the driver's samples with a reason, from which it is the run's state and not a
     moment's."""
     least_working: int = 5
-    """Samples at work from which a recording tells of a run."""
+    """Samples at work from which a recording stands for a run."""
     least_power_factor: float = 1.1
     """A device at full load runs a little below its highest clock for its power limit: that is how
     it was built."""

@@ -74,14 +74,14 @@ def advise(auxiliary: Beside) -> Advice | None:
         return None
     assert worst.reserved_bytes is not None
     unused = _unused(worst)
-    held = f"{worst.reserved_bytes / 1e9:.1f} GB were reserved for at most {worst.peak_bytes / 1e9:.1f} GB of tensors"
+    reserved_text = f"{worst.reserved_bytes / 1e9:.1f} GB were reserved for at most {worst.peak_bytes / 1e9:.1f} GB of tensors"
     action = "pad or bucket shapes so that sizes repeat, and keep empty_cache() out of the loop"
     if not worst.expandable:
         action = f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; {action}"
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"{_failed_words(worst)}; {held}" if _failed_in_vain(worst) else held,
+        summary=f"{_failed_words(worst)}; {reserved_text}" if _failed_in_vain(worst) else reserved_text,
         action=action,
         evidence=tuple(_evidence(worst)),
         weight=unused,

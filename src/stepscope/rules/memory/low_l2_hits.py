@@ -74,7 +74,7 @@ def advise(auxiliary: Beside) -> Sequence[Advice]:
 
 
 def judge(kernel: KernelMetrics, held_bytes: int = 0) -> Fault | None:
-    """`held_bytes` is the most that tensors of the run held; 0 where nothing tells it."""
+    """`held_bytes` is the most that tensors of the run held; 0 where that is not known."""
     dram, read = kernel.dram_throughput, kernel.dram_read_bytes
     busy = kernel_metrics.POLICY.busy
     if dram is None or dram < busy or not read or (kernel.tensor_pipe or 0.0) >= busy or not _has_room(kernel, dram):

@@ -245,8 +245,8 @@ def _fusing(
 ) -> Change:
     leads = np.array([group.lead for group in groups])
     times = np.array([group.fused_ns(roofs, causal=group.causal if causal is None else causal) for group in groups])
-    now = np.array([graph.task_ns[list(group.tasks)].sum() for group in groups])
-    times = np.where(np.isnan(times), now, times)
+    now_ns = np.array([graph.task_ns[list(group.tasks)].sum() for group in groups])
+    times = np.where(np.isnan(times), now_ns, times)
     gone = _host_time(case, graph, groups)
     launches = sum(len(group.tasks) for group in groups) / len(groups)
     share = max(1.0 - POLICY.launches_left / max(launches, 1.0), 0.0)

@@ -216,7 +216,9 @@ def _join(table: TaskTable, runs: list[FusibleRun], opened: list[int], op: int, 
         run.over_batches = True
     _write(run, table, op, keys, written)
     run.ops.append(op)
-    run.comes_in += again  # statistics, or gradients of weight and bias, over the other dimensions: a second pass, fused or not
+    # Statistics, or gradients of weight and bias, over the other dimensions: a second pass, fused
+    # or not.
+    run.comes_in += again
     run.traffic += (read_bytes(*reads) or 0.0) + written + again
     return index
 
@@ -312,11 +314,11 @@ def _fused(case: Case, graph: Graph, runs: list[FusibleRun], roofs: DevicePeaks,
     trace = case.context.trace
     ops: list[int] = []
     for run in runs:
-        now = float(graph.task_ns[run.tasks].sum())
-        new = fused_ns(run, runs, roofs, now, share) if len(run.ops) > 1 else now
-        if new >= now:
+        now_ns = float(graph.task_ns[run.tasks].sum())
+        fused = fused_ns(run, runs, roofs, now_ns, share) if len(run.ops) > 1 else now_ns
+        if fused >= now_ns:
             continue
-        lengths[run.tasks[0]] = new
+        lengths[run.tasks[0]] = fused
         gone += run.tasks[1:]
         ops += run.ops[1:]
     leads = np.array(sorted(lengths), np.int64)

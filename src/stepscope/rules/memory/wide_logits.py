@@ -206,5 +206,5 @@ def _pass_ns(roofs: DevicePeaks, logits: float, logit_bytes: int, *, backward: b
 
 def _not_longer(graph: Graph, kept: Bool, mask: Bool, times: Float64) -> Float64:
     """The passes' times, no more altogether than all the kernels take now."""
-    now, new = float(graph.task_ns[mask].sum()), float(times[kept].sum())
-    return times * min(1.0, now / new) if new > 0 else times
+    now_ns, new_ns = float(graph.task_ns[mask].sum()), float(times[kept].sum())
+    return times * min(1.0, now_ns / new_ns) if new_ns > 0 else times

@@ -18,10 +18,12 @@ from stepscope.rules.case import Case
 from stepscope.workload.model import parse_inputs
 
 TO_SCALAR = re.compile(
-    r"^aten::(max|min|mean|sum|norm|linalg_vector_norm|std|var|any|all|prod|amax|amin|median|logsumexp|count_nonzero|nansum|nanmean)$"
+    r"^aten::(max|min|mean|sum|norm|linalg_vector_norm|std|var|any|all|prod|amax|amin|median"
+    r"|logsumexp|count_nonzero|nansum|nanmean)$"
 )
 KEEPS_SHAPE = re.compile(
-    r"^aten::(abs|isnan|isinf|isfinite|eq|ne|gt|lt|ge|le|square|pow|sqrt|neg|mul|add|sub|div|detach|to|_to_copy|clone|float"
+    r"^aten::(abs|isnan|isinf|isfinite|eq|ne|gt|lt|ge|le|square|pow|sqrt|neg|mul|add|sub|div|detach"
+    r"|to|_to_copy|clone|float"
     r"|logical_\w+|bitwise_\w+|exp|log|sigmoid|softmax|clamp|nan_to_num)$"
 )
 LONGEST_CHAIN = 8

@@ -119,7 +119,9 @@ def _line(faults: Sequence[Fault], weigh: Weights) -> str:
     """Of the longest launch of a name."""
     worst = max(faults, key=lambda fault: fault.kernel.duration_ns or 0.0)
     weight = weigh.of(faults)
-    share = "" if weight is None else f" ({weight:.0%})" if weight >= 0.005 else " (<1%)"
+    share = ""
+    if weight is not None:
+        share = f" ({weight:.0%})" if weight >= 0.005 else " (<1%)"
     return f"{short_name(worst.kernel.name)}{share}: {worst.words}"
 
 
@@ -177,7 +179,7 @@ def plain_name(name: str) -> str:
     namespaces and numbers.
 
     void at::<unnamed>::f<float, 32, 0>(const T1 *)
-    void at::native::(anonymous namespace)::f<float, 32u, false>(float const*)      both: f<float,32,0>
+    void at::native::(anonymous namespace)::f<float, 32u, false>(float const*)    both: f<float,32,0>
     """
     text = name[:MAX_NAME_CHARS].removesuffix("[clone .kd]")
     for pattern, by in NOISE:

@@ -33,15 +33,19 @@ class KernelSlowdown:
 def kernel_slowdown(job: JobCase, index: int) -> KernelSlowdown | None:
     """None when the ranks do not run the same kernels: then it is the work that differs."""
     by_rank = [_kernels(job, other) for other in range(len(job.cases))]
-    mine, others = by_rank[index], [kernels for other, kernels in enumerate(by_rank) if other != index]
-    if not mine or not others:
+    own_kernels, others = by_rank[index], [kernels for other, kernels in enumerate(by_rank) if other != index]
+    if not own_kernels or not others:
         return None
-    same = [key for key in mine if all(key in kernels and len(kernels[key]) == len(mine[key]) for kernels in others)]
-    if any(_time(kernels, same) < LEAST_SAME * _time(kernels, list(kernels)) for kernels in (mine, *others)):
+    same = [
+        key
+        for key, durations in own_kernels.items()
+        if all(key in kernels and len(kernels[key]) == len(durations) for kernels in others)
+    ]
+    if any(_time(kernels, same) < LEAST_SAME * _time(kernels, list(kernels)) for kernels in (own_kernels, *others)):
         return None
     usual = np.array([np.median([np.median(kernels[key]) for kernels in others]) for key in same])
-    own = np.array([np.median(mine[key]) for key in same])
-    weight = usual * np.array([len(mine[key]) for key in same])
+    own = np.array([np.median(own_kernels[key]) for key in same])
+    weight = usual * np.array([len(own_kernels[key]) for key in same])
     chosen = usual >= LEAST_KERNEL_NS
     if not chosen.any():
         return None

@@ -5,11 +5,11 @@ without launches); measured microseconds stand beside what is returned here. On 
 shares are taken to be the same, its own roofs differ. Where the machine at hand was calibrated
 (`stepscope calibrate`), its own shares stand in their place.
 
-    bf16 GEMM m, n, k       measured  here      attention b, h, s, d (bf16, not causal)   measured  here
-    1024, 1024, 1024             5.7   5.8      8, 16, 1024, 64   forward                     84      79
-    8192, 1024, 1024            25.0  25.3      4, 16, 2048, 64   forward                    154     153
-    4096, 4096, 4096           173.6   181      8, 16, 1024, 128  forward                    115     118
-    8192, 8192, 8192            1439  1428      backward of each                        3.0 to 3.5 times, 3.0
+    bf16 GEMM m, n, k   measured  here     attention b, h, s, d (bf16, not causal)   measured  here
+    1024, 1024, 1024         5.7   5.8     8, 16, 1024, 64   forward                       84    79
+    8192, 1024, 1024        25.0  25.3     4, 16, 2048, 64   forward                      154   153
+    4096, 4096, 4096       173.6   181     8, 16, 1024, 128  forward                      115   118
+    8192, 8192, 8192        1439  1428     backward of each, times             3.0 to 3.5   3.0
 """
 
 from __future__ import annotations

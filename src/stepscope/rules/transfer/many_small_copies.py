@@ -87,8 +87,8 @@ def _latency_bound(case: Case) -> Bool:
     assert case.graph is not None
     rate = pinned_bytes_per_s(case)
     moving = np.full(len(case.graph), np.nan) if rate is None else sizes(case) / rate * 1e9
-    known = ~np.isnan(moving)
-    bound: Bool = np.where(known, moving < POLICY.latency_bound * case.graph.task_ns, case.graph.task_ns < POLICY.short_ns)
+    is_known = ~np.isnan(moving)
+    bound: Bool = np.where(is_known, moving < POLICY.latency_bound * case.graph.task_ns, case.graph.task_ns < POLICY.short_ns)
     return bound
 
 
