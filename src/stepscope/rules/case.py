@@ -65,8 +65,10 @@ class Case:
         """How much faster the step is with a changed graph: time before / time after."""
         assert self.step_interval_ns is not None
         after = play(changed).step_interval_ns
-        if self.paced_by_loader and self.graph is not None and changed.call_parts["input"] is self.graph.call_parts["input"]:
-            after = max(after, self.step_interval_ns)
+        if self.paced_by_loader and self.graph is not None:
+            is_input_kept = changed.call_parts["input"] is self.graph.call_parts["input"]
+            if is_input_kept:
+                after = max(after, self.step_interval_ns)
         return self.step_interval_ns / max(after, 1.0)
 
 
@@ -89,9 +91,13 @@ def case_of(
         return Case(context=context, facts=facts, graph=None, kinds=None, step_interval_ns=None, metadata=metadata)
     kinds = task_kinds(context, graph)
     starved = is_starved(context.trace, context.host, step_interval)
-    wait_ns = None if metadata is None or metadata.steps is None or starved else metadata.steps.wait_ns
-    host_ns = None if metadata is None or metadata.steps is None else metadata.steps.host_ns
-    fitted = fit_on_host(graph, step_ns, wait_ns) if graph.on_host else fit(graph, step_ns, kinds.transfer, host_ns)
+    unprofiled = None if metadata is None else metadata.steps
+    if graph.on_host:
+        wait_ns = None if unprofiled is None or starved else unprofiled.wait_ns
+        fitted = fit_on_host(graph, step_ns, wait_ns)
+    else:
+        host_ns = None if unprofiled is None else unprofiled.host_ns
+        fitted = fit(graph, step_ns, kinds.transfer, host_ns)
     replayed = Replayed(
         recorded_error=play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval - 1,
         step_interval_ns=fitted.step_interval_ns,

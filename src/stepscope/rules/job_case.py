@@ -68,6 +68,14 @@ class JobCase:
         mask: Bool = np.isin(self.job_graph.parts[index].graph.task_event, events)
         return mask
 
+    def compute_tasks(self, index: int) -> Bool:
+        """Mask over a rank's tasks: kernels that compute, which are no copies and no
+        collectives."""
+        kinds = self.cases[index].kinds
+        assert kinds is not None
+        mask: Bool = kinds.arithmetic | kinds.memory
+        return mask
+
     def per_step(self, index: int, entries: Bool) -> float:
         """How many of these entries a step has, over the steps that were recorded whole."""
         steps = self.rank_records[index].step

@@ -16,7 +16,7 @@ MOST_MISSED = 0.25
 """Of the known step. The lab's own recordings are met within 17 %; two even jobs on a busy machine,
 missed by 43 % and 98 %, had somebody blamed for what the recording itself had cost."""
 MOST_SILENT = 0.5
-"""Of the idle time, from which it is the host's stretches without a call that hold the device
+"""Of the idle time, from which it is the host's gaps without a call that hold the device
 up."""
 
 DEVICE_PARTS = {"compute": "compute", "comms_wait": "comms", "comms_transfer": "comms", "transfer": "transfer"}
@@ -41,7 +41,7 @@ def is_blind(rank: RankFacts) -> bool:
     """Whether the device waits for host time that may be the loader's or the program's.
 
     The loader is known by its mark, which PyTorch writes whenever it records the host's operators.
-    A trace without any mark hides it, and long stretches of the host without a call into the
+    A trace without any mark hides it, and long gaps of the host without a call into the
     runtime can be either.
     """
     launches = rank.launches

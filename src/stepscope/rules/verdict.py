@@ -8,7 +8,7 @@ from dataclasses import replace
 from stepscope.core.beside import Advice
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Abstention, Diagnosis, Finding, ReplayCheck, StepTime, Verdict
-from stepscope.core.facts import Facts, RankFacts
+from stepscope.core.facts import Facts, RankFacts, Replayed
 from stepscope.rules.advice import advise, joined, weighed
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
@@ -100,34 +100,46 @@ def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
     parts = _part_shares(rank)
     if parts is None or not rank.num_events:
         return Verdict(bound="unknown", summary="Nothing to judge: the trace shows no step with work in it.", shares={})
-    removed = dict(rank.replayed.shares) if rank.replayed is not None else {}
-    if max(removed.values(), default=0.0) >= LEAST_SHARE:
-        bound, second = sorted(removed, key=lambda b: -removed[b])[:2]
-        doubt = _doubt(rank, bound, removed[bound] - removed[second], parts)
-        if doubt is not None:
-            words = f"Not sure: without {WORDS[bound]} the replayed step would be {removed[bound]:.0%} shorter, but {doubt}"
-            return Verdict(bound="unknown", summary=f"{words}.", shares=removed)
-        words = f"{NAMES[bound]}: without {WORDS[bound]} the step would be {removed[bound]:.0%} shorter"
-        return Verdict(bound=bound, summary=f"{words}{_more(rank, bound, parts, findings)}.", shares=removed)
+    if rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE:
+        return _by_replay(rank, rank.replayed, parts, findings)
+    return _by_parts(rank, parts, findings)
+
+
+def _by_replay(rank: RankFacts, replayed: Replayed, parts: dict[str, float], findings: tuple[Finding, ...]) -> Verdict:
+    """The resource whose absence shortens the replayed step most."""
+    shares = dict(replayed.shares)
+    bound, second = sorted(shares, key=lambda name: -shares[name])[:2]
+    shorter = f"would be {shares[bound]:.0%} shorter"
+    doubt = _doubt(rank, bound, shares[bound] - shares[second], parts)
+    if doubt is not None:
+        summary = f"Not sure: without {WORDS[bound]} the replayed step {shorter}, but {doubt}."
+        return Verdict(bound="unknown", summary=summary, shares=shares)
+    more = _more(rank, bound, parts, findings)
+    summary = f"{NAMES[bound]}: without {WORDS[bound]} the step {shorter}{more}."
+    return Verdict(bound=bound, summary=summary, shares=shares)
+
+
+def _by_parts(rank: RankFacts, parts: dict[str, float], findings: tuple[Finding, ...]) -> Verdict:
+    """The largest part of the step, where no resource alone shortens it or no replay was
+    possible."""
+    words = WORDS | PART_WORDS
+    if rank.steps.where != "device":
+        words |= ON_HOST_WORDS
     shares: dict[str, float] = {}
     for part, share in parts.items():
         shares[BOUND_OF_PART[part]] = shares.get(BOUND_OF_PART[part], 0.0) + share
     largest = BOUND_OF_PART[max(parts, key=lambda part: parts[part])]
-    sure = _without_replay(rank, parts, largest) if rank.replayed is None else largest
-    if sure is None:
-        words = (PART_WORDS if rank.steps.where == "device" else PART_WORDS | ON_HOST_WORDS).get(largest, WORDS[largest])
-        summary = f"What limits the run is not in this trace: {shares[largest]:.0%} of the step is {words}, but {_lacking(rank)}."
+    bound = _without_replay(rank, parts, largest) if rank.replayed is None else largest
+    if bound is None:
+        part = f"{shares[largest]:.0%} of the step is {words[largest]}"
+        summary = f"What limits the run is not in this trace: {part}, but {_lacking(rank)}."
         return Verdict(bound="unknown", summary=summary, shares=shares)
-    bound = sure
     if bound == "memory":
-        arithmetic = rank.roofline.arithmetic_share or 0.0
-        shares |= {"compute": shares["compute"] * arithmetic, "memory": shares["compute"] * (1 - arithmetic)}
-    words = (PART_WORDS if rank.steps.where == "device" else PART_WORDS | ON_HOST_WORDS).get(bound, WORDS[bound])
-    return Verdict(
-        bound=bound,
-        summary=f"{NAMES[bound]}: {shares[bound]:.0%} of the step is {words}{_more(rank, bound, parts, findings)}.",
-        shares=shares,
-    )
+        compute, arithmetic = shares["compute"], rank.roofline.arithmetic_share or 0.0
+        shares |= {"compute": compute * arithmetic, "memory": compute * (1 - arithmetic)}
+    more = _more(rank, bound, parts, findings)
+    summary = f"{NAMES[bound]}: {shares[bound]:.0%} of the step is {words[bound]}{more}."
+    return Verdict(bound=bound, summary=summary, shares=shares)
 
 
 def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) -> str | None:
@@ -176,8 +188,10 @@ def _more(rank: RankFacts, bound: str, parts: dict[str, float], findings: tuple[
         return f"; {HOST_WORDS[most]} ({parts[most]:.0%} of the recorded step)"
     if bound not in ("compute", "memory") or rank.replayed is None:
         return ""
-    reached = f"; {rank.roofline.mfu:.0%} of the device's dense peak" if rank.roofline.mfu is not None else ""
-    return reached if findings else f"{reached}; nothing found worth more than 2 %"
+    more = ""
+    if rank.roofline.mfu is not None:
+        more = f"; {rank.roofline.mfu:.0%} of the device's dense peak"
+    return more if findings else f"{more}; nothing found worth more than 2 %"
 
 
 def _replay(rank: RankFacts) -> ReplayCheck | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.rules.comms.sync_every_microbatch import propose_job
-from stepscope.rules.shared.micro_batches import num_rounds
+from stepscope.rules.shared.micro_batches import num_micro_batches
 from tests.rules.job_cases import Fleet, gain
 
 
@@ -29,7 +29,7 @@ def accumulating(*exchanged: bool) -> Fleet:
 def test_all_exchanges_but_the_last_are_gone() -> None:
     job = accumulating(True, True, True, True).job()
     said = propose_job(job)
-    assert num_rounds(job, 0) == 4
+    assert num_micro_batches(job, 0) == 4
     assert said is not None
     assert "4 micro-batches" in said.summary
     assert gain(job, said) == pytest.approx(6.0 / 3.0, rel=0.15)

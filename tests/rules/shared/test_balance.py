@@ -7,7 +7,7 @@ import pytest
 
 from stepscope.core.trace import NONE, CollectiveArgs
 from stepscope.rules.imbalance.uneven_work import propose_job
-from stepscope.rules.shared.balance import balanced_shares, evened, exchange_of, numbered
+from stepscope.rules.shared.balance import balanced_shares, exchange_of, numbered, with_even_work
 from tests.rules.job_cases import Fleet, gain
 
 TO_FIRST = (([96, 0], [96, 96]), ([96, 0], [0, 0]))
@@ -69,7 +69,7 @@ def test_all_tokens_to_one_of_two_is_twice_what_an_even_exchange_moves() -> None
 
 def test_only_the_work_that_is_uneven_is_shared_out() -> None:
     job = experts(even=False).job()
-    before, after = job.job_graph, evened(job, job.job_graph)
+    before, after = job.job_graph, with_even_work(job, job.job_graph)
     ours = [part.graph.task_ns for part in before.parts]
     even = [part.graph.task_ns for part in after.parts]
     assert set((even[0][ours[0] == 600e3] / 1e3).round().tolist()) == {305.0}

@@ -29,7 +29,7 @@ from stepscope.replay.graph import Graph
 from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.messages import messages
-from stepscope.rules.shared.micro_batches import num_rounds
+from stepscope.rules.shared.micro_batches import num_micro_batches
 
 CODE = "pipeline-bubble"
 BOUND = "comms"
@@ -105,9 +105,9 @@ def _num_stages(job: JobCase) -> int:
 def _num_microbatches(job: JobCase) -> int | None:
     """1F1B alternates forward and backward on its last stage once a micro-batch; GPipe sends and
     receives once for each."""
-    rounds = max(num_rounds(job, index) for index in range(len(job.cases)))
-    if rounds > 1:
-        return rounds
+    num = max(num_micro_batches(job, index) for index in range(len(job.cases)))
+    if num > 1:
+        return num
     counts = []
     for index in range(len(job.cases)):
         sent = messages(job, index, lambda kind: kind.op in POINT_TO_POINT)

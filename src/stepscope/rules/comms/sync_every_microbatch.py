@@ -33,7 +33,7 @@ from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.shared.host_ranges import call_of_task, calls_inside, tasks_of
-from stepscope.rules.shared.micro_batches import num_rounds, round_of
+from stepscope.rules.shared.micro_batches import micro_batch_of, num_micro_batches
 
 CODE = "sync-every-microbatch"
 BOUND = "comms"
@@ -48,23 +48,23 @@ FORWARD = re.compile(r"^DistributedDataParallel\.forward")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     least_share: float = 0.8
-    """Of a round's exchanged bytes that the other rounds must exchange too."""
+    """Of a micro-batch's exchanged bytes that the others must exchange too."""
 
 
 POLICY = Policy()
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
-    """Only the last round's exchange is kept."""
-    rounds = [_rounds(job, index) for index in range(len(job.cases))]
-    if any(mask is None for mask in rounds):
+    """Only the last micro-batch's exchange is kept."""
+    unneeded = [_unneeded(job, index) for index in range(len(job.cases))]
+    if any(mask is None for mask in unneeded):
         return None
-    masks = [mask for mask in rounds if mask is not None]
+    masks = [mask for mask in unneeded if mask is not None]
     around = [_host_ranges(job, index) for index in range(len(job.cases))]
     graph, records = job.job_graph.parts[0].graph, job.rank_records[0]
     steps = max(graph.num_steps, 1)
     gone = int(masks[0].sum()) / steps
-    num = num_rounds(job, 0)
+    num = num_micro_batches(job, 0)
     unused = np.isin(records.event, graph.task_event[masks[0]])
     size = sum(records.kinds[kind].bytes or 0 for kind in records.kind[unused])
     return JobProposal(
@@ -94,17 +94,17 @@ def _only_last(job_graph: JobGraph, masks: Sequence[Bool], around: Sequence[Inte
 
 
 def _host_ranges(job: JobCase, index: int) -> Intervals:
-    """When the host works for exchanges that are not needed: from each step's first round to its
-    last one, which is kept."""
+    """When the host works for exchanges that are not needed: from each step's first micro-batch to
+    its last one, which is kept."""
     graph, trace = job.job_graph.parts[index].graph, job.cases[index].context.trace
-    round_number = round_of(job, index)
+    micro_batch = micro_batch_of(job, index)
     launched = np.repeat(graph.call_start_ns, np.diff(graph.call_first))
     bounds = []
     for step in range(graph.num_steps):
-        tasks = np.flatnonzero((graph.task_step == step) & (round_number != NONE))
-        last = int(round_number[tasks].max()) if len(tasks) else 0
+        tasks = np.flatnonzero((graph.task_step == step) & (micro_batch != NONE))
+        last = int(micro_batch[tasks].max()) if len(tasks) else 0
         if last > 0:
-            bounds.append((int(launched[tasks].min()), int(launched[tasks[round_number[tasks] == last]].min())))
+            bounds.append((int(launched[tasks].min()), int(launched[tasks[micro_batch[tasks] == last]].min())))
     accumulating = union(np.array([low for low, _ in bounds], np.int64), np.array([high for _, high in bounds], np.int64))
     own = np.flatnonzero(trace.is_kind(Kind.OP, Kind.MARK) & matching(trace, EXCHANGING))
     own = own[contains(accumulating, trace.start_ns[own])]
@@ -122,25 +122,25 @@ def _spans(trace: Trace, events: Int64) -> list[tuple[int, int]]:
     return list(zip(trace.start_ns[events].tolist(), trace.end_ns[events].tolist(), strict=True))
 
 
-def _rounds(job: JobCase, index: int) -> Bool | None:
-    """Mask of the exchanges of all rounds but the last; None when the rounds do not exchange the
+def _unneeded(job: JobCase, index: int) -> Bool | None:
+    """Mask of the exchanges of all micro-batches but the last; None when they do not exchange the
     same."""
     graph, records = job.job_graph.parts[index].graph, job.rank_records[index]
-    round_number = round_of(job, index)
+    micro_batch = micro_batch_of(job, index)
     wanted = job.tasks(index, job.entries(index, lambda kind: kind.op in ("all_reduce", "reduce_scatter")))
     launched = call_of_task(graph)
     mask = np.zeros(len(graph), np.bool_)
     size_of = {int(event): records.kinds[kind].bytes or 0 for event, kind in zip(records.event, records.kind, strict=True)}
     for step in range(graph.num_steps):
-        tasks = np.flatnonzero((graph.task_step == step) & (round_number != NONE))
-        rounds = int(round_number[tasks].max()) + 1 if len(tasks) else 0
-        if rounds < 2:
+        tasks = np.flatnonzero((graph.task_step == step) & (micro_batch != NONE))
+        num = int(micro_batch[tasks].max()) + 1 if len(tasks) else 0
+        if num < 2:
             return None
-        begins = [launched[tasks[round_number[tasks] == number]].min() for number in range(1, rounds)]
+        begins = [launched[tasks[micro_batch[tasks] == number]].min() for number in range(1, num)]
         exchanges = np.flatnonzero((graph.task_step == step) & wanted)
-        round_index = np.searchsorted(begins, launched[exchanges], side="right")
-        sizes = np.bincount(round_index, [size_of.get(int(graph.task_event[task]), 0) for task in exchanges], minlength=rounds)
+        after = np.searchsorted(begins, launched[exchanges], side="right")
+        sizes = np.bincount(after, [size_of.get(int(graph.task_event[task]), 0) for task in exchanges], minlength=num)
         if sizes[-1] <= 0 or sizes[:-1].min() < POLICY.least_share * sizes[-1]:
             return None
-        mask[exchanges[round_index < rounds - 1]] = True
+        mask[exchanges[after < num - 1]] = True
     return mask if mask.any() else None

@@ -85,7 +85,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
 def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
     """The gathers that overlap with no compute, and how many gathers there are."""
     case, graph = job.cases[index], job.job_graph.parts[index].graph
-    assert case.kinds is not None
     sent = messages(job, index, lambda kind: kind.op == "all_gather" and kind.on_device)
     if len(sent) == 0:
         return [], 0
@@ -94,7 +93,7 @@ def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
     alone = lengths_in(start, end, case.context.sets.compute) <= POLICY.most_beside * (end - start)
     if alone.mean() < POLICY.least_share:
         return [], len(sent)
-    compute = np.flatnonzero((case.kinds.arithmetic | case.kinds.memory) & ~case.table.optimizer)
+    compute = np.flatnonzero(job.compute_tasks(index) & ~case.table.optimizer)
     backward = case.table.backward[sent.task]
     early = []
     for position in range(1, len(sent)):

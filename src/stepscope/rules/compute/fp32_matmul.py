@@ -31,6 +31,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.convolutions import is_nchw, is_thin
 from stepscope.rules.shared.rates import attention_ns, convolution_ns, half_precision, matrix_ns, stream_ns
+from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand, operands
 
@@ -67,7 +68,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     sized = slow & table.is_matrix & ~np.isnan(table.flops)
     half = None if roofs is None else half_precision(roofs)
     if roofs is None or half is None or not sized.any():
-        return _ask(case, graph, table)
+        return _ask(case, table)
     spent_ms = per_step_ms(graph, slow)
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
@@ -113,14 +114,12 @@ def _vector_matrix_tasks(table: TaskTable) -> Bool:
     return chosen
 
 
-def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
+def _ask(case: Case, table: TaskTable) -> Abstention | None:
     if case.context.trace.meta.has_shapes and case.context.roofs is not None:
         return None
     by_name = table.of_category("gemm", "convolution") & (table.tensor_core == 0)
-    if per_step_ms(graph, by_name) * 1e6 < POLICY.unknown_share * (case.step_interval_ns or 0.0):
-        return None
-    lacks = "record_shapes=True" if not case.context.trace.meta.has_shapes else "the peaks of this device"
-    return Abstention(code=CODE, reason="kernels without tensor cores, whose type and size are not known", needs=lacks)
+    reason = "kernels without tensor cores, whose type and size are not known"
+    return ask_for_shapes(case, CODE, by_name, POLICY.unknown_share, reason)
 
 
 def _at_precision(table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precision: str) -> Change:

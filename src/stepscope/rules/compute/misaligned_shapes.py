@@ -34,6 +34,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.rates import matrix_ns
+from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import ParsedInputs
 from stepscope.workload.operands import is_shape, operand
@@ -101,10 +102,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
     named = table.of_category("gemm") & np.array([_has_name(table, graph, task) for task in range(len(graph))], np.bool_)
     named &= table.tensor_core == 1
-    if per_step_ms(graph, named) * 1e6 < POLICY.unknown_share * (case.step_interval_ns or 0.0):
-        return None
-    lacks = "the peaks of this device" if case.context.trace.meta.has_shapes else "record_shapes=True"
-    return Abstention(code=CODE, reason="products in kernels named align1 or align2, of sizes not known", needs=lacks)
+    reason = "products in kernels named align1 or align2, of sizes not known"
+    return ask_for_shapes(case, CODE, named, POLICY.unknown_share, reason)
 
 
 def _has_name(table: TaskTable, graph: Graph, task: int) -> bool:

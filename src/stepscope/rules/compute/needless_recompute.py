@@ -55,7 +55,7 @@ POLICY = Policy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputations:
-    """Each run of recomputed operators under one backward node: host times, and which stretch each
+    """Each run of recomputed operators under one backward node: the host's time, and which run each
     task is of."""
 
     start: Int64
@@ -64,14 +64,14 @@ class Recomputations:
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
-    """Drop the second run of as many stretches as fit in memory."""
+    """Drop the second run of as many runs as fit in memory."""
     if case.graph is None or case.step_interval_ns is None:
         return None
     table = case.table
     again_ms = per_step_ms(case.graph, table.recomputed)
     if not table.recomputed.any() or again_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
-    recomputed = _stretches(case, case.graph)
+    recomputed = _recomputations(case, case.graph)
     needed = kept_bytes(table, case.graph)
     fits, words = _room(case, needed)
     if fits <= 0:
@@ -97,7 +97,7 @@ def _action(fits: float) -> str:
     return f"checkpoint {math.ceil((1 - fits) * 10)} blocks of 10, and watch memory's peak"
 
 
-def _stretches(case: Case, graph: Graph) -> Recomputations:
+def _recomputations(case: Case, graph: Graph) -> Recomputations:
     """Recomputed operators by the backward node they run in."""
     trace, links = case.context.trace, case.context.links
     ops = np.flatnonzero(rerun_forward_ops(trace, links))
@@ -116,7 +116,7 @@ def _stretches(case: Case, graph: Graph) -> Recomputations:
 
 
 def _dropping(recomputed: Recomputations, share: float) -> Change:
-    """Without the recomputation of this share of the stretches, spread evenly over the step."""
+    """Without the recomputation of this share of the runs, spread evenly over the step."""
     numbers = np.arange(len(recomputed.start))
     chosen: Bool = np.floor((numbers + 1) * share) > np.floor(numbers * share)
 

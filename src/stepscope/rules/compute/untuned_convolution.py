@@ -106,9 +106,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     if graph is None or case.step_interval_ns is None:
         return None
     table = case.table
-    looked = None if case.searched is None else look_up(graph, table, case.searched)
-    if looked is not None and case.searched is not None:
-        return _by_find_db(case, graph, looked, case.searched)
+    lookup = None if case.searched is None else look_up(graph, table, case.searched)
+    if lookup is not None and case.searched is not None:
+        return _by_find_db(case, graph, lookup, case.searched)
     convolutions = table.of_category("convolution")
     if roofs is None or not case.context.trace.meta.has_shapes:
         much = per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
@@ -147,15 +147,15 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     )
 
 
-def _by_find_db(case: Case, graph: Graph, looked: ConvolutionLookup, searched: SearchedConvolutions) -> Proposal | Remark | None:
+def _by_find_db(case: Case, graph: Graph, lookup: ConvolutionLookup, searched: SearchedConvolutions) -> Proposal | Remark | None:
     """Those that run a slower solver than the find-db lists; where that is not known, or promises
     nothing, a remark."""
     assert case.step_interval_ns is not None
     least_ms = POLICY.least_share * case.step_interval_ns / 1e6
-    slower = [used for used in looked.used if used.slower >= POLICY.least_slower]
+    slower = [used for used in lookup.used if used.slower >= POLICY.least_slower]
     alike = [used for used in slower if _is_alike(used, graph.num_steps)]
-    if looked.is_deterministic or sum(used.step_ms * (1 - 1 / used.slower) for used in alike) < least_ms:
-        return _remark(graph, looked, slower, alike, least_ms)
+    if lookup.is_deterministic or sum(used.step_ms * (1 - 1 / used.slower) for used in alike) < least_ms:
+        return _remark(graph, lookup, slower, alike, least_ms)
     times = graph.task_ns.astype(np.float64)
     chosen = np.zeros(len(times), np.bool_)
     for used in alike:
@@ -174,7 +174,7 @@ def _by_find_db(case: Case, graph: Graph, looked: ConvolutionLookup, searched: S
             *(_used_words(used, graph.num_steps) for used in alike[: POLICY.most_evidence]),
             *([f"and {rest} more"] if rest > 0 else []),
             f"derived from {paths}: these kernels' time, scaled by the two solvers' times there; not measured in this run",
-            *_left_out(graph, looked),
+            *_left_out(graph, lookup),
         ),
         change=_at(chosen, times),
         cautious=lambda before: before,
@@ -201,31 +201,31 @@ def _used_words(used: UsedSolver, steps: int) -> str:
 
 
 def _remark(
-    graph: Graph, looked: ConvolutionLookup, slower: Sequence[UsedSolver], alike: Sequence[UsedSolver], least_ms: float
+    graph: Graph, lookup: ConvolutionLookup, slower: Sequence[UsedSolver], alike: Sequence[UsedSolver], least_ms: float
 ) -> Remark | None:
     sentences = []
     unlike = [used for used in slower if used not in alike]
     spent_ms = sum(used.step_ms for used in slower)
-    if looked.is_deterministic and spent_ms >= least_ms:
+    if lookup.is_deterministic and spent_ms >= least_ms:
         words = f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's find-db has"
         sentences.append(f"{words}; deterministic ones were asked for, which leaves solvers out: no gain is promised.")
     elif sum(used.step_ms for used in unlike) >= least_ms:
         words = f"{len(unlike)} convolutions take over {POLICY.most_unlike:.0f} times as long or short as in the find-db"
         sentences.append(f"{words}: is it of this device, at these clocks? No gain is promised by it.")
-    if per_step_ms(graph, looked.lost) >= least_ms:
-        sentences += [f"{line[0].upper()}{line[1:]}." for line in _left_out(graph, looked)]
-        sentences += [MIOPEN_ACTION] if looked.missing else []
+    if per_step_ms(graph, lookup.lost) >= least_ms:
+        sentences += [f"{line[0].upper()}{line[1:]}." for line in _left_out(graph, lookup)]
+        sentences += [MIOPEN_ACTION] if lookup.missing else []
     return Remark(code=CODE, text=" ".join(sentences)) if sentences else None
 
 
-def _left_out(graph: Graph, looked: ConvolutionLookup) -> Iterator[str]:
-    num, lost_ms = looked.num_problems, per_step_ms(graph, looked.lost)
-    if looked.missing:
-        words = f"{len(looked.missing)} of {num} convolutions are not in the find-db, such as {looked.missing[0].words}"
+def _left_out(graph: Graph, lookup: ConvolutionLookup) -> Iterator[str]:
+    num, lost_ms = lookup.num_problems, per_step_ms(graph, lookup.lost)
+    if lookup.missing:
+        words = f"{len(lookup.missing)} of {num} convolutions are not in the find-db, such as {lookup.missing[0].words}"
         yield f"{words}: MIOpen has not searched for them"
-    if looked.unsure:
-        yield f"{len(looked.unsure)} of {num} fit several of its entries or solvers, or kernels of none, and were not judged"
-    if looked.missing or looked.unsure:
+    if lookup.unsure:
+        yield f"{len(lookup.unsure)} of {num} fit several of its entries or solvers, or kernels of none, and were not judged"
+    if lookup.missing or lookup.unsure:
         yield f"these take {lost_ms:.1f} ms a step"
 
 

@@ -26,7 +26,7 @@ from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.host_ranges import named_events, spared
+from stepscope.rules.shared.host_ranges import named_events, without_ranges
 
 CODE = "checkpoint-stall"
 BOUND = "host"
@@ -67,7 +67,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _elsewhere(case: Case, graph: Graph) -> Graph:
-    return without_host_parts(spared(case, graph, case.context.host.io), "io")
+    return without_host_parts(without_ranges(case, graph, case.context.host.io), "io")
 
 
 def _rounded(steps: int) -> int:

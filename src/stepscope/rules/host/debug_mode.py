@@ -32,7 +32,7 @@ from stepscope.core.trace import NONE, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.host_ranges import spared
+from stepscope.rules.shared.host_ranges import without_ranges
 
 CODE = "debug-mode"
 BOUND = "host"
@@ -82,8 +82,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary="The run is in a debugging mode that makes the host wait for the device all the time.",
         action=action,
         evidence=tuple(evidence),
-        change=lambda before: spared(case, before, join(blocking, checks, notes_taken)),
-        cautious=lambda before: spared(case, before, join(blocking, checks)),
+        change=lambda before: without_ranges(case, before, join(blocking, checks, notes_taken)),
+        cautious=lambda before: without_ranges(case, before, join(blocking, checks)),
     )
 
 

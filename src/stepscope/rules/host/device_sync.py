@@ -37,7 +37,7 @@ from stepscope.replay.changes import without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.host_ranges import spared
+from stepscope.rules.shared.host_ranges import without_ranges
 from stepscope.rules.shared.host_read_inputs import feeding_ranges
 
 CODE = "device-sync"
@@ -106,7 +106,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _dropped(case: Case, graph: Graph, waits: Bool, ranges: Intervals) -> Graph:
-    return spared(case, without_waits(graph, waits), ranges)
+    return without_ranges(case, without_waits(graph, waits), ranges)
 
 
 def _waits(case: Case, graph: Graph) -> _Waits:

@@ -1,7 +1,7 @@
 """Python's garbage collector stops the host in mid-step.
 
 What it sees: the collector at work inside measured steps: frames of `gc.collect()`, or the
-profiler's own "Python GC" events. Without either a long stretch in which nothing was recorded may
+profiler's own "Python GC" events. Without either a long gap in which nothing was recorded may
 be the collector or any other Python: then it does not judge.
 
 Why it costs: a full collection visits every object Python tracks; with millions of them (a data
@@ -34,7 +34,7 @@ from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
-from stepscope.rules.shared.between_operators import long_stretches, ranges_of, without_work_in
+from stepscope.rules.shared.between_operators import long_gaps, ranges_of, without_work_in
 from stepscope.rules.shared.host_ranges import named_events
 
 CODE = "gc-pause"
@@ -94,11 +94,11 @@ def pauses_of(case: Case, graph: Graph) -> Intervals:
 
 
 def _unexplained(case: Case, graph: Graph) -> Abstention | None:
-    """Without stacks: whether stretches that a collector could fill cost anything."""
+    """Without stacks: whether gaps that a collector could fill cost anything."""
     if case.context.trace.meta.has_stacks or case.context.trace.is_kind(Kind.PYTHON).any():
         return None
-    stretches = long_stretches(case, graph)
-    quiet = stretches.only(stretches.own_ns > SHORT_GAP_NS)
+    gaps = long_gaps(case, graph)
+    quiet = gaps.only(gaps.own_ns > SHORT_GAP_NS)
     if len(quiet) == 0 or case.speedup(without_work_in(case, graph, ranges_of(case, quiet, whole=False))) < POLICY.worth:
         return None
     return Abstention(

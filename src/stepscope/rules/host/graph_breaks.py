@@ -36,6 +36,7 @@ from stepscope.analyses.steps.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.compiler_report import NO_REASON, Break, BreakPlace
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.numbers import times
 from stepscope.core.trace import Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
@@ -147,8 +148,8 @@ def _joined(case: Case, graph: Graph, eager: Intervals, share: float) -> Graph:
     inside = share_inside(case, case.graph, eager)
     own = np.where(contains(eager, graph.call_start_ns), case.context.trace.dur_ns[graph.call_event], 0)
     work = graph.call_parts["work"]
-    spared = share * np.maximum(work * inside - own, 0.0)
-    return replace(graph, call_parts=graph.call_parts | {"work": work - spared})
+    spared_ns = share * np.maximum(work * inside - own, 0.0)
+    return replace(graph, call_parts=graph.call_parts | {"work": work - spared_ns})
 
 
 def _evidence(case: Case, graph: Graph, num_regions: int, eager: Intervals) -> tuple[str, ...]:
@@ -207,7 +208,7 @@ def _advice(break_place: BreakPlace) -> Advice:
     where = f"at {graph_break.place}"
     if not graph_break.place:
         where = f"over {graph_break.reason} (the line was not recorded; TORCH_LOGS=graph_breaks does)"
-    again = "once" if break_place.count == 1 else f"{break_place.count} times"
+    again = times(break_place.count)
     called = f", called from {graph_break.called_from}" if graph_break.called_from else ""
     why = f"{graph_break.reason}: {graph_break.explanation}" if graph_break.explanation else graph_break.reason
     return Advice(

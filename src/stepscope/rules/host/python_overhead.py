@@ -1,6 +1,6 @@
 """The host runs Python of its own between operators, and the device waits.
 
-What it sees: stretches of the driving threads with no operator and no runtime call in them, longer
+What it sees: gaps of the driving threads with no operator and no runtime call in them, longer
 than it takes to go from one operator to the next, that are not the loader's, the optimizer's, the
 compiler's, a file's or the collector's, and that the replay of the step gets shorter without.
 
@@ -9,7 +9,7 @@ nothing is launched. The few microseconds between any two operators are not mean
 launch-overhead, whose fix removes both.
 
 Evidence it needs: operators and runtime calls. Stacks (`with_stack=True`) name the line; without
-them the stretch may also be something else that holds the process: logging, a file, a lock,
+them the gap may also be something else that holds the process: logging, a file, a lock,
 `gc.collect()`.
 
 What to do: take the work off the step (do it in the loader's workers, once before the loop, or
@@ -37,7 +37,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.host.gc_pause import pauses_of
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.between_operators import Stretches, long_stretches, ranges_of, without_work_in, work_ns_in
+from stepscope.rules.shared.between_operators import HostGaps, long_gaps, ranges_of, without_work_in, work_ns_in
 
 CODE = "python-overhead"
 BOUND = "host"
@@ -50,7 +50,7 @@ class Policy:
     """Of the host's work. Below it the operators and their launches are what keeps the host busy,
     and launch-overhead judges."""
     cautious_share: float = 0.5
-    """Of the stretches that goes when only part of them can leave the step."""
+    """Of the gaps that goes when only part of them can leave the step."""
     least_sampled: float = 0.4
     """Of a profiler's samples in which the interpreter itself runs; a loop that launches operators
     has a tenth or two, and the imports of a short recording add to it."""
@@ -62,18 +62,18 @@ POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
-    """Take the stretches out of the steps, down to what lies between any two operators."""
+    """Take the gaps out of the steps, down to what lies between any two operators."""
     graph = case.graph
     if graph is None or case.step_interval_ns is None:
         return None
     if not case.context.trace.is_kind(Kind.OP).any():
         return Abstention(code=CODE, reason="operators were not recorded", needs="profile with ProfilerActivity.CPU")
-    stretches = long_stretches(case, graph)
-    if len(stretches) == 0:
+    gaps = long_gaps(case, graph)
+    if len(gaps) == 0:
         return None
     pauses = pauses_of(case, graph)
-    excess = subtract(ranges_of(case, stretches, whole=False), pauses)
-    whole = subtract(ranges_of(case, stretches, whole=True), pauses)
+    excess = subtract(ranges_of(case, gaps, whole=False), pauses)
+    whole = subtract(ranges_of(case, gaps, whole=True), pauses)
     spent, work = work_ns_in(case, graph, excess), float(graph.call_parts["work"].sum()) / graph.num_steps
     if spent < POLICY.least_share * work:
         return None
@@ -82,9 +82,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
         bound=BOUND,
         summary=f"The host spends {spent / 1e6:.2f} of its {work / 1e6:.2f} ms a step outside operators, launching nothing.",
         action=_action(case),
-        evidence=_evidence(case, graph, stretches),
-        events=None if case.stacks is None else frames_at(case.stacks, stretches.middle_ns, case.context.host.driving),
-        events_ns=stretches.own_ns.astype(np.float64),
+        evidence=_evidence(case, graph, gaps),
+        events=None if case.stacks is None else frames_at(case.stacks, gaps.middle_ns, case.context.host.driving),
+        events_ns=gaps.own_ns.astype(np.float64),
         change=lambda before: without_work_in(case, before, excess),
         cautious=lambda before: without_work_in(case, before, excess, POLICY.cautious_share),
         hopeful=lambda before: without_work_in(case, before, whole),
@@ -99,15 +99,15 @@ def _action(case: Case) -> str:
     return f"Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), then {fix}; {also}"
 
 
-def _evidence(case: Case, graph: Graph, stretches: Stretches) -> tuple[str, ...]:
+def _evidence(case: Case, graph: Graph, gaps: HostGaps) -> tuple[str, ...]:
     """How many and how long, and before which operator."""
     trace = case.context.trace
-    longest = np.argsort(-stretches.own_ns, kind="stable")[:20]
+    longest = np.argsort(-gaps.own_ns, kind="stable")[:20]
     recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & case.context.host.driving)
-    following = recorded[np.searchsorted(trace.start_ns[recorded], stretches.end[longest])]
+    following = recorded[np.searchsorted(trace.start_ns[recorded], gaps.end[longest])]
     before = Counter(str(trace.names[trace.name[event]]) for event in following.tolist()).most_common(2)
     return (
-        f"{len(stretches) / graph.num_steps:.3g} stretches a step, the longest {int(stretches.own_ns.max()) / 1e6:.2f} ms",
+        f"{len(gaps) / graph.num_steps:.3g} gaps a step, the longest {int(gaps.own_ns.max()) / 1e6:.2f} ms",
         f"the longest stand before {' and '.join(name for name, _ in before)}",
     )
 

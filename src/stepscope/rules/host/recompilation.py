@@ -43,6 +43,7 @@ from stepscope.core.compiler_guard import (
 )
 from stepscope.core.compiler_report import CompiledFunction, CompilerReport
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.numbers import times
 from stepscope.core.trace import Kind
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
@@ -187,7 +188,3 @@ def _counted_limit(hits: int) -> Advice:
         action="TORCH_LOGS=recompiles names the functions and the guards",
         evidence=(f"torch._dynamo's counters: recompile limit exceeded {times(hits)}",),
     )
-
-
-def times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

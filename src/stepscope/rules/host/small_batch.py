@@ -35,6 +35,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import call_of_task, tasks_of
 from stepscope.rules.shared.loading import with_input
+from stepscope.rules.shared.micro_batches import numbered_micro_batches
 
 CODE = "small-batch"
 BOUND = "host"
@@ -129,21 +130,13 @@ def _filled(case: Case, graph: Graph) -> Float64:
 def _micro_steps(case: Case, graph: Graph) -> Int64:
     """Per call, the micro-step of its step: a new one begins where forward work follows backward
     work. NONE: in none, as the optimizer and what follows the last backward are."""
-    charges = case.context.charges
-    backward, optimizer = (np.zeros(len(case.context.trace), np.bool_) for _ in range(2))
-    backward[charges.work] = charges.backward
-    optimizer[charges.work] = charges.optimizer
     owner = call_of_task(graph)
     micro = np.full(len(graph.call_event), NONE, np.int64)
     for step in range(graph.num_steps):
-        tasks = np.flatnonzero((graph.task_step == step) & ~optimizer[graph.task_event])
-        back = backward[graph.task_event[tasks]]
-        if not back.any():
-            continue
-        begins = np.concatenate([[False], back[:-1] & ~back[1:]])
-        number = np.cumsum(begins)
-        last = int(np.flatnonzero(back)[-1])
-        micro[owner[tasks[: last + 1]]] = number[: last + 1]
+        tasks = np.flatnonzero((graph.task_step == step) & ~case.table.optimizer)
+        number = numbered_micro_batches(case.table.backward[tasks])
+        inside = number != NONE
+        micro[owner[tasks[inside]]] = number[inside]
     return _with_bare_calls(graph, micro)
 
 
@@ -188,12 +181,9 @@ def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
 def _updates_between(case: Case, graph: Graph) -> bool:
     """Whether the optimizer runs several times a step with other work between: then each round has
     its own update."""
-    charges = case.context.charges
-    optimizer, backward = (np.zeros(len(case.context.trace), np.bool_) for _ in range(2))
-    optimizer[charges.work], backward[charges.work] = charges.optimizer, charges.backward
+    trained = case.table.optimizer | case.table.backward
     for step in range(graph.num_steps):
-        events = graph.task_event[graph.task_step == step]
-        events = events[optimizer[events] | backward[events]]
-        if int((optimizer[events][1:] & ~optimizer[events][:-1]).sum()) > 1:
+        optimizer = case.table.optimizer[(graph.task_step == step) & trained]
+        if int((optimizer[1:] & ~optimizer[:-1]).sum()) > 1:
             return True
     return False

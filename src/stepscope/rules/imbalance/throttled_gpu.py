@@ -117,9 +117,7 @@ def slow_device(job: JobCase) -> tuple[int, KernelSlowdown] | None:
 
 
 def _at_rate(job: JobCase, job_graph: JobGraph, index: int, factor: float) -> JobGraph:
-    kinds, graph = job.cases[index].kinds, job_graph.parts[index].graph
-    assert kinds is not None
-    busy = kinds.arithmetic | kinds.memory
+    graph, busy = job_graph.parts[index].graph, job.compute_tasks(index)
     return with_rank(job_graph, index, replace(graph, task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns)))
 
 
@@ -128,10 +126,10 @@ def advise(auxiliary: Beside) -> Sequence[Advice]:
     against the peers'."""
     devices = () if auxiliary.system is None else auxiliary.system.devices
     judged = [device for device in devices if device.num_working is not None and device.num_working >= POLICY.least_working]
-    return [*_held_down(judged), *_behind_peers(judged)]
+    return [*_throttled(judged), *_behind_peers(judged)]
 
 
-def _held_down(devices: Sequence[DeviceSeries]) -> list[Advice]:
+def _throttled(devices: Sequence[DeviceSeries]) -> list[Advice]:
     faults, limits = [], []
     for device in devices:
         fault, power = _share(device, (*HEAT, *FAULT)), _share(device, POWER)

@@ -25,7 +25,7 @@ import numpy as np
 from stepscope.core.trace import NONE, Float64
 from stepscope.rules.imbalance.throttled_gpu import slow_device
 from stepscope.rules.job_case import JobCase, JobProposal
-from stepscope.rules.shared.balance import balanced_shares, evened
+from stepscope.rules.shared.balance import balanced_shares, with_even_work
 from stepscope.rules.shared.rank_speed import at_speed, excess, rank_speeds
 
 CODE = "uneven-work"
@@ -82,7 +82,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
             *_uneven_exchanges(job),
         ),
         ranks=(rank,) if is_one_rank else job.ranks,
-        change=lambda job_graph: evened(job, job_graph),
+        change=lambda job_graph: with_even_work(job, job_graph),
         cautious=cautious,
     )
 
@@ -91,9 +91,8 @@ def _compute_per_step(job: JobCase) -> Float64:
     """Kernel time by rank and step, over the steps that all have."""
     steps = min(part.graph.num_steps for part in job.job_graph.parts)
     rows = []
-    for part, case in zip(job.job_graph.parts, job.cases, strict=True):
-        assert case.kinds is not None
-        busy = (case.kinds.arithmetic | case.kinds.memory) & (part.graph.task_step != NONE)
+    for index, part in enumerate(job.job_graph.parts):
+        busy = job.compute_tasks(index) & (part.graph.task_step != NONE)
         rows.append(np.bincount(part.graph.task_step[busy], part.graph.task_ns[busy], minlength=steps)[:steps])
     return np.array(rows, np.float64)
 

@@ -35,7 +35,8 @@ from stepscope.replay.changes import Change, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.host_ranges import ranges_of, spared
+from stepscope.rules.shared.host_ranges import ranges_of, without_ranges
+from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import Shape
 from stepscope.workload.operands import is_shape, operand
@@ -94,8 +95,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     table = case.table
     if not case.context.trace.meta.has_shapes:
-        much = per_step_ms(graph, table.of_category("copy")) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
-        return Abstention(code=CODE, reason="copies whose types are not known", needs="record_shapes=True") if much else None
+        copies, reason = table.of_category("copy"), "copies whose types are not known"
+        return ask_for_shapes(case, CODE, copies, POLICY.unknown_share, reason)
     casts = weight_casts(case, graph, table)
     needless = casts.again | casts.frozen
     spent_ms, once_ms = per_step_ms(graph, needless), per_step_ms(graph, casts.once)
@@ -216,6 +217,6 @@ def _spared(case: Case, table: TaskTable, gone: Bool, sums: Bool, *, with_host: 
     def change(graph: Graph) -> Graph:
         after = without_tasks(graph, gone)
         after = replace(after, task_ns=np.where(sums, after.task_ns * 0.5, after.task_ns))
-        return spared(case, after, ranges) if with_host else after
+        return without_ranges(case, after, ranges) if with_host else after
 
     return change

@@ -27,6 +27,7 @@ from stepscope.analyses.run.memory_breakdown import REMEDIES, breakdown_text, fr
 from stepscope.core.beside import Advice, Beside
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
+from stepscope.core.numbers import times
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
@@ -101,10 +102,10 @@ def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
     troubles: list[tuple[MemoryRecord, str]] = []
     if failed is not None and failed.num_ooms:
         asked = "" if failed.oom_bytes is None else f"; the last one asked for {failed.oom_bytes / 1e9:.2f} GB"
-        words = f"memory ran out {_times(failed.num_ooms)}, with {failed.peak_bytes / 1e9:.1f} GB held at the peak{asked}"
+        words = f"memory ran out {times(failed.num_ooms)}, with {failed.peak_bytes / 1e9:.1f} GB held at the peak{asked}"
         troubles.append((failed, words))
     if retried is not None and retried.num_retries:
-        words = f"the allocator gave its cache back and asked the driver again {_times(retried.num_retries)}"
+        words = f"the allocator gave its cache back and asked the driver again {times(retried.num_retries)}"
         troubles.append((retried, words))
     if fullest is not None and fullest.capacity_bytes and _fullness(fullest) >= POLICY.most:
         words = f"tensors hold {fullest.peak_bytes / 1e9:.1f} of {fullest.capacity_bytes / 1e9:.1f} GB at the peak"
@@ -118,10 +119,6 @@ def _where(report: MemoryReport, record: MemoryRecord) -> str:
         return ""
     device = "" if record.device is None else f", device {record.device}"
     return f" ({record.label}{device})"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _fullness(record: MemoryRecord) -> float:

@@ -39,6 +39,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.rates import ATTENTION_BACKWARD, attention_ns
+from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand, operands
 
@@ -48,6 +49,8 @@ BOUND = "memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
+    unknown_share: float = 0.02
+    """Of the step in softmax kernels, from which it is worth asking for shapes."""
     reach: int = 40
     """Tasks between the softmax and its products: scale, mask, casts, dropout, and copies take a
     dozen."""
@@ -98,8 +101,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     table = case.table
     if not case.context.trace.meta.has_shapes:
-        softmax = per_step_ms(graph, table.of_category("softmax")) * 1e6 > 0.02 * case.step_interval_ns
-        return Abstention(code=CODE, reason="softmax kernels of unknown size", needs="record_shapes=True") if softmax else None
+        softmax, reason = table.of_category("softmax"), "softmax kernels of unknown size"
+        return ask_for_shapes(case, CODE, softmax, POLICY.unknown_share, reason)
     groups = find_groups(case, graph, table)
     if not groups or roofs is None:
         return None

@@ -34,6 +34,7 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.rates import stream_ns
+from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import Shape
 from stepscope.workload.operands import operand, operands
@@ -82,8 +83,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     table = case.table
     if not case.context.trace.meta.has_shapes:
-        much = per_step_ms(graph, table.of_category("softmax")) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
-        return Abstention(code=CODE, reason="softmax kernels of unknown size", needs="record_shapes=True") if much else None
+        softmax, reason = table.of_category("softmax"), "softmax kernels of unknown size"
+        return ask_for_shapes(case, CODE, softmax, POLICY.unknown_share, reason)
     vocabularies = _vocabularies(table)
     mask = _over_logits(table, vocabularies)
     spent_ms = per_step_ms(graph, mask)

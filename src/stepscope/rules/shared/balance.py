@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.analyses.collectives.link_fit import cost_of
-from stepscope.core.trace import NONE, Bool, CollectiveArgs, Float64, Int64
+from stepscope.core.trace import NONE, CollectiveArgs, Float64, Int64
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase
@@ -25,29 +25,29 @@ class Exchange:
     num_ranks: int
 
 
-def evened(job: JobCase, job_graph: JobGraph) -> JobGraph:
+def with_even_work(job: JobCase, job_graph: JobGraph) -> JobGraph:
     """Every rank has the average of the ranks' kernels between any two collectives, and exchanges
     carry equal shares.
 
-    Stretch by stretch and not step by step: a rank that lacks the work of the experts has all the
-    rest, as large as anyone's, and its optimizer does not grow with the tokens that it would be
+    Between two collectives and not step by step: a rank that lacks the work of the experts has all
+    the rest, as large as anyone's, and its optimizer does not grow with the tokens that it would be
     sent.
     """
-    busy = [_busy(job, index) for index in range(len(job.cases))]
-    number, stretch = np.unique(np.concatenate([stretches(job, index) for index in range(len(job.cases))]), return_inverse=True)
+    busy = [job.compute_tasks(index) for index in range(len(job.cases))]
+    number, segment = np.unique(np.concatenate([segments(job, index) for index in range(len(job.cases))]), return_inverse=True)
     bounds = np.cumsum([len(part.graph) for part in job_graph.parts])[:-1]
-    by_rank = np.split(stretch.reshape(-1), bounds)
+    by_rank = np.split(segment.reshape(-1), bounds)
     sums = np.array(
         [
-            np.bincount(stretch_of[mask], part.graph.task_ns[mask], minlength=len(number))
-            for part, stretch_of, mask in zip(job_graph.parts, by_rank, busy, strict=True)
+            np.bincount(segment_of[mask], part.graph.task_ns[mask], minlength=len(number))
+            for part, segment_of, mask in zip(job_graph.parts, by_rank, busy, strict=True)
         ]
     )
     average = sums.mean(axis=0)
     graphs = []
-    for part, stretch_of, mask, own in zip(job_graph.parts, by_rank, busy, sums, strict=True):
+    for part, segment_of, mask, own in zip(job_graph.parts, by_rank, busy, sums, strict=True):
         factor = np.where(own > 0, average / np.maximum(own, 1.0), 1.0)
-        graphs.append(replace(part.graph, task_ns=np.where(mask, part.graph.task_ns * factor[stretch_of], part.graph.task_ns)))
+        graphs.append(replace(part.graph, task_ns=np.where(mask, part.graph.task_ns * factor[segment_of], part.graph.task_ns)))
     return _balanced(job, with_graphs(job_graph, graphs))
 
 
@@ -66,14 +66,7 @@ def _balanced(job: JobCase, job_graph: JobGraph) -> JobGraph:
     return replace(job_graph, moving_ns=job_graph.moving_ns - less)
 
 
-def _busy(job: JobCase, index: int) -> Bool:
-    kinds = job.cases[index].kinds
-    assert kinds is not None
-    mask: Bool = kinds.arithmetic | kinds.memory
-    return mask
-
-
-def stretches(job: JobCase, index: int) -> Int64:
+def segments(job: JobCase, index: int) -> Int64:
     """Per task of a rank, a number for its step and the collective launched last before it, the
     same on all ranks. Sends and receives do not count: what stands between them is another stage's
     on every rank."""

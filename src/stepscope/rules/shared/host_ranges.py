@@ -69,7 +69,7 @@ def tasks_of(graph: Graph, calls: Bool) -> Bool:
     return mask
 
 
-def spared(case: Case, graph: Graph, ranges: Intervals) -> Graph:
+def without_ranges(case: Case, graph: Graph, ranges: Intervals) -> Graph:
     """The host never enters the ranges: their work, their waits and the tasks they launched are
     gone."""
     assert case.graph is not None

@@ -59,10 +59,9 @@ def _kernels(job: JobCase, index: int) -> dict[Key, list[float]]:
     """Durations of a rank's compute kernels by name and launch geometry, over the steps that all
     ranks have."""
     case, graph = job.cases[index], job.job_graph.parts[index].graph
-    assert case.kinds is not None
     steps = min(part.graph.num_steps for part in job.job_graph.parts)
     trace, durations = case.context.trace, dict[Key, list[float]]()
-    chosen = np.flatnonzero((case.kinds.arithmetic | case.kinds.memory) & (graph.task_step < steps))
+    chosen = np.flatnonzero(job.compute_tasks(index) & (graph.task_step < steps))
     for event in graph.task_event[chosen].tolist():
         launch = trace.details[trace.detail[event]] if trace.detail[event] >= 0 else None
         shape = (launch.grid, launch.block) if isinstance(launch, Launch) else (None, None)

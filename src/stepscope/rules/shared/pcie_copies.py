@@ -78,7 +78,7 @@ def waits_for(case: Case, graph: Graph, calls: Bool) -> Bool:
     return waiting
 
 
-def let_go(case: Case, graph: Graph, tasks: Bool) -> Graph:
+def without_blocking(case: Case, graph: Graph, tasks: Bool) -> Graph:
     """The host goes on at once from the calls of the masked copies: it neither moves the bytes nor
     waits for the device."""
     calls = launching(graph, tasks)

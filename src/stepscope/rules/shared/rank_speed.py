@@ -46,11 +46,10 @@ class RankSpeeds:
 def rank_speeds(job: JobCase) -> RankSpeeds:
     """Play each rank alone and add up what it does."""
     host, compute = [], []
-    for part, case in zip(job.job_graph.parts, job.cases, strict=True):
+    for index, part in enumerate(job.job_graph.parts):
         steps = max(part.graph.num_steps, 1)
         host.append({name: _per_step(part.graph, name) for name in HOST_PARTS})
-        assert case.kinds is not None
-        busy = case.kinds.arithmetic | case.kinds.memory
+        busy = job.compute_tasks(index)
         compute.append(float(part.graph.task_ns[busy].sum()) / steps)
     return RankSpeeds(alone_ns=tuple(alone(job.job_graph)), host_ns=tuple(host), compute_ns=tuple(compute))
 
@@ -66,9 +65,7 @@ def _per_step(graph: Graph, name: str) -> float:
 def at_speed(job: JobCase, job_graph: JobGraph, index: int, target_ns: float) -> JobGraph:
     """One rank as quick as `target_ns` a step: its host's time, and its kernels' where that is not
     enough, cut down alike."""
-    case = job.cases[index]
-    assert case.kinds is not None
-    busy = case.kinds.arithmetic | case.kinds.memory
+    busy = job.compute_tasks(index)
     graph = job_graph.parts[index].graph
     for cut in (_host_cut, _whole_cut):
         if _alone(job_graph, index, cut(graph, busy, 0.0)) > target_ns:

@@ -32,7 +32,7 @@ from stepscope.replay.changes import Change, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.pcie_copies import TO_DEVICE, TO_HOST, copy_tasks, launching, let_go, per_step, sizes
+from stepscope.rules.shared.pcie_copies import TO_DEVICE, TO_HOST, copy_tasks, launching, per_step, sizes, without_blocking
 
 CODE = "host-offload"
 BOUND = "transfer"
@@ -99,7 +99,7 @@ def _on_device(case: Case, out: Bool, back: Bool) -> Change:
 
     def change(graph: Graph) -> Graph:
         tasks = out | back
-        freed = without_tasks(let_go(case, graph, tasks), tasks)
+        freed = without_tasks(without_blocking(case, graph, tasks), tasks)
         updating = _work_between(graph, tasks)
         work = np.where(updating, 0.0, graph.call_parts["work"])
         lasting = freed.task_ns

@@ -32,7 +32,15 @@ from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.pcie_copies import TO_DEVICE, copy_tasks, launching, let_go, per_step, pinned_bytes_per_s, sizes
+from stepscope.rules.shared.pcie_copies import (
+    TO_DEVICE,
+    copy_tasks,
+    launching,
+    per_step,
+    pinned_bytes_per_s,
+    sizes,
+    without_blocking,
+)
 
 CODE = "many-small-copies"
 BOUND = "transfer"
@@ -114,7 +122,7 @@ def _merged(case: Case, tasks: Bool, group: Int64) -> Change:
     extra[kept] = 0.0 if rate is None else bytes_of / rate * 1e9
 
     def change(graph: Graph) -> Graph:
-        freed = let_go(case, graph, gone)
+        freed = without_blocking(case, graph, gone)
         lasting = np.where(gone, 0.0, graph.task_ns + extra)
         fewer = replace(freed, task_ns=lasting, task_gap_ns=np.where(gone, 0.0, freed.task_gap_ns))
         return _without_their_operators(case, fewer, gone)

@@ -35,10 +35,10 @@ from stepscope.rules.shared.pcie_copies import (
     at_rate,
     copy_tasks,
     launching,
-    let_go,
     per_step,
     pinned_bytes_per_s,
     sizes,
+    without_blocking,
 )
 
 CODE = "pageable-copy"
@@ -90,7 +90,7 @@ def pinned(case: Case, tasks: Bool, bytes_per_s: float | None) -> Change:
     """The masked copies from pinned memory."""
 
     def change(graph: Graph) -> Graph:
-        return at_rate(case, let_go(case, graph, tasks), tasks, bytes_per_s)
+        return at_rate(case, without_blocking(case, graph, tasks), tasks, bytes_per_s)
 
     return change
 
@@ -102,7 +102,7 @@ def pinned_each_step(case: Case, tasks: Bool, bytes_per_s: float | None) -> Chan
     def change(graph: Graph) -> Graph:
         moving = np.add.reduceat(np.append(np.where(tasks, graph.task_ns, 0.0), 0.0), graph.call_first[:-1])
         moving = np.where(np.diff(graph.call_first) > 0, moving, 0.0)
-        freed = at_rate(case, let_go(case, graph, tasks), tasks, bytes_per_s)
+        freed = at_rate(case, without_blocking(case, graph, tasks), tasks, bytes_per_s)
         feeding = np.where(
             launching(graph, tasks), np.minimum(graph.call_parts["transfer"], moving), freed.call_parts["transfer"]
         )
