@@ -60,7 +60,7 @@ from typing import Any
 from benchmarks.capture_loop import LONG_BLOCK_STEPS, LONG_SETTLE_STEPS, AroundStep, Block, Case, Hooks, Loop, Tool
 from benchmarks.capture_memory import NEVER, TOLD_AT, remember
 from stepscope.capture.hooks import install as hooks
-from stepscope.capture.options import Options
+from stepscope.protocol.options import Options
 
 LEAD_IN_S = 1.2
 """Before a stretch, so that it begins with as many steps waiting for the writer as it ends with."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.options import Options
 from stepscope.capture.session import Session
+from stepscope.protocol.options import Options
 
 NEVER = 10**12
 """The step a recording begins with: none does."""

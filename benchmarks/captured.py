@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.launcher.launch import environment, prepare
+from stepscope.process.launch import environment, prepare
 
 LIMIT_S = 60
 

@@ -240,7 +240,8 @@ def main() -> int:
 
 def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespace) -> Any:
     from stepscope.cli.tune.kernel import add_kernel_arguments, keep, tune
-    from stepscope.report.kernel_tune.view import render_kernel_tuning
+    from stepscope.report.document.terminal import to_text
+    from stepscope.report.kernel_tune.view import kernel_tuning_document
 
     parser = argparse.ArgumentParser()
     add_kernel_arguments(parser)
@@ -251,7 +252,7 @@ def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespac
     if asked.cache:
         keep(found, str(asked.cache))
     if asked.full:
-        print(render_kernel_tuning(found, width=120))
+        print(to_text(kernel_tuning_document(found), width=120))
     return found
 
 

@@ -286,8 +286,8 @@ def launch_triton(torch: Any) -> None:
 
 
 def score(path: Path) -> int:
-    from stepscope.core.beside import Beside
-    from stepscope.core.kernel_report import KernelReport
+    from stepscope.core.auxiliary import Auxiliary
+    from stepscope.core.kernel_report import KernelRecording, KernelReport
     from stepscope.readers.ncu import csv as ncu_csv
     from stepscope.readers.source import Source
     from stepscope.rules.compute import barrier_stalls, low_occupancy, register_pressure, tail_wave
@@ -302,7 +302,8 @@ def score(path: Path) -> int:
             print(f"?     {kernel.name[:60]}: not one of ours")
             continue
         seen.add(known.name)
-        alone = Beside(kernels=KernelReport(kernels=(kernel,)))
+        recording = KernelRecording(format="ncu-csv", paths=(str(path),), kernels=(kernel,))
+        alone = Auxiliary(kernels=KernelReport(recordings=(recording,)))
         said = {advice.code: advice for rule in rules for advice in rule.advise(alone)}
         missing, extra = known.must - set(said), set(said) - known.must - known.may
         wrong += bool(missing or extra)

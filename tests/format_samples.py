@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stepscope.core.saved import save
-from stepscope.readers.kineto.trace import read_kineto
+from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.report.json import to_json
 from tests import memory_snapshots, miopen_files, nccl_logs, scenarios
 from tests.builders import source, step_events, tar_bytes, trace_text
@@ -53,7 +53,7 @@ from tests.readers import (
 from tests.shared_data import DEMO, SHARED
 
 RUN, WATCHED, CLUSTER, HARDWARE, MODEL, DIAGNOSIS = "run", "watched run", "cluster", "hardware", "model config", "diagnosis"
-BESIDES = (RUN, WATCHED, CLUSTER, HARDWARE, MODEL, DIAGNOSIS, "nccl-log", "archive")
+BESIDES = (RUN, WATCHED, CLUSTER, HARDWARE, MODEL, DIAGNOSIS, "archive")
 """What is fuzzed beside the registered formats."""
 KEPT_EVENTS = 300
 """Of a real trace: enough for steps, launches and kernels, few enough for thousands of rounds."""

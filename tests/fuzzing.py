@@ -32,9 +32,10 @@ from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.readers import stream
 from stepscope.readers.kineto import json_chunks as feed
+from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.document.markdown import to_markdown
+from stepscope.report.document.terminal import to_text
 from stepscope.report.json import to_json
-from stepscope.report.markdown import to_markdown
-from stepscope.report.terminal import render
 from tests.format_samples import CLUSTER, DIAGNOSIS, HARDWARE, MODEL, RUN, WATCHED, Sample, samples
 from tests.mutations import mutated
 from tests.shared_data import ROOT
@@ -146,12 +147,12 @@ def ask(kind: str, files: list[Path], folder: Path) -> int:
 
 def check(diagnosis: Diagnosis) -> int:
     """Everything that is made of a diagnosis; the number of its notes."""
-    text = render(diagnosis, width=WIDTH, color=False)
+    text = to_text(diagnosis_document(diagnosis), width=WIDTH)
     _refuse_control(text, "the report")
     if max(map(len, text.splitlines()), default=0) > WIDTH:
         raise AnswerError(f"WIDTH: a line of the report is longer than {WIDTH}")
     contract = _loaded(to_json(diagnosis))
-    to_markdown(diagnosis)
+    to_markdown(diagnosis_document(diagnosis))
     fault = jsonschema.exceptions.best_match(_validator().iter_errors(contract))
     if fault is not None:
         raise AnswerError(f"SCHEMA: {fault.json_path}: {fault.message[:150]}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepscope.runfolder import PACE_COLUMNS, SCHEMA, STEP_COLUMNS, write_json
+from stepscope.protocol.run_folder import PACE_COLUMNS, SCHEMA, STEP_COLUMNS, write_json
 
 WALL_NS = 1_800_000_000_000_000_000
 """The wall clock when a rank's perf_counter stood at 0."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stepscope.core.nccl import NcclLog
-from stepscope.readers.nccl.log import read_nccl_logs
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 
 

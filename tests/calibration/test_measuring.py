@@ -12,12 +12,13 @@ import pytest
 
 from stepscope.calibration.device import Device, find_device
 from stepscope.calibration.saving import save
-from stepscope.calibration.summary import rate_text, size_text, summary, time_text
 from stepscope.calibration.survey import measure_device, unsteady_note
 from stepscope.calibration.sweep import CPU_FULL, CPU_QUICK, CUDA_FULL, CUDA_QUICK, Extent
 from stepscope.calibration.timer import DeviceMeter, HostMeter, how_many, timing
 from stepscope.core.calibrated import Calibrated, Timing
 from stepscope.readers.system.hardware_file import read_hardware
+from stepscope.report.calibration_view import calibration_document, rate_text, size_text, time_text
+from stepscope.report.document.terminal import to_text
 
 TINY = Extent(
     gemms=((16, 16, 16), (16, 32, 16), (32, 32, 32), (64, 16, 32), (48, 48, 8)),
@@ -125,7 +126,7 @@ def test_precision_is_reverted() -> None:
 
 
 def test_the_summary_tells_all_of_it(found: Calibrated) -> None:
-    text = summary(found)
+    text = to_text(calibration_document(found))
     for word in ("fp32", "bf16", "forward, heads of 8", "device", "start of a kernel", "rounds of Python"):
         assert word in text
     # 2 * 64 * 16 * 32 FLOPs in 2 ms and in 2.5 ms.
@@ -136,7 +137,7 @@ def test_the_summary_tells_all_of_it(found: Calibrated) -> None:
         "26.2",
         "MFLOP/s",
     ]
-    older = summary(replace(found, sustained=()))
+    older = to_text(calibration_document(replace(found, sustained=())))
     assert next(line for line in older.splitlines() if "fp32" in line).split()[:4] == ["fp32", "32.8", "MFLOP/s", "-"]
 
 

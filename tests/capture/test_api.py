@@ -12,7 +12,7 @@ import pytest
 import stepscope
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.step_boundary import Anchor
-from stepscope.capture.options import Options, options_of
+from stepscope.protocol.options import Options, options_of
 from stepscope.readers.run_folder.folder import read_run
 
 torch = pytest.importorskip("torch")

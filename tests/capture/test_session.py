@@ -12,10 +12,10 @@ pytest.importorskip("torch")
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
-from stepscope.capture.options import Options
 from stepscope.capture.passes import MOST_PASSES, outermost
 from stepscope.capture.recording.device_clock import DeviceClock
 from stepscope.capture.session import ALL_MARKED, LEAST_INSTEAD, MARKED, SELDOM, Session
+from stepscope.protocol.options import Options
 
 MS = 1_000_000
 NEVER = 10**9

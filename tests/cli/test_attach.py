@@ -19,7 +19,8 @@ from stepscope.core.stacks import Comparison, Frame, Standing
 from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.readers.host.stacks import training_stack
 from stepscope.readers.system.proc import Process, processes, read_process
-from stepscope.report.stacks_view import render_stacks
+from stepscope.report.document.terminal import to_text
+from stepscope.report.stacks_view import stacks_document
 from tests.capture.jobs import environment
 from tests.waiting import until
 
@@ -180,7 +181,7 @@ def test_the_view_names_the_rank_that_stands_elsewhere() -> None:
         for n in range(7)
     ]
     late = Standing(pid=99, rank=7, state="slow", where=(at,), inside=None, collective=None, is_elsewhere=True)
-    text = render_stacks(Comparison(ranks=(*ranks, late), summary="Rank 7 stands elsewhere."))
+    text = to_text(stacks_document(Comparison(ranks=(*ranks, late), summary="Rank 7 stands elsewhere.")))
     assert "0-6 alike (7)" in text
     assert text.index("read_shard (data.py:12)") < text.index("backward (torch/_tensor.py)")
     assert all(len(line) <= 80 for line in text.splitlines())

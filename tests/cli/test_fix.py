@@ -114,8 +114,9 @@ def test_a_fix_that_changes_what_is_computed_is_reverted(
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", Trials(parts=True))
     assert fix(run, tmp_path / "out2", "--verify", "--allow-numerics", "--format", "markdown")[0] == 0
     text = capsys.readouterr().out
-    assert "| serial-loader | 1.84x" in text
+    assert "| 1 | serial-loader | 1.84x" in text
     assert "| kept |" in text
+    assert "(tried as num&#95;workers=" in text
 
 
 def test_fixes_that_compute_something_else_only_together_are_no_success(

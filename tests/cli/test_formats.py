@@ -9,9 +9,10 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.readers.formats import FORMATS
+from stepscope.readers.formats import BY_NAME, FORMATS, TRACE
 from stepscope.report.formats_view import formats_markdown
-from tests.shared_data import DEMO, SHARED, needs_shared
+from tests.format_samples import samples
+from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces, some
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text())
@@ -101,3 +102,56 @@ def test_a_log_of_another_run_is_not_believed(tmp_path: Path, capsys: pytest.Cap
     assert main(["diagnose", str(DEMO), str(log), "--no-cache", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["step"]["source"], told["step"]["ms"]) == ("log", 65.5)
+
+
+def agreed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both commands take the file for the same, or refuse it with the same reason."""
+    code = main(["formats", str(path)])
+    lines = capsys.readouterr().out.splitlines()
+    diagnosed = main(["diagnose", str(path), "--no-cache", "--jobs", "1", "--format", "json"])
+    captured = capsys.readouterr()
+    if code:
+        assert diagnosed == 2, lines
+        assert lines[0] in captured.err
+        return
+    named = {name for line in lines for name in BY_NAME if f": {name} (" in line}
+    assert named, lines
+    if diagnosed:
+        assert named == {"ncu-rep"}, captured.err  # NVIDIA's module is not here.
+        return
+    told = json.loads(captured.out)
+    assert {one["format"] for one in told.get("recordings", ())} <= named
+    assert ("nccl" in told) == ("nccl-log" in named)
+    assert bool(told["ranks"]) == any(BY_NAME[name].kind == TRACE for name in named)
+
+
+@pytest.mark.parametrize("number", range(len(samples())), ids=lambda number: samples()[number].kind)
+def test_both_commands_agree_on_what_a_sample_is(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = samples()[number]
+    if len(sample.files) > 1:
+        pytest.skip("a run's folder is no file")
+    ((name, data),) = sample.files.items()
+    (tmp_path / name).write_bytes(data)
+    agreed(tmp_path / name, capsys)
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    "path",
+    [*shared_traces("lab/formats/*", "public/*/*"), *some(shared_traces("lab/single/*.gz"), 3)],
+    ids=lambda path: path.name,
+)
+def test_both_commands_agree_on_what_a_real_file_is(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    agreed(path, capsys)
+
+
+def test_both_commands_refuse_for_the_same_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, data in {
+        "a.txt": b"hello\n",
+        "b.json": b'{"a": 1}',
+        "c.json": b"",
+        "d.zip": b"PK\x03\x04",
+        "e.json": b"[1]",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        agreed(tmp_path / name, capsys)

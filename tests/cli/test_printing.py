@@ -16,7 +16,7 @@ import pytest
 
 from stepscope.cli import printing
 from stepscope.cli.main import main
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.scenarios import EVIL_NAMES
 from tests.shared_data import DEMO, ROOT

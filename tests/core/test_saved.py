@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.saved import load, save
+from stepscope.core.kernel_report import KernelRecording, KernelReport
+from stepscope.core.saved import NOT_KEPT, load, save
 from stepscope.errors import FormatError, InputError
+from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.document.terminal import to_text
 from stepscope.report.json import to_json
-from stepscope.report.terminal import render
+from stepscope.report.recordings.text import recording_texts
 from tests.scenarios import SCENARIOS
 
 
@@ -29,7 +34,7 @@ def test_what_is_loaded_is_what_was_saved(name: str, tmp_path: Path) -> None:
     loaded = load(tmp_path / "d.json")
     assert loaded == diagnosis
     assert to_json(loaded) == to_json(diagnosis)
-    assert render(loaded, width=80, color=False) == render(diagnosis, width=80, color=False)
+    assert to_text(diagnosis_document(loaded), width=80) == to_text(diagnosis_document(diagnosis), width=80)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format": "other/1", "diagnosis": {}}', b"\xff\xfe"])
@@ -55,3 +60,27 @@ def test_times_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing"):
         load(tmp_path / "nothing.json")
+
+
+def test_a_file_of_the_older_format_opens_and_says_what_it_lost(tmp_path: Path) -> None:
+    made = SCENARIOS["data_bound"]()
+    save(made, tmp_path / "new.json")
+    told = json.loads((tmp_path / "new.json").read_text())
+    told["format"] = "stepscope.saved-diagnosis/1"
+    (tmp_path / "plain.json").write_text(json.dumps(told))
+    assert load(tmp_path / "plain.json") == load(tmp_path / "new.json")
+    # It kept other tools' recordings in words, beside what was joined of them.
+    words = {"format": "ncu-csv", "paths": ["a.csv"], "lines": [["launches", "12"]], "tables": [], "notes": []}
+    told["diagnosis"]["facts"]["beside"] = {"kernels": {"kernels": [], "recordings": [words]}, "recordings": [words]}
+    (tmp_path / "old.json").write_text(json.dumps(told))
+    opened = load(tmp_path / "old.json")
+    assert opened.facts.beside is None
+    assert opened.notes == (*made.notes, NOT_KEPT)
+
+
+def test_recordings_are_saved_with_all_that_the_report_says(tmp_path: Path) -> None:
+    recording = KernelRecording(format="rocprof-compute", paths=("a.csv",), panel=(("m", "1", "GB", "2", "50"),), device="MI300X")
+    made = SCENARIOS["data_bound"]()
+    made = replace(made, facts=replace(made.facts, beside=Auxiliary(kernels=KernelReport(recordings=(recording,)))))
+    save(made, tmp_path / "saved.json")
+    assert recording_texts(load(tmp_path / "saved.json").facts.beside) == recording_texts(made.facts.beside)

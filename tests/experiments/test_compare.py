@@ -472,8 +472,8 @@ def test_a_trace_against_itself_shows_no_change_at_all() -> None:
 
 def test_a_run_that_failed_is_told_so(tmp_path: Path) -> None:
     from stepscope.pipeline.comparison import _failure
+    from stepscope.protocol.run_folder import ENDED_FILE
     from stepscope.readers.run_folder.folder import read_run
-    from stepscope.runfolder import ENDED_FILE
     from tests.live_runs import write_rank, write_run
 
     failed = write_run(tmp_path / "failed", exit_code=1)

@@ -18,9 +18,9 @@ from stepscope.errors import UsageError
 from stepscope.experiments.trials.process import Ended, _marked
 from stepscope.experiments.trials.record import _numerics, odd_ns, timed_steps, trial_of
 from stepscope.experiments.trials.trial import run_trial, steps_of
+from stepscope.protocol.run_folder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import Row
-from stepscope.runfolder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 from tests.live_runs import add_steps, row, write_rank, write_run
 
 JOB = """

@@ -187,7 +187,7 @@ def test_workers_that_draw_other_numbers_are_no_other_computation(tmp_path: Path
     assert found.verdict == PROVEN
     assert any("draws other random numbers" in note for note in found.notes)
     assert not checked(tmp_path, found)
-    # Beside another knob, that one is held to what the baseline computes.
+    # Auxiliary another knob, that one is held to what the baseline computes.
     numerics, asked = seen_by(numerics_of(lambda change: not change.is_none), setup=random_data)
     refused = proven(searched(space("num_workers=2", "amp=bf16"), measure), numerics)
     assert refused.verdict == REFUSED

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.capture.trial.settings import SETTINGS
 from stepscope.experiments.preflight import NEEDS_GPU, ON_CPU, unable, unable_words
+from stepscope.protocol.settings import SETTINGS
 
 PYTHON = ("/usr/bin/python3.11", "train.py")
 

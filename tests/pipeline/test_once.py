@@ -16,9 +16,8 @@ from stepscope.cli.main import main
 from stepscope.pipeline import contexts
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording, diagnose
-from stepscope.readers import open_trace as sniff
-from stepscope.readers.kineto.trace import read_kineto
-from stepscope.report.json import contract
+from stepscope.readers.kineto import trace as kineto
+from stepscope.report.json import to_json
 from stepscope.rules import registry
 from stepscope.rules.judge import judge
 from tests.rules.job_cases import ddp
@@ -29,13 +28,13 @@ from tests.shared_data import DEMO, SHARED, needs_shared
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each file was parsed in this process."""
     counts: Counter[str] = Counter()
-    read = read_kineto
+    read = kineto.read
 
     def counted(source: Any, *more: Any) -> Any:
         counts[Path(str(source.path)).name] += 1
         return read(source, *more)
 
-    monkeypatch.setattr(sniff, "read_kineto", counted)
+    monkeypatch.setattr(kineto, "read", counted)
     return counts
 
 
@@ -102,11 +101,11 @@ def test_ranks_read_by_other_processes_are_not_parsed_again(parsed: Counter[str]
 def test_a_trace_too_large_to_keep_is_not_parsed_again(parsed: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contexts, "MOST_KEPT_EVENTS", 10)
     with Recording([DEMO], Options(use_cache=False)) as recording:
-        first = contract(recording.diagnosis)
+        first = to_json(recording.diagnosis)
         recording.context(recording.found.sources[0])
     assert parsed == {DEMO.name: 1}
     monkeypatch.undo()
-    assert contract(diagnose([DEMO], Options(use_cache=False))) == first
+    assert to_json(diagnose([DEMO], Options(use_cache=False))) == first
 
 
 def test_a_log_beside_a_trace_does_not_have_it_judged_twice(parsed: Counter[str], asked: Counter[str], tmp_path: Path) -> None:

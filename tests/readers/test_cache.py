@@ -16,7 +16,7 @@ import zstandard
 from stepscope.core.trace import Trace
 from stepscope.readers import cache
 from stepscope.readers.cache_tables import Tables
-from stepscope.readers.kineto.trace import read_kineto
+from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.source import Source
 from tests.builders import event, source, step_events, trace_text, write
 

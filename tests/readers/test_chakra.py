@@ -12,8 +12,9 @@ import pytest
 from stepscope.core.training_log import ExecutionGraph, TrainingLog
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers.chakra import trace as chakra
-from stepscope.readers.formats import format_of
+from stepscope.readers.detect import format_of
 from stepscope.readers.source import Source
+from tests.recordings import texts_of
 
 BATCH, WIDTH, HIDDEN, OUT, STEPS = 16, 32, 64, 8, 2
 
@@ -95,7 +96,7 @@ def test_it_is_known_by_its_first_bytes(recorded: bytes) -> None:
 
 def test_the_recording_says_it_has_no_times(recorded: bytes, tmp_path: Path) -> None:
     log = read_bytes(tmp_path, gzip.compress(recorded), "et.json.gz")
-    (recording,) = log.recordings
+    (recording,) = texts_of(log)
     assert (recording.format, log.step_ns) == ("chakra", None)
     assert any("no times" in note for note in recording.notes)
     assert next(table.title for table in recording.tables) == "operators by calls"

@@ -15,7 +15,7 @@ from stepscope.core.trace import Trace
 from stepscope.readers import stream
 from stepscope.readers.kineto import json_chunks as feed
 from stepscope.readers.kineto.json_skip import Skimmer
-from stepscope.readers.kineto.trace import read_kineto
+from stepscope.readers.kineto.trace import read as read_kineto
 from tests.builders import event, same, source, step_events, trace_text, write
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(['}, {"ph":', "]}", '\\"', '"traceEvents": [', "\\"])

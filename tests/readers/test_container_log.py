@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.auxiliary import read_beside
+from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.container_log import MAX_ENTRY_BYTES, ContainerLog, opened
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.nccl.log import read_nccl_logs
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from tests.readers.test_formats import MEGATRON, NCCL
 from tests.readers.test_job_log import NEW_OOM
@@ -98,7 +98,7 @@ def test_a_containers_log_is_read_as_the_logs_that_it_holds(tmp_path: Path, wrap
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     with find_sources([path]) as found:
         assert [source.format for source in found.others] == ["torch-logs", "training-log", "job-log"]
-        beside, nccl = read_beside(found.others), read_nccl_logs(found.logs)
+        beside, nccl = read_auxiliary(found.others), read_nccl_logs(found.logs)
     assert beside is not None
     assert beside.training is not None
     assert beside.compiler is not None
@@ -113,7 +113,7 @@ def test_other_tools_in_a_containers_log_are_read_too(tmp_path: Path) -> None:
     path.write_text(cri("".join(smi.format(n) if n == 0 else smi.splitlines(keepends=True)[1].format(n) for n in range(5))))
     with find_sources([path]) as found:
         assert [source.format for source in found.others] == ["nvidia-smi"]
-        beside = read_beside(found.others)
+        beside = read_auxiliary(found.others)
     assert beside is not None
     assert beside.system is not None
 

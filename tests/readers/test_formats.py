@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import StepscopeError
-from stepscope.readers.auxiliary import read_beside
-from stepscope.readers.formats import FORMATS, JUDGED, KINDS, format_of, formats_of, head_of
+from stepscope.readers.auxiliary import read_auxiliary
+from stepscope.readers.detect import format_of, formats_of, head_of
+from stepscope.readers.formats import FORMATS, JUDGED, KINDS
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.source import Source
 from tests.shared_data import DEMO, SHARED, needs_shared
@@ -46,11 +47,11 @@ def test_each_format_has_a_reader_and_says_how_to_record_it(each: object) -> Non
     assert set(each.judges) <= set(JUDGED)
     assert each.judges
     assert each.record.strip()
-    if each.module is not None:
-        reader = each.reader()
-        assert callable(reader.read)
-        assert reader.is_mine(b"", "nothing") is False
-        assert reader.is_mine(b"hello world\n", "notes.txt") is False
+    reader = each.reader()
+    assert callable(reader.read)
+    assert reader.is_mine(b"", "nothing") is False
+    assert reader.is_mine(b"hello world\n", "notes.txt") is False
+    assert hasattr(reader, "is_in") == each.is_output
 
 
 def test_names_are_given_once() -> None:
@@ -62,7 +63,7 @@ def test_names_are_given_once() -> None:
 def test_a_real_file_is_what_it_is_and_nothing_else(path: str) -> None:
     file = SHARED / path
     head = head_of(Source(path=file, label=str(file)))
-    claims = [each.name for each in FORMATS if each.module is not None and each.reader().is_mine(head, file.name)]
+    claims = [each.name for each in FORMATS if each.reader().is_mine(head, file.name)]
     # A log that another reader has may have PyTorch's own words in it too, after its first bytes.
     assert [name for name in claims if name != "job-log" or KNOWN[path] != "torch-logs"] == [KNOWN[path]]
     found = format_of(head, file.name)
@@ -74,7 +75,8 @@ def test_a_real_file_is_what_it_is_and_nothing_else(path: str) -> None:
 def test_no_trace_of_the_profiler_is_claimed_by_another() -> None:
     traces = [DEMO, *sorted(SHARED.glob("lab/**/*.pt.trace.json.gz"))[:20], *sorted(SHARED.glob("public/*/*trace*.json.gz"))]
     for trace in traces:
-        assert formats_of(head_of(Source(path=trace, label=str(trace))), trace.name) == (), trace
+        found = formats_of(head_of(Source(path=trace, label=str(trace))), trace.name)
+        assert [each.name for each in found] == ["kineto"], trace
 
 
 def test_a_jobs_output_is_read_for_all_that_is_in_it(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_a_jobs_output_is_read_for_all_that_is_in_it(tmp_path: Path) -> None:
     with find_sources([log]) as found:
         assert [source.path for source in found.logs] == [log]
         assert [source.format for source in found.others] == ["training-log", "job-log"]
-        beside = read_beside(found.others)
+        beside = read_auxiliary(found.others)
     assert beside is not None
     assert beside.training is not None
     assert beside.training.step_ns == 451_000_000
@@ -100,7 +102,7 @@ def test_a_damaged_file_costs_itself_alone(tmp_path: Path) -> None:
         Source(path=tmp_path / "a.json", label="a", format="memory-stats"),
         Source(path=tmp_path / "b.pickle.gz", label="b", format="memory-snapshot"),
     ]
-    beside = read_beside(sources)
+    beside = read_auxiliary(sources)
     assert beside is not None
     assert [recording.format for recording in beside.recordings] == ["memory-stats"]
     assert len(beside.notes) == 1
@@ -108,7 +110,7 @@ def test_a_damaged_file_costs_itself_alone(tmp_path: Path) -> None:
 
 
 def test_an_unknown_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    from stepscope.readers.open_trace import refuse_unknown
+    from stepscope.readers.detect import refuse_unknown
 
     note = tmp_path / "note.txt"
     note.write_text("hello\n")

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.job_output import ATTENTION, FP32_PRODUCTS, PROFILER, THREADS, UNUSED_PARAMETERS, WORKERS, JobOutput
-from stepscope.readers.formats import formats_of
+from stepscope.readers.detect import formats_of
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.job_log.log import is_mine, read
 from stepscope.readers.job_log.parser import MAX_SAID
 from stepscope.readers.source import Source
 from tests.readers.test_formats import MEGATRON
+from tests.recordings import texts_of
 from tests.shared_data import SHARED, needs_shared
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -70,7 +71,7 @@ def test_a_real_jobs_output() -> None:
     assert (profiler.kind, profiler.line, profiler.num) == (PROFILER, 7, 2)
     assert output.num_lines == sum(bool(line.strip()) for line in path.read_text().splitlines())
     assert output.num_read == 3
-    (recording,) = log.recordings
+    (recording,) = texts_of(log)
     assert ("lines", "3 of PyTorch's own on speed were read; the other 9 were not, here") in recording.lines
     assert log.step_ns is None, "what the job prints of its own steps is not taken for a time"
 

@@ -12,7 +12,7 @@ from stepscope.core.trace import Kind, Launch, OpInputs, SyncWait
 from stepscope.errors import FormatError, InputError, StepscopeError
 from stepscope.readers import stream
 from stepscope.readers.kineto import json_chunks as feed
-from stepscope.readers.kineto.trace import read_kineto
+from stepscope.readers.kineto.trace import read as read_kineto
 from tests.builders import HEADER, event, kernel, read, same, source, step_events, trace_text, write
 
 

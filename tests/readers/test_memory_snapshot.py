@@ -12,7 +12,8 @@ import pytest
 
 from stepscope.core.memory_report import MemoryRecord
 from stepscope.errors import FormatError, StepscopeError
-from stepscope.readers.formats import FORMATS, format_of, head_of
+from stepscope.readers.detect import format_of, head_of
+from stepscope.readers.formats import FORMATS
 from stepscope.readers.memory import arena as memory_arena
 from stepscope.readers.memory import events as memory_events
 from stepscope.readers.memory import snapshot as memory_snapshot
@@ -28,6 +29,7 @@ from tests.memory_snapshots import (
     source_of,
     training,
 )
+from tests.recordings import texts_of
 from tests.shared_data import DEMO, SHARED, needs_shared
 
 SNAPSHOT = SHARED / "lab" / "formats" / "memory_snapshot.pickle.gz"
@@ -235,7 +237,7 @@ def test_pools_of_graphs_are_told(tmp_path: Path) -> None:
         segment["segment_pool_id"] = (0, 7) if segment["address"] == pool else (0, 0)
     report = read([source_of(tmp_path / "s.pickle", pickled(snapshot))])
     assert (report.records[0].pool_bytes, report.records[0].pool_free_bytes) == (40 * MB, 32 * MB)
-    assert dict(report.recordings[0].lines)["in pools of their own"].startswith("41.9 MB at the end")
+    assert dict(texts_of(report)[0].lines)["in pools of their own"].startswith("41.9 MB at the end")
 
 
 def test_one_list_of_blocks_named_a_thousand_times_is_refused_at_once(tmp_path: Path) -> None:

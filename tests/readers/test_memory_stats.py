@@ -12,6 +12,7 @@ from stepscope.errors import FormatError
 from stepscope.readers.memory.stats import is_mine, read
 from stepscope.readers.source import Source
 from tests.memory_snapshots import source_of
+from tests.recordings import texts_of
 from tests.shared_data import SHARED, needs_shared
 
 STATS = SHARED / "lab" / "formats" / "memory_stats.json"
@@ -35,7 +36,7 @@ def test_the_real_counters() -> None:
     assert record.split_bytes == 1_236_438_016
     assert (record.num_retries, record.num_ooms) == (0, 0)
     assert (record.held, record.capacity_bytes, record.reserved_at_peak_bytes) == (None, None, None)
-    assert ("peak", "4.50 GB in tensors") in report.recordings[0].lines
+    assert ("peak", "4.50 GB in tensors") in texts_of(report)[0].lines
     assert "4.97 GB were reserved and 3.19 GB of it free, 598 MB of that beside used blocks" in report.recordings[0].notes[0]
 
 

@@ -15,14 +15,15 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.core.find_db import ConvProblem, FindDb, together_of
-from stepscope.core.recording import Recording
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers import stream
-from stepscope.readers.formats import formats_of, head_of
+from stepscope.readers.detect import formats_of, head_of
 from stepscope.readers.rocm import miopen_find_db, miopen_perf_db
 from stepscope.readers.rocm.miopen_keys import problem_of, solvers_of
 from stepscope.readers.source import Source
+from stepscope.report.recordings.text import RecordingText
 from tests.miopen_files import GEMM, IGEMM, LAST_KEY, NAIVE, PLAIN_KEY, line, old_solver, solver
+from tests.recordings import texts_of
 from tests.shared_data import ROOT
 
 SCHEMA = json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text())
@@ -35,11 +36,11 @@ def written(tmp_path: Path, data: str | bytes, name: str = NAME) -> Source:
     return Source(path=path, label=str(path))
 
 
-def read(tmp_path: Path, data: str | bytes, name: str = NAME) -> tuple[FindDb, Recording]:
+def read(tmp_path: Path, data: str | bytes, name: str = NAME) -> tuple[FindDb, RecordingText]:
     source = written(tmp_path, data, name)
     assert [each.name for each in formats_of(head_of(source), name)] == ["miopen-find-db"]
     report = miopen_find_db.read([source])
-    (file,), (recording,) = report.find_dbs, report.recordings
+    (file,), (recording,) = report.find_dbs, texts_of(report)
     return file, recording
 
 
@@ -282,7 +283,7 @@ def test_a_perf_db_is_told(tmp_path: Path, pack: object) -> None:
     assert isinstance(source.path, Path)
     source.path.write_bytes(pack(source.path.read_bytes()))  # type: ignore[operator]
     assert [each.name for each in formats_of(head_of(source), source.path.name)] == ["miopen-perf-db"]
-    (recording,) = miopen_perf_db.read([source]).recordings
+    (recording,) = texts_of(miopen_perf_db.read([source]))
     assert dict(recording.lines)["convolutions"] == "2, with 3 tuned solvers"
     assert "no times" in dict(recording.lines)["times"]
     assert recording.tables[0].rows == (("ConvAsm1x1U", "2"), ("X", "1"))
@@ -291,12 +292,12 @@ def test_a_perf_db_is_told(tmp_path: Path, pack: object) -> None:
 def test_a_perf_db_in_text_and_a_kernel_cache_are_told(tmp_path: Path) -> None:
     source = written(tmp_path, line(PLAIN_KEY, "ConvAsm1x1U:16,1,1", "ConvAsm3x3U:2,4") + "junk\n", "gfx906_60.HIP.udb.txt")
     assert [each.name for each in formats_of(head_of(source), "gfx906_60.HIP.udb.txt")] == ["miopen-perf-db"]
-    (recording,) = miopen_perf_db.read([source]).recordings
+    (recording,) = texts_of(miopen_perf_db.read([source]))
     assert dict(recording.lines)["convolutions"] == "1, with 2 tuned solvers"
     assert recording.notes == ("1 line(s) that are no convolution's parameters were left out",)
     kernels = "CREATE TABLE `kern_db` (`id` INTEGER PRIMARY KEY ASC, `kernel_name` TEXT, `kernel_blob` BLOB)"
     cache = database(tmp_path, "gfx90a6e.ukdb", kernels, "INSERT INTO kern_db (kernel_name) VALUES ('naive_conv.cpp.o')")
-    (recording,) = miopen_perf_db.read([cache]).recordings
+    (recording,) = texts_of(miopen_perf_db.read([cache]))
     assert recording.lines == (("compiled kernels", "1, ready to be loaded: a job with them starts sooner, and runs no faster"),)
 
 

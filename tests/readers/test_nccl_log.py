@@ -10,12 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepscope.core.nccl import NcclConnection, NcclGraph, NcclLog, NcclRing, NcclTree, kind_of
-from stepscope.core.nccl_notes import notes_on
 from stepscope.errors import StepscopeError
+from stepscope.readers.detect import head_of
 from stepscope.readers.nccl import parser as nccl_draft
-from stepscope.readers.nccl.log import MAX_LINE_BYTES, is_log_text, is_nccl_log, read_nccl_logs
+from stepscope.readers.nccl.log import MAX_LINE_BYTES, is_mine
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
-from stepscope.report.nccl_view import nccl_text
+from stepscope.report.document.terminal import to_text
+from stepscope.report.nccl_view import nccl_section
+from stepscope.rules.shared.nccl_notes import notes_on
 from tests.nccl_logs import info, init, read_text, two_nodes
 from tests.shared_data import SHARED, needs_shared
 
@@ -24,7 +27,7 @@ FORMATS = SHARED / "lab" / "formats"
 
 def sample(name: str) -> NcclLog:
     source = Source(path=FORMATS / name, label=name)
-    assert is_nccl_log(source)
+    assert is_mine(head_of(source), name)
     return read_nccl_logs([source])
 
 
@@ -135,7 +138,7 @@ def test_plugins_with_spaces_and_collnet(tmp_path: Path) -> None:
     log = read_text(tmp_path, text)
     assert log.transports == {"NET/AWS Libfabric": 1, "COLLNET": 1}
     assert log.slowest_transport == "NET/AWS Libfabric"
-    assert "NET/AWS Libfabric/GDRDMA 1" in nccl_text(log)
+    assert "NET/AWS Libfabric/GDRDMA 1" in to_text((nccl_section(log),))
 
 
 def test_rccl_names_the_communicator_on_its_lines(tmp_path: Path) -> None:
@@ -149,7 +152,7 @@ def test_rccl_names_the_communicator_on_its_lines(tmp_path: Path) -> None:
     log = read_text(tmp_path, text)
     assert (log.library, log.version) == ("rccl", "2.20.5-HEAD")
     assert [(c.communicator, c.via) for c in log.connections] == [("0xa", "P2P/IPC"), ("0xb", "P2P/IPC")]
-    assert nccl_text(log).startswith("RCCL")
+    assert to_text((nccl_section(log),)).startswith("RCCL")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def test_rccl_names_the_communicator_on_its_lines(tmp_path: Path) -> None:
 )
 def test_what_stands_before_the_writer_does_not_matter(tmp_path: Path, prefix: str) -> None:
     line = prefix + info("Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0")
-    assert is_log_text(line.encode())
+    assert is_mine(line.encode(), "")
     log = read_text(tmp_path, line + "\n" + prefix + "n0:10:10 [0] net.cc:12 (connect) NCCL WARN no route\n")
     assert (log.hosts[-1][-2:], log.transports, [w.text for w in log.warnings]) == ("n0", {"NET/Socket": 1}, ["no route"])
 
@@ -183,14 +186,14 @@ def test_words_about_nccl_are_not_nccls(tmp_path: Path) -> None:
     text = "print: look for NCCL WARN in the log\nNCCL error in: x.cpp:93, NCCL version 2.1.0\n[rank0]: see NCCL INFO Channel\n"
     log = read_text(tmp_path, text)
     assert (log.num_messages, log.versions, log.warnings) == (0, (), ())
-    assert not is_log_text(text.encode())
+    assert not is_mine(text.encode(), "")
 
 
 @pytest.mark.parametrize(
     "head", [b'{"a": "n0:1:1 [0] NCCL INFO x"}', b'[{"a": "\nn0:1:1 [0] NCCL INFO x"}]', b"", b"[\n  [", b"NCCL"]
 )
 def test_json_and_nothing_are_no_logs(head: bytes) -> None:
-    assert not is_log_text(head)
+    assert not is_mine(head, "")
 
 
 def test_ranks_of_different_versions_and_repeated_warnings_are_told(tmp_path: Path) -> None:
@@ -270,10 +273,10 @@ PIECES = [
 @given(parts=st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=40), tail=st.binary(max_size=40))
 def test_any_text_is_read_or_refused_in_words(tmp_path: Path, parts: list[str], tail: bytes) -> None:
     text = "".join(parts).encode("utf-8", "surrogatepass") + tail
-    is_log_text(text)
+    is_mine(text, "")
     try:
         log = read_text(tmp_path, text)
     except StepscopeError:
         return
     assert sum(log.transports.values()) == len(log.connections)
-    assert all(line.isprintable() for line in nccl_text(log).splitlines())
+    assert all(line.isprintable() for line in to_text((nccl_section(log),)).splitlines())

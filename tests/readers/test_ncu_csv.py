@@ -10,11 +10,12 @@ import pytest
 
 from stepscope.core.kernel_report import KernelMetrics, KernelReport
 from stepscope.errors import FormatError, StepscopeError
-from stepscope.readers.formats import format_of
+from stepscope.readers.detect import format_of
 from stepscope.readers.ncu import csv as ncu_csv
 from stepscope.readers.ncu.labels import metric_of_label
 from stepscope.readers.ncu.units import number_of, scale_of
 from stepscope.readers.source import Source
+from tests.recordings import texts_of
 from tests.shared_data import SHARED, needs_shared
 
 RAW = SHARED / "lab/formats/ncu_raw.csv"
@@ -134,7 +135,7 @@ def test_details_page_agrees_with_the_raw_page() -> None:
         assert mine.active == pytest.approx(theirs.active, rel=0.05)
         assert mine.stalls == {}
         assert mine.tensor_pipe is mine.dram_read_bytes is mine.load_sectors is None, "not in the basic set"
-    recording = read(DETAILS).recordings[0]
+    recording = texts_of(read(DETAILS))[0]
     assert any("AchievedOccupancy" in cell for table in recording.tables for row in table.rows for cell in row)
 
 

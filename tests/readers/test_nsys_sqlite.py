@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.core.trace import NONE, CollectiveArgs, Kind, Launch, OpInputs, SyncWait, Thread, Trace
 from stepscope.errors import FormatError, InputError
-from stepscope.readers.formats import format_of, head_of
+from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.nsys import database as nsys_database
 from stepscope.readers.nsys import metrics as nsys_metrics

@@ -8,9 +8,10 @@ import pytest
 
 from stepscope.core.kernel_report import KernelReport
 from stepscope.errors import FormatError
-from stepscope.readers.formats import format_of, head_of
+from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.nsys.stats import MAX_LINE_BYTES, is_mine, read
 from stepscope.readers.source import Source
+from tests.recordings import texts_of
 
 KERNELS = """\
 Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
@@ -75,8 +76,8 @@ def test_kernels_are_totalled_with_their_whole_names(tmp_path: Path) -> None:
     gemm, relu = report.totals
     assert (gemm.name, gemm.count, gemm.total_ns, gemm.median_ns) == ("void gemm<(int)4, true>(float *)", 3, 6e6, 2.1e6)
     assert (relu.least_ns, relu.most_ns, relu.mean_ns) == (400_000, 600_000, 500_000)
-    assert dict(report.recordings[0].lines)["kernels"] == "10.00 ms in 11 launches of 2 kernels"
-    assert report.recordings[0].tables[0].rows[0] == (gemm.name, "6.00", "60.0 %", "3", "2000.0")
+    assert dict(texts_of(report)[0].lines)["kernels"] == "10.00 ms in 11 launches of 2 kernels"
+    assert texts_of(report)[0].tables[0].rows[0] == (gemm.name, "6.00", "60.0 %", "3", "2000.0")
 
 
 def test_one_output_has_several_reports(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_one_output_has_several_reports(tmp_path: Path) -> None:
     text = "Generating SQLite file run.sqlite from run.nsys-rep\n"
     for name, rows in heads.items():
         text += f"Processing [run.sqlite] with [/opt/nsys/reports/{name}.py]... \n\n ** Some Summary ({name}):\n\n{rows}\n"
-    recording = table(text + "SKIPPED: run.sqlite does not contain OpenMP event data.\n", tmp_path).recordings[0]
+    (recording,) = texts_of(table(text + "SKIPPED: run.sqlite does not contain OpenMP event data.\n", tmp_path))
     titles = {shown.title.split(":")[0]: shown for shown in recording.tables}
     assert list(titles) == [
         "Kernels", "Calls into CUDA", "Calls into the operating system, all threads", "Copies and sets",
@@ -121,7 +122,7 @@ def test_rows_of_one_kernel_by_grid_are_one(tmp_path: Path) -> None:
 
 
 def test_file_name_tells_what_the_columns_do_not(tmp_path: Path) -> None:
-    shown = table(API, tmp_path, "run_osrt_sum.csv").recordings[0].tables[0]
+    shown = texts_of(table(API, tmp_path, "run_osrt_sum.csv"))[0].tables[0]
     assert shown.title.startswith("Calls into the operating system")
 
 

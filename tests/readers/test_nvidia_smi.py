@@ -13,6 +13,7 @@ from stepscope.core.system_report import SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.source import Source
 from stepscope.readers.system import device_samples, nvidia_smi
+from tests.recordings import texts_of
 from tests.shared_data import SHARED, needs_shared
 
 LAB = SHARED / "lab" / "formats"
@@ -198,5 +199,5 @@ def test_dmon_over_midnight_without_a_date(tmp_path: Path) -> None:
 
 def test_devices_without_an_index_say_which_is_which(tmp_path: Path) -> None:
     text = "uuid, utilization.gpu [%], power.draw [W]\nGPU-bb, 90 %, 100 W\nGPU-aa, 10 %, 60 W\n"
-    (recording,) = of_text(tmp_path, text).recordings
+    (recording,) = texts_of(of_text(tmp_path, text))
     assert any("0 is GPU-bb, 1 is GPU-aa" in note for note in recording.notes)

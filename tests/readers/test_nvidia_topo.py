@@ -8,9 +8,10 @@ import pytest
 
 from stepscope.core.system_report import SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers.formats import formats_of
+from stepscope.readers.detect import formats_of
 from stepscope.readers.source import Source
 from stepscope.readers.system.nvidia_topo import MAX_DEVICES, is_mine, read
+from tests.recordings import texts_of
 from tests.shared_data import SHARED, needs_shared
 
 NVIDIA = """\
@@ -68,7 +69,7 @@ def test_a_real_table_of_one_device() -> None:
     report = read([Source(path=path, label=str(path))])
     (device,) = report.topologies[0].devices
     assert (device.name, device.peers, device.networks, device.cores, device.numa) == ("GPU0", {}, {}, "0-15", "0")
-    assert ("devices", "1, by nvidia-smi topo") in report.recordings[0].lines
+    assert ("devices", "1, by nvidia-smi topo") in texts_of(report)[0].lines
 
 
 @pytest.mark.parametrize("spaces", [False, True])
@@ -82,7 +83,7 @@ def test_pairs_cards_and_cores_are_told(tmp_path: Path, spaces: bool) -> None:
 
 
 def test_a_device_without_a_near_card_is_named(tmp_path: Path) -> None:
-    (recording,) = read_text(tmp_path, NVIDIA).recordings
+    (recording,) = texts_of(read_text(tmp_path, NVIDIA))
     (words,) = [value for name, value in recording.lines if name == "network"]
     assert words.startswith("GPU1, GPU2: no network card under the same PCIe switch")
     assert recording.tables[0].rows[2] == ("GPU2", "2 x SYS", "mlx5_bond_0 PHB", "48-71", "")

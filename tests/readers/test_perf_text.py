@@ -11,6 +11,7 @@ from stepscope.core.system_report import SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.source import Source
 from stepscope.readers.system import perf_text
+from tests.recordings import texts_of
 
 STAT = """\
 # started on Mon Nov 16 07:39:41 2026
@@ -280,7 +281,7 @@ def test_two_clocks_count_one_time(tmp_path: Path) -> None:
 
 
 def test_samples_of_several_events_are_said(tmp_path: Path) -> None:
-    (recording,) = of_text(tmp_path, SCRIPT + SCRIPT.replace("cpu-clock", "page-faults")).recordings
+    (recording,) = texts_of(of_text(tmp_path, SCRIPT + SCRIPT.replace("cpu-clock", "page-faults")))
     assert any("4 of cpu-clock, 4 of page-faults" in note for note in recording.notes)
-    (recording,) = of_text(tmp_path, SCRIPT).recordings
+    (recording,) = texts_of(of_text(tmp_path, SCRIPT))
     assert not any("several events" in note for note in recording.notes)

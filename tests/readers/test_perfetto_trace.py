@@ -14,7 +14,7 @@ from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import InputError
 from stepscope.readers.inputs import Found, find_sources
-from stepscope.readers.kineto.trace import read_kineto
+from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.perfetto import bulk as perfetto_bulk
 from stepscope.readers.perfetto import trace as perfetto_trace

@@ -14,7 +14,7 @@ from stepscope.cli.main import main
 from stepscope.errors import InputError
 from stepscope.readers import cache, remote
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.kineto.trace import read_kineto
+from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.remote import RemotePath
 from tests.builders import event, tar_bytes, trace_text

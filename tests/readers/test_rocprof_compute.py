@@ -11,6 +11,7 @@ from stepscope.errors import InputError
 from stepscope.readers.rocm import compute as rocprof_compute
 from stepscope.readers.rocm import csv as rocprof_csv
 from stepscope.readers.source import Source
+from tests.recordings import texts_of
 
 SYSTEM = (
     "workload_name,gpu_model,gpu_arch,cu_per_gpu,simd_per_cu,wave_size,max_waves_per_cu,max_sclk,total_l2_chan,hbm_bw,num_xcd\n"
@@ -118,7 +119,7 @@ def test_panels_and_lists_are_shown(tmp_path: Path) -> None:
     panel = "Metric_ID,Metric,Avg,Unit,Peak,Pct of Peak\n2.1.3,MFMA FLOPs (BF16),123.4,Gflop,1000,12.3\n"
     report = read(tmp_path, panel)
     assert report.kernels == ()
-    assert report.recordings[0].tables[0].rows == (("MFMA FLOPs (BF16)", "123.4", "Gflop", "1000", "12.3"),)
+    assert texts_of(report)[0].tables[0].rows == (("MFMA FLOPs (BF16)", "123.4", "Gflop", "1000", "12.3"),)
     top = 'Kernel_Name,Count,Sum(ns),Mean(ns),Median(ns),Pct\n"a(int, int)",3,300.0,100.0,90.0,75\nb,x,1,1,1,1\n'
     report = read(tmp_path, top)
     assert [(one.name, one.count, one.total_ns, one.median_ns) for one in report.totals] == [("a(int, int)", 3, 300.0, 90.0)]

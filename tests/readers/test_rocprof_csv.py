@@ -17,6 +17,7 @@ from stepscope.readers.rocm import csv as rocprof_csv
 from stepscope.readers.rocm import stats as rocprof_stats
 from stepscope.readers.rocm.table import MAX_LINE_BYTES
 from stepscope.readers.source import Source
+from tests.recordings import texts_of
 
 KERNELS = (
     '"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name","Correlation_Id",'
@@ -197,7 +198,7 @@ def test_totals_are_of_kernels(tmp_path: Path) -> None:
         ("Cijk_A", 4, 2000.0, 500.5, 100.0, 900.0),
         ("add", 1, 3000.0, 3000.0, 3000.0, 3000.0),
     ]
-    assert report.recordings[0].tables[0].rows[0] == ("add", "1", "0.00", "3.0", "60.0%")
+    assert texts_of(report)[0].tables[0].rows[0] == ("add", "1", "0.00", "3.0", "60.0%")
     assert any("1 line(s)" in note for note in report.recordings[0].notes)
     file.write_text(STATS.replace("Cijk_A.kd", "hipMalloc").replace('"add"', '"ncclAllReduce"'))
     assert rocprof_stats.read([Source(path=file, label="stats")]).totals == ()

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import InputError
-from stepscope.readers.formats import formats_of
+from stepscope.readers.detect import formats_of
 from stepscope.readers.source import Source
 from stepscope.readers.system.measured_rates import is_mine, read, read_roofs
+from tests.recordings import texts_of
 from tests.shared_data import SHARED, needs_shared
 
 
@@ -59,10 +60,10 @@ def test_given_like_a_recording_it_says_what_it_gives() -> None:
     (rates,) = report.rates
     assert rates.roofs == read_roofs(path)
     assert not rates.is_hardware
-    lines = dict(report.recordings[0].lines)
+    lines = dict(texts_of(report)[0].lines)
     assert lines["products"].startswith(f"bf16 {told['gemm_bf16_8192_tflops']:.4g}, ")
     assert f"{told['h2d_pageable_GBps']:.4g}" in lines["copies"]
-    rows = {row[0]: row[1:] for row in report.recordings[0].tables[0].rows}
+    rows = {row[0]: row[1:] for row in texts_of(report)[0].tables[0].rows}
     assert rows["fp32"] == tuple(f"{told[f'gemm_fp32_{size}_tflops']:.4g}" for size in (1024, 4096, 8192))
 
 
@@ -74,7 +75,7 @@ def test_a_calibrated_machine_given_like_a_recording(tmp_path: Path) -> None:
     report = read([Source(path=path, label=str(path))])
     assert report.rates[0].is_hardware
     assert report.rates[0].roofs.peak_flops == pytest.approx({"bf16": 2 * 4e9 / 2e-3, "fp8": 2 * 1e9 / 2e-3})
-    assert "--hardware" in dict(report.recordings[0].lines)["gives"]
+    assert "--hardware" in dict(texts_of(report)[0].lines)["gives"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import zstandard
 
 from stepscope.errors import FormatError, InputError
 from stepscope.readers import stream
-from stepscope.readers.kineto.trace import read_kineto
+from stepscope.readers.kineto.trace import read as read_kineto
 from tests.builders import event, same, source, trace_text
 
 TEXT = trace_text().encode()

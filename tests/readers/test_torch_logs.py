@@ -14,8 +14,9 @@ from stepscope.core.compiler_report import CompilerReport
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.compiler import parser as torch_logs_draft
 from stepscope.readers.compiler import torch_logs
-from stepscope.readers.formats import format_of
+from stepscope.readers.detect import format_of
 from stepscope.readers.source import Source
+from tests.recordings import texts_of
 from tests.shared_data import SHARED, needs_shared
 
 LAB = SHARED / "lab" / "formats" / "torch_logs.txt"
@@ -205,7 +206,7 @@ def test_a_break_inside_a_package_tells_who_called_it(tmp_path: Path) -> None:
 def test_hints_of_inductor_are_counted(tmp_path: Path) -> None:
     report = read(tmp_path, line("Using FallbackKernel: aten.sort", kind="perf_hints") * 3)
     assert report.hints == (("Using FallbackKernel: aten.sort", 3),)
-    assert any(table.title == "performance hints" for table in report.recordings[0].tables)
+    assert any(table.title == "performance hints" for table in texts_of(report)[0].tables)
 
 
 def test_every_cut_of_a_log_is_read_or_refused_in_words(tmp_path: Path) -> None:

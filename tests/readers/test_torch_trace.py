@@ -13,9 +13,9 @@ import pytest
 
 from stepscope.core.compiler_report import CompilerReport
 from stepscope.errors import FormatError
-from stepscope.readers.auxiliary import read_beside
+from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.compiler import dynamo_counters, torch_logs, torch_trace
-from stepscope.readers.formats import format_of, head_of
+from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.source import Source
 
 JOB = """
@@ -103,7 +103,7 @@ def test_log_trace_and_counters_of_one_run_are_one_report(job: Path) -> None:
         (place.told.place, place.count) for place in apart[0].break_places()
     ]
     assert whole.counted[0].limit_hits == 1
-    beside = read_beside(
+    beside = read_auxiliary(
         [Source(path=s.path, label=s.label, format=f) for s, f in zip((trace, log), ("torch-trace", "torch-logs"), strict=True)]
     )
     assert beside is not None

@@ -10,9 +10,10 @@ import pytest
 
 from stepscope.core.training_log import CLOCK, RATE, TOLD, FrameworkLog, TrainingLog
 from stepscope.errors import FormatError
-from stepscope.readers.formats import format_of, head_of
+from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.frameworks.log import is_mine, read
 from stepscope.readers.source import Source
+from tests.recordings import texts_of, training_log
 from tests.shared_data import SHARED, needs_shared
 
 FORMATS = SHARED / "lab" / "formats"
@@ -167,15 +168,15 @@ def test_of_a_log_with_two_runs_the_last_one_tells_the_step(tmp_path: Path) -> N
 
 def test_a_slow_step_is_named_and_the_first_is_not(tmp_path: Path) -> None:
     lines = [megatron(1, 91234.5), *(megatron(step, 900.0 if step == 40 else 450.0) for step in range(10, 110, 10))]
-    (recording,) = read_texts(tmp_path, "\n".join(lines)).recordings
+    (recording,) = texts_of(read_texts(tmp_path, "\n".join(lines)))
     assert dict(recording.lines)["slowest"] == "900 ms at step 40, 2.0 times the median"
-    (recording,) = read_texts(tmp_path, "\n".join([*lines[:4], *lines[5:]])).recordings
+    (recording,) = texts_of(read_texts(tmp_path, "\n".join([*lines[:4], *lines[5:]])))
     assert "slowest" not in dict(recording.lines)
 
 
 def test_skipped_and_nan_iterations_are_said(tmp_path: Path) -> None:
     lines = [megatron(step, 450).replace("skipped iterations:   0", "skipped iterations:   2") for step in range(10, 60, 10)]
-    (recording,) = read_texts(tmp_path, "\n".join(lines)).recordings
+    (recording,) = texts_of(read_texts(tmp_path, "\n".join(lines)))
     assert any("10 iteration(s) were skipped" in note for note in recording.notes)
 
 
@@ -260,11 +261,11 @@ def test_nanotron_numbers_have_letters(tmp_path: Path) -> None:
 def test_several_logs_of_one_run_are_one_and_of_two_runs_are_none(tmp_path: Path) -> None:
     same = read_texts(tmp_path, *("\n".join(megatron(step, ms) for step in range(10, 90, 10)) for ms in (450, 452)))
     assert (same.step_ns, same.num_steps, len(same.logs)) == (451_000_000, 70, 2)
-    assert same.recordings[0].tables[0].rows == (("job0.log", "450", "70"), ("job1.log", "452", "70"))
+    assert texts_of(same)[0].tables[0].rows == (("job0.log", "450", "70"), ("job1.log", "452", "70"))
     other = read_texts(tmp_path, *("\n".join(megatron(step, ms) for step in range(10, 90, 10)) for ms in (450, 900)))
     assert (other.step_ns, other.num_steps) == (None, 0)
     assert any("different step times" in note for note in other.recordings[0].notes)
-    joined = TrainingLog(logs=other.logs[:1]).joined(TrainingLog(logs=other.logs[1:]))
+    joined = training_log(logs=other.logs[:1]).joined(training_log(logs=other.logs[1:]))
     assert joined.logs == other.logs
     assert joined.step_ns is None
 
@@ -272,9 +273,9 @@ def test_several_logs_of_one_run_are_one_and_of_two_runs_are_none(tmp_path: Path
 def test_the_surest_word_on_a_step_is_taken() -> None:
     told = FrameworkLog(framework="a", path="a", step_ns=100, step_source=TOLD, num_steps=7)
     reckoned = FrameworkLog(framework="b", path="b", step_ns=900, step_source=RATE, num_steps=70)
-    log = TrainingLog(logs=(reckoned, told))
+    log = training_log(logs=(reckoned, told))
     assert (log.step_ns, log.num_steps) == (100, 7)
-    assert (TrainingLog(logs=(reckoned,)).step_ns, TrainingLog().step_ns) == (900, None)
+    assert (training_log(logs=(reckoned,)).step_ns, TrainingLog().step_ns) == (900, None)
 
 
 def test_a_compressed_log_is_read(tmp_path: Path) -> None:

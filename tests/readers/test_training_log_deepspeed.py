@@ -9,6 +9,7 @@ import pytest
 from stepscope.core.training_log import CLOCK, SUM, TOLD
 from stepscope.readers.frameworks.deepspeed_tables import size_of
 from tests.readers.test_training_log import megatron, only, read_texts
+from tests.recordings import texts_of
 
 
 def micro(fwd: float, bwd: float) -> str:
@@ -197,4 +198,4 @@ def test_megatron_and_deepspeed_share_a_file(tmp_path: Path) -> None:
     log = read_texts(tmp_path, "\n".join(lines))
     assert {one.framework: one.step_ns for one in log.logs} == {"Megatron": 450_000_000, "DeepSpeed": 68_750_000}
     assert log.step_ns == 450_000_000
-    assert [recording.lines[0][1] for recording in log.recordings] == ["Megatron", "DeepSpeed"]
+    assert [recording.lines[0][1] for recording in texts_of(log)] == ["Megatron", "DeepSpeed"]

@@ -18,6 +18,7 @@ from stepscope.readers.source import Source
 from tests.readers.test_training_log import MEGATRON, megatron, nanotron, read_texts, titan
 from tests.readers.test_training_log_bars import ADVANCED, ROWS, TRAINER, table
 from tests.readers.test_training_log_deepspeed import BREAKDOWN, COMMS, FLOPS, progress, speed
+from tests.recordings import texts_of
 
 EVERYTHING = "\n".join(
     [
@@ -64,7 +65,7 @@ def sound(log: TrainingLog) -> None:
         assert one.step_ns is None or one.step_ns > 0
         assert all(phase.ns >= 0 for phase in one.phases)
         assert len(one.steps) <= training_draft.MAX_STEPS
-    for recording in log.recordings:
+    for recording in texts_of(log):
         assert all(word and value for word, value in recording.lines)
         assert all(len(row) == len(table.columns) for table in recording.tables for row in table.rows)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.core.trace import NONE
-from stepscope.readers.kineto.trace import read_kineto
+from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.source import Source
 from stepscope.replay.changes import captured_in_pieces, with_task_ns, without_host_parts, without_tasks, without_waits
 from stepscope.replay.graph import Graph, build

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from stepscope.core.saved import load, save
 from stepscope.report.comms_view import MAX_ROWS
-from stepscope.report.json import contract, to_json
-from stepscope.report.terminal import render
+from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.document.terminal import to_text
+from stepscope.report.json import to_json
 from tests.scenarios import evil_groups, healthy, lone_rank_with_collectives, meshed_ranks
 
 
@@ -19,7 +20,7 @@ def block(text: str, title: str) -> list[str]:
 
 
 def test_many_ranks_take_few_lines_and_the_late_one_is_named() -> None:
-    lines = block(render(meshed_ranks(), width=80, color=False), "Ranks")
+    lines = block(to_text(diagnosis_document(meshed_ranks()), width=80), "Ranks")
     assert len(lines) == 5
     assert lines[2].split()[:3] == ["0-76,", "78-511", "alike"]
     assert lines[3].split()[0] == "77"
@@ -28,7 +29,7 @@ def test_many_ranks_take_few_lines_and_the_late_one_is_named() -> None:
 
 
 def test_collectives_are_a_table_with_what_it_adds_up_to() -> None:
-    lines = block(render(meshed_ranks(), width=80, color=False), "Collectives")
+    lines = block(to_text(diagnosis_document(meshed_ranks()), width=80), "Collectives")
     text = " ".join(" ".join(lines).split())
     assert len(lines) < MAX_ROWS + 30
     assert " ".join(lines[2].split()) == "all_gather bf16 mesh_tp 64 x 8 64.0 4 21.0 3.00 80 % 28.0"
@@ -44,7 +45,7 @@ def test_collectives_are_a_table_with_what_it_adds_up_to() -> None:
 
 
 def test_one_rank_says_that_waiting_is_included() -> None:
-    lines = block(render(lone_rank_with_collectives(), width=80, color=False), "Collectives")
+    lines = block(to_text(diagnosis_document(lone_rank_with_collectives()), width=80), "Collectives")
     text = " ".join(lines)
     assert "include waiting for the other ranks" in text
     assert "*" not in text
@@ -52,8 +53,8 @@ def test_one_rank_says_that_waiting_is_included() -> None:
 
 
 def test_no_collectives_no_block_and_no_key() -> None:
-    assert "Collectives" not in render(healthy(), width=80, color=False)
-    assert "comms" not in contract(healthy())
+    assert "Collectives" not in to_text(diagnosis_document(healthy()), width=80)
+    assert "comms" not in json.loads(to_json(healthy()))
 
 
 def test_json_has_the_facts_whole() -> None:
@@ -82,6 +83,6 @@ def test_a_saved_diagnosis_keeps_them(tmp_path: Path) -> None:
 
 
 def test_hostile_groups_stay_on_their_lines() -> None:
-    text = render(evil_groups(), width=80, color=False)
+    text = to_text(diagnosis_document(evil_groups()), width=80)
     assert "\x1b" not in text
     assert max(len(line) for line in text.splitlines()) <= 80

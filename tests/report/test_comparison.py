@@ -14,9 +14,8 @@ from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.side import CompareSide
 from stepscope.report.comparison.html import comparisons_html
 from stepscope.report.comparison.json import comparisons_json
-from stepscope.report.comparison.markdown import comparisons_markdown
 from stepscope.report.comparison.page import chosen, page_of
-from stepscope.report.comparison.view import render_comparisons, show_comparisons
+from stepscope.report.comparison.view import comparisons_document
 from stepscope.report.comparison.words import (
     changed_name,
     headline,
@@ -26,10 +25,19 @@ from stepscope.report.comparison.words import (
     sure_words,
     told_apart,
 )
-from stepscope.report.markdown import MAX_CHARS
+from stepscope.report.document.markdown import MAX_CHARS, to_markdown
+from stepscope.report.document.terminal import show, to_text
 from tests.experiments.test_pairing import Call, pieces
 
 EVIL = "</script><img src=x onerror=alert(1)>\x1b[31m|`_*\u202e@someone {{7*7}}"
+
+
+def render_comparisons(comparisons: list[Comparison], width: int = 80) -> str:
+    return to_text(comparisons_document(comparisons), width=width)
+
+
+def comparisons_markdown(comparisons: list[Comparison]) -> str:
+    return to_markdown(comparisons_document(comparisons))
 
 
 def made(before: list[Call], after: list[Call], name: str = "run", steps: tuple[float, float] = (20.0, 10.0)) -> Comparison:
@@ -217,13 +225,14 @@ def test_a_comment_stays_under_what_github_takes() -> None:
     assert len(comparisons_markdown([found])) <= MAX_CHARS
     many = comparisons_markdown([found] * 10)
     assert len(many) <= MAX_CHARS
-    assert "and 2 more runs" in many
+    assert many.count("## stepscope: ") == 10, "every answer stays"
+    assert "The rest is left out: there is no room for it here." in many
 
 
 def test_a_terminal_without_utf8_gets_ascii() -> None:
     found = made([("forward aten::m\u00fcl[1]", "k", 5e6)], [])
     console = Console(width=80, force_terminal=False, file=open("/dev/null", "w", encoding="ascii"))  # noqa: SIM115
     with console.capture() as captured:
-        show_comparisons([found], console)
+        show(comparisons_document([found]), console)
     assert captured.get().isascii()
     console.file.close()

@@ -17,6 +17,8 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.cli.report import write
+from stepscope.core.contract.codec import decode
+from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.facts import PARTS
 from stepscope.errors import InputError
@@ -24,8 +26,8 @@ from stepscope.pipeline.options import Options
 from stepscope.pipeline.page import Page, page_of_recording
 from stepscope.pipeline.recording import Recording, diagnose
 from stepscope.report.html import data_block, model, render_page
-from stepscope.report.html.model import page_of, page_of_contract
-from stepscope.report.json import contract
+from stepscope.report.html.model import page_of
+from stepscope.report.json import to_json
 from stepscope.report.names import clean
 from tests import scenarios
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
@@ -191,7 +193,7 @@ def test_a_fix_that_adds_nothing_to_those_above_it_is_said_to(demo: tuple[Diagno
     ],
 )
 def test_damaged_numbers_are_an_error_in_words(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path, spoil: Any) -> None:
-    told = json.loads(json.dumps(contract(demo[0])))
+    told = json.loads(to_json(demo[0]))
     spoil(told)
     kept = tmp_path / "diagnosis.json"
     kept.write_text(json.dumps(told))
@@ -229,7 +231,7 @@ def test_what_was_not_measured_is_said() -> None:
 
 def test_a_kept_diagnosis_gives_a_page_without_its_traces(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path) -> None:
     kept = tmp_path / "diagnosis.json"
-    kept.write_text(json.dumps(contract(demo[0]), indent=2))
+    kept.write_text(to_json(demo[0]))
     assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == 0
     read = Reader((tmp_path / "r.html").read_text())
     assert demo[0].verdict.summary in "".join(read.text["h1"])
@@ -239,7 +241,7 @@ def test_a_kept_diagnosis_gives_a_page_without_its_traces(demo: tuple[Diagnosis,
 @pytest.mark.parametrize("told", [{}, {"schema": "other/1"}, {"schema": "stepscope.diagnosis/1"}])
 def test_what_is_no_diagnosis_is_said_to_be_none(told: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="diagnosis"):
-        page_of_contract(told)
+        decode(json.dumps(told), DiagnosisContract, "kept.json")
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
+from stepscope.core.contract.codec import decode
+from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.recording import Recording, Table
+from stepscope.core.kernel_report import KernelRecording, KernelReport
+from stepscope.core.recording import Recording
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.page import Page
 from stepscope.report.html import render_page
 from stepscope.report.html.beside import MAX_CELL, MAX_EVIDENCE, MAX_LINES, MAX_RECORDINGS, MAX_ROWS, MAX_TABLES
-from stepscope.report.html.model import page_of, page_of_contract
-from stepscope.report.json import contract
+from stepscope.report.html.model import page_of, page_of_document
+from stepscope.report.json import to_json
 from stepscope.report.names import clean
+from stepscope.report.recordings import text as recordings_text
+from stepscope.report.recordings.text import RecordingText, Table, text_of
 from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
 from tests import scenarios
 from tests.nccl_logs import read_text, two_nodes
@@ -40,7 +45,7 @@ ADVICE = Advice(
     weight=0.34,
     weight_of="the step",
 )
-RECORDING = Recording(
+RECORDING = RecordingText(
     format="ncu-csv",
     paths=("one.csv", "two.csv"),
     lines=(("launches", "12 of 9 kernels"),),
@@ -49,10 +54,30 @@ RECORDING = Recording(
 )
 
 
-def beside(recording: Recording = RECORDING, advice: Advice = ADVICE) -> Diagnosis:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worded(KernelRecording):
+    """A recording of which the report says what the test wants."""
+
+    text: RecordingText
+
+
+@pytest.fixture(autouse=True)
+def worded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(recording: Recording) -> RecordingText:
+        return recording.text if isinstance(recording, Worded) else text_of(recording)
+
+    monkeypatch.setattr(recordings_text, "text_of", said)
+
+
+def auxiliary(*texts: RecordingText) -> Auxiliary:
+    recordings = tuple(Worded(format=text.format, paths=text.paths, notes=text.notes, text=text) for text in texts)
+    return Auxiliary(kernels=KernelReport(recordings=recordings))
+
+
+def beside(recording: RecordingText = RECORDING, advice: Advice = ADVICE) -> Diagnosis:
     """A healthy traced run with one recording of another tool."""
     made = scenarios.healthy()
-    return replace(made, advice=(advice,), facts=replace(made.facts, beside=Beside(recordings=(recording,))))
+    return replace(made, advice=(advice,), facts=replace(made.facts, beside=auxiliary(recording)))
 
 
 def section(text: str) -> str:
@@ -86,7 +111,7 @@ def test_an_advice_without_a_weight_says_none() -> None:
 
 def test_nothing_beside_the_trace_leaves_no_section() -> None:
     made = scenarios.healthy()
-    for told in (None, Beside(), Beside(notes=("x.csv could not be read",))):
+    for told in (None, Auxiliary(), Auxiliary(notes=("x.csv could not be read",))):
         text = render_page(page_of(Page(diagnosis=replace(made, facts=replace(made.facts, beside=told)))))
         assert 'id="beside"' not in text
     assert 'id="beside"' in render_page(page_of(Page(diagnosis=beside())))
@@ -94,7 +119,7 @@ def test_nothing_beside_the_trace_leaves_no_section() -> None:
 
 def test_a_strangers_text_stays_text() -> None:
     table = Table(title=HOSTILE, columns=(HOSTILE, HOSTILE), rows=((HOSTILE, HOSTILE * 3),))
-    recording = Recording(format=HOSTILE, paths=(HOSTILE,), lines=((HOSTILE, HOSTILE),), tables=(table,), notes=(HOSTILE,))
+    recording = RecordingText(format=HOSTILE, paths=(HOSTILE,), lines=((HOSTILE, HOSTILE),), tables=(table,), notes=(HOSTILE,))
     advice = Advice(
         code=HOSTILE, bound=HOSTILE, summary=HOSTILE, action=HOSTILE, evidence=(HOSTILE,), weight=1, weight_of=HOSTILE
     )
@@ -152,7 +177,7 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
         notes=("n",) * (MAX_LINES + 5),
     )
     made = beside(recording, replace(ADVICE, evidence=("e",) * (MAX_EVIDENCE + 7)))
-    many = replace(made, facts=replace(made.facts, beside=Beside(recordings=(recording, *((RECORDING,) * MAX_RECORDINGS)))))
+    many = replace(made, facts=replace(made.facts, beside=auxiliary(recording, *((RECORDING,) * MAX_RECORDINGS))))
     said = " ".join(Reader(section(render_page(page_of(Page(diagnosis=many))))).text["p"])
     for num, noun in ((1, "row"), (6, "columns"), (3, "lines"), (2, "tables"), (5, "notes"), (7, "lines"), (1, "recording")):
         assert f"and {num} more {noun}, left out here" in said
@@ -160,14 +185,14 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
 
 
 def test_tables_stand_open_where_there_is_no_trace() -> None:
-    alone = diagnose_auxiliary(Beside(recordings=(RECORDING,)))
+    alone = diagnose_auxiliary(auxiliary(RECORDING))
     for made, is_open in ((beside(), False), (alone, True)):
         told = [told for tag, told in Reader(section(render_page(page_of(Page(diagnosis=made))))).tags if tag == "details"]
         assert ("open" in told[-1]) is is_open
 
 
 def test_recordings_alone_give_a_page() -> None:
-    text = render_page(page_of(Page(diagnosis=diagnose_auxiliary(Beside(recordings=(RECORDING,))))))
+    text = render_page(page_of(Page(diagnosis=diagnose_auxiliary(auxiliary(RECORDING)))))
     read = Reader(text)
     assert "no trace was given" in "".join(read.text["h1"])
     assert "2\u00a0recordings, no trace" in read.text["span"]
@@ -180,14 +205,14 @@ def test_recordings_alone_give_a_page() -> None:
 
 def test_a_run_without_a_recorded_step_has_them_too() -> None:
     run = RunFacts(path="runs/one", command=("python", "train.py"), exit_code=0, ranks=())
-    made = diagnose_without_trace(run, auxiliary=Beside(recordings=(RECORDING,)))
+    made = diagnose_without_trace(run, auxiliary=auxiliary(RECORDING))
     read = Reader(render_page(page_of(Page(diagnosis=made))))
     assert "python train.py" in read.text["span"]
     assert any("ncu-csv" in text for text in read.text["h3"])
 
 
 def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
-    made = diagnose_auxiliary(Beside(recordings=(RECORDING,)))
+    made = diagnose_auxiliary(auxiliary(RECORDING))
     made = replace(made, step=replace(made.step, count=8, ms=500.0, source="log"))
     read = Reader(render_page(page_of(Page(diagnosis=made))))
     assert "500 ms" in [text.replace("500.0", "500") for text in read.text["b"]]
@@ -195,10 +220,14 @@ def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
     assert not [told for _, told in read.tags if told.get("id") == "picture-chart"]
 
 
+def kept(told: dict[str, Any]) -> DiagnosisContract:
+    return decode(json.dumps(told), DiagnosisContract, "kept.json")
+
+
 def test_a_kept_diagnosis_shows_the_same(tmp_path: Path) -> None:
     made = beside()
     kept = tmp_path / "diagnosis.json"
-    kept.write_text(json.dumps(contract(made)))
+    kept.write_text(to_json(made))
     assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == 0
     assert section((tmp_path / "r.html").read_text(encoding="utf-8")) == section(render_page(page_of(Page(diagnosis=made))))
 
@@ -214,11 +243,11 @@ def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
     assert lines["warning"] == clean(HOSTILE)
     assert any("2 of 4 network connections go through host memory" in note for note in read.text["li"])
     assert not [tag for tag, _ in read.tags if tag in ("img", "script")]
-    told = json.loads(json.dumps(contract(made)))
-    assert section(render_page(page_of_contract(told))) == text
+    told = json.loads(to_json(made))
+    assert section(render_page(page_of_document(kept(told)))) == text
     for spoilt in ({"library": 1}, {"connections": [{"rank": 0}]}, {"communicators": ["x"]}, {"notes": "x"}):
-        with pytest.raises(InputError, match="damaged"):
-            page_of_contract(told | {"nccl": told["nccl"] | spoilt})
+        with pytest.raises(InputError, match="is not a diagnosis"):
+            kept(told | {"nccl": told["nccl"] | spoilt})
 
 
 @pytest.mark.parametrize(
@@ -235,11 +264,11 @@ def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_one_is_an_error_in_words(spoil: Callable[[Any], None]) -> None:
-    told = json.loads(json.dumps(contract(beside())))
-    page_of_contract(told)
+    told = json.loads(to_json(beside()))
+    kept(told)
     spoil(told)
-    with pytest.raises(InputError, match="damaged"):
-        page_of_contract(told)
+    with pytest.raises(InputError, match="is not a diagnosis"):
+        kept(told)
 
 
 def test_a_profile_that_names_our_modules_is_no_kept_diagnosis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ from rich.cells import cell_len
 
 from stepscope.analyses.run.live import grouped
 from stepscope.core.live import SILENT, Alert, LiveView, RankLive
-from stepscope.report.live_view import render_live
+from stepscope.report.document.terminal import to_text
+from stepscope.report.live_view import live_document
 from stepscope.report.prometheus import exposition
 from tests.conftest import Golden
 
@@ -47,21 +48,21 @@ def crowd() -> LiveView:
 
 
 def test_many_ranks_render_in_few_lines(check_golden: Golden) -> None:
-    text = re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", render_live(crowd()))
+    text = re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", to_text(live_document(crowd())))
     assert max(cell_len(line) for line in text.splitlines()) <= 80
     check_golden(GOLDEN / "live_crowd.txt", text)
 
 
 def test_a_rank_without_a_device_has_no_columns_for_it() -> None:
     alone = view([rank(0, gpu_util=None, device_bytes=None, device_total_bytes=None, samples_per_s=None)], exit_code=3)
-    text = render_live(alone)
+    text = to_text(live_document(alone))
     assert "gpu" not in text
     assert "Ended with exit code 3" in text
     assert "Step 1200, 46.3 ms a step, 21.6 steps/s\n" in text
 
 
 def test_a_job_that_has_not_stepped_says_so() -> None:
-    assert "No rank has made a step yet." in render_live(view([]))
+    assert "No rank has made a step yet." in to_text(live_document(view([])))
 
 
 def test_metrics_are_well_formed_and_leave_out_what_was_not_measured() -> None:

@@ -12,8 +12,9 @@ from rich.cells import cell_len
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.nccl import NcclLog, NcclWarning
 from stepscope.core.saved import load, save
+from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.document.terminal import to_text
 from stepscope.report.json import to_json
-from stepscope.report.terminal import render
 from tests.nccl_logs import info, read_text, two_nodes
 from tests.scenarios import SCENARIOS
 
@@ -24,7 +25,7 @@ def with_log(log: NcclLog) -> Diagnosis:
 
 
 def test_the_block_tells_links_and_what_is_wrong(tmp_path: Path) -> None:
-    text = render(with_log(read_text(tmp_path, two_nodes())), width=80, color=False)
+    text = to_text(diagnosis_document(with_log(read_text(tmp_path, two_nodes()))), width=80)
     block = " ".join(text[text.index("\nNCCL") :].split())
     assert "2.20.5+cuda12.4, 2 hosts" in block
     assert "4 ranks on 2 nodes, 2 channels, ring 0 1 2 3" in block
@@ -38,7 +39,7 @@ def test_hostile_words_neither_escape_nor_widen(tmp_path: Path, width: int) -> N
     text = two_nodes() + info(f"Using network {evil}") + info(f"NCCL_{'A' * 70} set by environment to {evil}")
     log = read_text(tmp_path, text)
     log = replace(log, warnings=tuple(NcclWarning(text=f"{evil}{i}", count=i) for i in range(1, 9)), hosts=(evil,) * 3)
-    drawn = render(with_log(log), width=width, color=False)
+    drawn = to_text(diagnosis_document(with_log(log)), width=width)
     assert "\x1b" not in drawn
     assert "\u202e" not in drawn
     assert max(cell_len(line) for line in drawn.splitlines()) <= width

@@ -12,10 +12,11 @@ from stepscope.planner.job import Job
 from stepscope.planner.layout import Layout
 from stepscope.planner.search import choices_of
 from stepscope.planner.what_if import budget
+from stepscope.report.document.terminal import to_text
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Plan, Variant, account_of
 from stepscope.report.plan.explain import explained
 from stepscope.report.plan.json import plan_contract
-from stepscope.report.plan.text import render_plan
+from stepscope.report.plan.text import plan_document
 from stepscope.report.plan.words import gib, money, seconds, short_count
 
 JOB = Job(model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16)
@@ -38,13 +39,13 @@ def test_every_part_has_words() -> None:
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_no_line_is_wider_than_asked(width: int) -> None:
     plan = plan_of(scaling=(Variant(name="8", num_devices=8, best=plan_of().best), Variant(name="1", num_devices=1, best=None)))
-    text = render_plan(plan, width=width)
+    text = to_text(plan_document(plan), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "nothing fits or divides" in text or width < 80
 
 
 def test_a_loser_has_its_reason_and_the_best_has_none() -> None:
-    lines = render_plan(plan_of()).splitlines()
+    lines = to_text(plan_document(plan_of())).splitlines()
     place = next(i for i, line in enumerate(lines) if str(OTHER) in line)
     assert lines[place + 1].strip() == "recomputation +0.40 s"
     assert any("best" in line and str(BEST) in line for line in lines)
@@ -53,17 +54,18 @@ def test_a_loser_has_its_reason_and_the_best_has_none() -> None:
 def test_power_and_price_that_are_not_known_are_not_zero() -> None:
     dark = replace(JOB, cluster=replace(JOB.cluster, power_w=None, price_per_hour=None))
     told = budget(dark, choices_of(dark, [BEST])[0], 1e12)
-    text = render_plan(plan_of(dark, budget=told))
+    text = to_text(plan_document(plan_of(dark, budget=told)))
     assert "not known: this device's power is not" in text
     assert "cost" not in text
-    contract = plan_contract(plan_of(dark, budget=told))
-    assert contract["budget"]["cost"] is None
-    assert contract["budget"]["energy_kwh"] is None
+    printed = plan_contract(plan_of(dark, budget=told)).budget
+    assert printed is not None
+    assert printed.cost is None
+    assert printed.energy_kwh is None
 
 
 def test_a_strangers_model_name_reaches_no_terminal() -> None:
     hostile = replace(JOB, model=replace(JOB.model, name="evil\x1b[31m[bold]\u202e"))
-    text = render_plan(plan_of(hostile))
+    text = to_text(plan_document(plan_of(hostile)))
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "[bold]" in text

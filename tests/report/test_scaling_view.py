@@ -15,8 +15,9 @@ from stepscope.analyses.run.scaling import scale
 from stepscope.analyses.run.width import width_run
 from stepscope.core.facts import Facts
 from stepscope.core.scaling import Scaling, WidthRun
-from stepscope.report.scaling.json import scaling_contract
-from stepscope.report.scaling.view import render_scaling, show_scaling
+from stepscope.report.document.terminal import show, to_text
+from stepscope.report.scaling.json import scaling_json
+from stepscope.report.scaling.view import scaling_document
 from tests.scenarios import EVIL_NAMES, MS, NO_ROOF, rank_facts
 
 FLOPS = replace(NO_ROOF, model_flops=4e12)
@@ -50,7 +51,7 @@ SERIES = {
 @pytest.mark.parametrize("name", SERIES)
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_no_line_is_wider_than_asked(name: str, width: int) -> None:
-    lines = render_scaling(SERIES[name], width=width).splitlines()
+    lines = to_text(scaling_document(SERIES[name]), width=width).splitlines()
     assert lines
     assert max(map(cell_len, lines)) <= width
     assert not any(re.search(r"[\x00-\x1f\x7f-\x9f]", line) for line in lines)
@@ -59,11 +60,11 @@ def test_no_line_is_wider_than_asked(name: str, width: int) -> None:
 @pytest.mark.parametrize("name", SERIES)
 def test_every_series_adds_up_and_is_json(name: str) -> None:
     SERIES[name].self_check()
-    assert json.loads(json.dumps(scaling_contract(SERIES[name])))["schema"] == "stepscope.scaling/1"
+    assert json.loads(scaling_json(SERIES[name]))["schema"] == "stepscope.scaling/1"
 
 
 def words(scaling: Scaling) -> str:
-    return " ".join(render_scaling(scaling).split())
+    return " ".join(to_text(scaling_document(scaling)).split())
 
 
 def test_the_worst_part_is_named_in_words() -> None:
@@ -73,7 +74,7 @@ def test_the_worst_part_is_named_in_words() -> None:
 
 
 def test_the_columns_sum_as_they_are_printed() -> None:
-    lines = render_scaling(SERIES["weak"]).splitlines()
+    lines = to_text(scaling_document(SERIES["weak"])).splitlines()
     start = lines.index("Where it is lost  (ms above the ideal step; the parts sum to the loss)")
     rows = [line.split()[-1] for line in lines[start + 2 : lines.index("", start)]]
     *parts, total = map(float, rows)
@@ -100,12 +101,12 @@ def test_what_is_not_known_is_said(name: str, said: str) -> None:
 
 
 def test_communication_with_waits_in_it_is_called_so_in_both_tables() -> None:
-    lines = render_scaling(SERIES["waits not told"]).splitlines()
+    lines = to_text(scaling_document(SERIES["waits not told"])).splitlines()
     assert [line.split()[-1] for line in lines if line.startswith("  communication, not hidden")] == ["9.0", "+9.00"]
 
 
 def test_the_widest_runs_stand_beside_the_base_where_there_is_no_room_for_all() -> None:
-    lines = render_scaling(SERIES["many widths"]).splitlines()
+    lines = to_text(scaling_document(SERIES["many widths"])).splitlines()
     titles = lines[lines.index("Where the step goes  (ms, the mean over ranks)") + 1]
     assert titles.split() == ["1", "4", "5", "6", "7", "8"]
 
@@ -113,5 +114,5 @@ def test_the_widest_runs_stand_beside_the_base_where_there_is_no_room_for_all() 
 def test_an_ascii_terminal_gets_ascii() -> None:
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding="ascii", write_through=True), width=80, force_terminal=False)
-    show_scaling(SERIES["evil paths"], console)
+    show(scaling_document(SERIES["evil paths"]), console)
     assert raw.getvalue().decode("ascii").startswith("14 runs")

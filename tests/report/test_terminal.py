@@ -11,9 +11,10 @@ from rich.console import Console
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
+from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.document.terminal import show, to_text
 from stepscope.report.ranks_view import MAX_LINES
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
-from stepscope.report.terminal import render, show
 from tests import scenarios
 from tests.conftest import Golden
 from tests.scenarios import SCENARIOS
@@ -23,7 +24,7 @@ each_scenario = pytest.mark.parametrize("name", SCENARIOS)
 
 
 def plain(diagnosis: Diagnosis, width: int = 80) -> str:
-    return render(diagnosis, width=width, color=False)
+    return to_text(diagnosis_document(diagnosis), width=width)
 
 
 def section(text: str, title: str) -> list[str]:
@@ -55,7 +56,7 @@ def test_lines_fit_the_width(name: str, width: int, color: bool) -> None:
     console = Console(
         file=io.StringIO(), width=width, force_terminal=color, color_system="standard" if color else None, record=True
     )
-    show(SCENARIOS[name](), console)
+    show(diagnosis_document(SCENARIOS[name]()), console)
     lines = console.export_text(styles=False).splitlines()
     assert lines
     assert max(cell_len(line) for line in lines) <= min(width, 100)
@@ -63,7 +64,7 @@ def test_lines_fit_the_width(name: str, width: int, color: bool) -> None:
 
 @each_scenario
 def test_default_width_is_eighty_off_a_terminal(name: str) -> None:
-    assert max(cell_len(line) for line in render(SCENARIOS[name]()).splitlines()) <= 80
+    assert max(cell_len(line) for line in to_text(diagnosis_document(SCENARIOS[name]())).splitlines()) <= 80
 
 
 @each_scenario
@@ -82,14 +83,14 @@ def test_plain_draws_no_boxes(name: str) -> None:
 def test_ascii_stream_gets_ascii(name: str) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
-    show(SCENARIOS[name](), Console(file=stream, width=80))
+    show(diagnosis_document(SCENARIOS[name]()), Console(file=stream, width=80))
     stream.flush()
     assert raw.getvalue().decode("ascii").strip()
 
 
 @each_scenario
 def test_colored_escapes_are_our_own(name: str) -> None:
-    text = render(SCENARIOS[name](), width=80, color=True)
+    text = to_text(diagnosis_document(SCENARIOS[name]()), width=80, color=True)
     bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert "\x1b" not in bare
     assert set(re.findall(r"\x1b\[([0-9;]*)m", text)) <= {"0", "1", "2", "31", "32", "33", "35", "36", "1;32", "1;33"}
@@ -99,13 +100,14 @@ def test_color_draws_the_same_words() -> None:
     def words(text: str) -> str:
         return re.sub(r"\x1b\[[0-9;]*m|[#█▏▎▍▌▋▊▉]", "", text)
 
-    colored = [line.rstrip() for line in words(render(scenarios.unsplit_comms(), width=80, color=True)).splitlines()]
+    text = to_text(diagnosis_document(scenarios.unsplit_comms()), width=80, color=True)
+    colored = [line.rstrip() for line in words(text).splitlines()]
     assert colored == [line.rstrip() for line in words(plain(scenarios.unsplit_comms())).splitlines()]
 
 
 def test_dumb_stream_is_plain() -> None:
     stream = io.StringIO()
-    show(scenarios.healthy(), Console(file=stream, width=80))
+    show(diagnosis_document(scenarios.healthy()), Console(file=stream, width=80))
     assert stream.getvalue() == plain(scenarios.healthy())
 
 

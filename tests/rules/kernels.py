@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.core.beside import Beside
-from stepscope.core.kernel_report import KernelMetrics, KernelReport
+from stepscope.core.auxiliary import Auxiliary
+from stepscope.core.kernel_report import KernelMetrics
 from stepscope.readers.ncu import csv as ncu_csv
 from stepscope.readers.source import Source
+from tests.recordings import kernel_report
 from tests.shared_data import SHARED
 
 RAW = SHARED / "lab/formats/ncu_raw.csv"
@@ -61,10 +62,10 @@ def healthy_gemm() -> KernelMetrics:
     )
 
 
-def beside(*kernels: KernelMetrics, shares: Mapping[str, float] | None = None) -> Beside:
-    return Beside(kernels=KernelReport(kernels=kernels), kernel_shares=shares or {})
+def beside(*kernels: KernelMetrics, shares: Mapping[str, float] | None = None) -> Auxiliary:
+    return Auxiliary(kernels=kernel_report(kernels=kernels), kernel_shares=shares or {})
 
 
-def recorded() -> Beside:
+def recorded() -> Auxiliary:
     """Twelve launches of a training step on an H200."""
-    return Beside(kernels=ncu_csv.read([Source(path=RAW, label="ncu_raw.csv")]))
+    return Auxiliary(kernels=ncu_csv.read([Source(path=RAW, label="ncu_raw.csv")]))

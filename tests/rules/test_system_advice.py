@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.beside import Beside
-from stepscope.core.system_report import DeviceSeries, HostCounters, HostStacks, HostThread, HotSpot, Spread, SystemReport
+from stepscope.core.auxiliary import Auxiliary
+from stepscope.core.system_report import DeviceSeries, HostCounters, HostStacks, HostThread, HotSpot, Spread
 from stepscope.rules.data import page_cache_misses
 from stepscope.rules.host import gil_contention, one_busy_core, python_overhead, thread_oversubscription
 from stepscope.rules.imbalance import throttled_gpu
+from tests.recordings import system_report
 
 RULES = (gil_contention, one_busy_core, page_cache_misses, python_overhead, thread_oversubscription, throttled_gpu)
 
@@ -38,9 +39,9 @@ def stacks(**more: Any) -> HostStacks:
     return HostStacks(**(told | more))
 
 
-def beside(*parts: DeviceSeries | HostStacks | HostCounters) -> Beside:
-    return Beside(
-        system=SystemReport(
+def beside(*parts: DeviceSeries | HostStacks | HostCounters) -> Auxiliary:
+    return Auxiliary(
+        system=system_report(
             devices=tuple(part for part in parts if isinstance(part, DeviceSeries)),
             stacks=tuple(part for part in parts if isinstance(part, HostStacks)),
             counters=tuple(part for part in parts if isinstance(part, HostCounters)),
@@ -50,7 +51,7 @@ def beside(*parts: DeviceSeries | HostStacks | HostCounters) -> Beside:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_nothing_recorded_is_nothing_said(rule: Any) -> None:
-    assert not rule.advise(Beside())
+    assert not rule.advise(Auxiliary())
     assert not rule.advise(beside(device(), DeviceSeries(index=1), stacks(), HostCounters(path="stat.txt")))
 
 

@@ -9,12 +9,13 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.core.beside import Beside
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.nccl import NcclLog
-from stepscope.readers.nccl.log import read_nccl_logs
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
+from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.document.terminal import to_text
 from stepscope.report.json import to_json
-from stepscope.report.terminal import render
 from stepscope.rules.comms.slow_link import advise_by_log
 from stepscope.rules.without_trace import diagnose_auxiliary
 from tests.nccl_logs import two_nodes
@@ -29,14 +30,14 @@ def log_of(path: Path) -> NcclLog:
 
 @needs_shared
 def test_sockets_in_a_real_log_are_advice() -> None:
-    diagnosis = diagnose_auxiliary(Beside(), (), log_of(SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt"))
+    diagnosis = diagnose_auxiliary(Auxiliary(), (), log_of(SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt"))
     (one,) = diagnosis.advice
     assert one.code == "slow-link"
     assert "NCCL_IB_DISABLE=1" in one.summary
     assert one.evidence[0] == "connections: 4 NET/Socket"
     assert one.weight is None, "no trace says what it costs"
     jsonschema.validate(json.loads(to_json(diagnosis)), SCHEMA)
-    assert "NET/Socket 4" in render(diagnosis, color=False)
+    assert "NET/Socket 4" in to_text(diagnosis_document(diagnosis))
     assert diagnosis.verdict.bound == "unknown"
     assert diagnosis.notes[-1].startswith("judged here: comms;")
 
@@ -46,7 +47,7 @@ def test_sockets_in_a_real_log_are_advice() -> None:
 def test_a_log_that_shows_no_slow_link_is_no_advice(name: str) -> None:
     log = log_of(SHARED / "lab" / "formats" / name)
     assert advise_by_log(log) is None
-    assert diagnose_auxiliary(Beside(), (), log).facts.nccl is log
+    assert diagnose_auxiliary(Auxiliary(), (), log).facts.nccl is log
 
 
 def test_what_goes_through_the_host_is_advice(tmp_path: Path) -> None:
@@ -64,13 +65,15 @@ def test_what_goes_through_the_host_is_advice(tmp_path: Path) -> None:
 
 
 def test_the_verdict_says_what_was_found_and_that_nothing_was() -> None:
-    summary = diagnose_auxiliary(Beside(), (), NcclLog(library="nccl", files=("a.log",), versions=(), hosts=())).verdict.summary
+    summary = diagnose_auxiliary(
+        Auxiliary(), (), NcclLog(library="nccl", files=("a.log",), versions=(), hosts=())
+    ).verdict.summary
     assert summary.endswith("Of what it does show (comms), no fault was found.")
 
 
 @needs_shared
 def test_the_verdict_names_what_a_real_log_shows() -> None:
-    summary = diagnose_auxiliary(Beside(), (), log_of(SHARED / "lab/formats/nccl_2rank_hosts.txt")).verdict.summary
+    summary = diagnose_auxiliary(Auxiliary(), (), log_of(SHARED / "lab/formats/nccl_2rank_hosts.txt")).verdict.summary
     assert summary.endswith("It shows: slow-link.")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stepscope.core.calibrated import Calibrated
 from stepscope.errors import UsageError
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 
 def save(found: Calibrated, path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.install import begin, current, forget_session
-from stepscope.capture.options import options_of
-from stepscope.runfolder import RUN_FILE, SCHEMA, write_json
+from stepscope.protocol.options import options_of
+from stepscope.protocol.run_folder import RUN_FILE, SCHEMA, write_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -16,7 +16,6 @@ from typing import Any
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.step_boundary import Anchor
-from stepscope.capture.options import Options
 from stepscope.capture.passes import Passes
 from stepscope.capture.recording.cupti import let_cupti_leave
 from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
@@ -24,7 +23,8 @@ from stepscope.capture.recording.forked import is_profiler_inherited
 from stepscope.capture.recording.schedule import Schedule
 from stepscope.capture.recording.window import Others, Window, backward_asker, is_profiling
 from stepscope.capture.writer import Row, Writer
-from stepscope.runfolder import PROBLEM_FILE, STATES, claim_rank
+from stepscope.protocol.options import Options
+from stepscope.protocol.run_folder import PROBLEM_FILE, STATES, claim_rank
 
 TIMED, FIRST, PROFILED, AFTER = range(len(STATES))
 FIRST_STEPS = 5

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from stepscope.capture.counters.samples import Sampler
 from stepscope.capture.describe.rank import live_notes, process_notes
 from stepscope.capture.guard import Guard
-from stepscope.capture.options import Options
-from stepscope.json_text import json_text
-from stepscope.runfolder import (
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.options import Options
+from stepscope.protocol.run_folder import (
     CONTROL_FILE,
     EVENTS_FILE,
     PACE_COLUMNS,
@@ -25,7 +25,7 @@ from stepscope.runfolder import (
     STEPS_FILE,
     write_json,
 )
-from stepscope.untrusted import read_json_object
+from stepscope.protocol.untrusted import read_json_object
 
 MOST_ROWS = 20_000
 """Steps written one by one; a longer run is told in stretches, but for the steps around a recording."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report
+from stepscope.cli.printing import print_document
 
 if TYPE_CHECKING:
     from stepscope.core.stacks import Comparison, Frame, Stood
@@ -110,9 +110,9 @@ def look(chosen: Sequence[Process], dumped: Callable[[int], tuple[Frame, ...]], 
 
 
 def _print(comparison: Comparison) -> None:
-    from stepscope.report.stacks_view import render_stacks, show_stacks
+    from stepscope.report.stacks_view import stacks_document
 
-    print_report(lambda console: show_stacks(comparison, console), lambda: render_stacks(comparison))
+    print_document(stacks_document(comparison))
 
 
 def _pid(text: str) -> int:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import note, put
+from stepscope.cli.printing import note, print_document, put
 
 if TYPE_CHECKING:
     from stepscope.calibration.device import Device
@@ -165,12 +165,13 @@ def _finish(found: Calibrated, arguments: argparse.Namespace) -> int:
     import os
 
     from stepscope.calibration.saving import save
-    from stepscope.calibration.summary import summary
+    from stepscope.report.calibration_view import calibration_document
 
     save(found, arguments.out)
     if QUIET in os.environ:
         return 0
-    put(f"{summary(found)}\nWritten to {arguments.out}\n")
+    print_document(calibration_document(found))
+    put(f"\nWritten to {arguments.out}\n")
     if arguments.plot is not None:
         from stepscope.calibration.plot import draw
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli.diagnose import add_hardware, num_processes, options_of, step_time
-from stepscope.cli.printing import print_report, say
+from stepscope.cli.printing import print_document, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,8 +166,8 @@ def _refuse_step(step_ms: float | None, label: str) -> None:
 
 def _kept_bytes(text: str) -> bytes | None:
     """The bytes of a diagnosis that was kept, as JSON or whole; None when the path is something else."""
+    from stepscope.protocol.untrusted import read_regular
     from stepscope.readers.remote import as_path
-    from stepscope.untrusted import read_regular
 
     path = as_path(text)
     if isinstance(path, str) or not path.is_file():
@@ -216,9 +216,9 @@ def _with_speedup(told: Quantities, comparison: Comparison) -> Quantities:
 def _give(comparisons: Sequence[Comparison], arguments: argparse.Namespace, gate: Gate | None) -> None:
     """The report, to the file or to standard output."""
     if arguments.format == "text" and arguments.out is None:
-        from stepscope.report.comparison.view import render_comparisons, show_comparisons
+        from stepscope.report.comparison.view import comparisons_document
 
-        print_report(lambda console: show_comparisons(comparisons, console), lambda: render_comparisons(comparisons))
+        print_document(comparisons_document(comparisons))
         return
     from stepscope.cli.report import put_or_write
 
@@ -228,17 +228,18 @@ def _give(comparisons: Sequence[Comparison], arguments: argparse.Namespace, gate
 def _text(comparisons: Sequence[Comparison], style: str, gate: Gate | None) -> str:
     if style == "json":
         from stepscope.report.comparison.json import comparisons_json
-        from stepscope.report.gate import gate_contract
 
-        return comparisons_json(comparisons, None if gate is None else gate_contract(gate)) + "\n"
-    if style == "markdown":
-        from stepscope.report.comparison.markdown import comparisons_markdown
-
-        return comparisons_markdown(comparisons, gate)
+        return comparisons_json(comparisons, gate) + "\n"
     if style == "html":
         from stepscope.report.comparison.html import comparisons_html
 
         return comparisons_html(comparisons)
-    from stepscope.report.comparison.view import render_comparisons
+    from stepscope.report.comparison.view import comparisons_document
 
-    return render_comparisons(comparisons)
+    if style == "markdown":
+        from stepscope.report.document.markdown import to_markdown
+
+        return to_markdown(comparisons_document(comparisons, gate))
+    from stepscope.report.document.terminal import to_text
+
+    return to_text(comparisons_document(comparisons))

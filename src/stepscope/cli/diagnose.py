@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
-from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.progress import progress_bar
-from stepscope.json_text import json_text
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
@@ -135,25 +134,14 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
 def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) -> None:
     """The report on standard output; JSON and Markdown have the gate's answer in them."""
     if style == "json":
-        put(_json(diagnosis, gate) + "\n")
+        from stepscope.report.json import to_json
+
+        put(to_json(diagnosis, gate) + "\n")
         return
-    if style == "markdown":
-        from stepscope.report.markdown import to_markdown
+    from stepscope.report.diagnosis_view import diagnosis_document
 
-        put(to_markdown(diagnosis, gate), errors="xmlcharrefreplace")
-        return
-    from stepscope.report.terminal import render, show
-
-    print_report(lambda console: show(diagnosis, console), lambda: render(diagnosis, color=False))
-
-
-def _json(diagnosis: Diagnosis, gate: Gate | None) -> str:
-    from stepscope.report.gate import gate_contract
-    from stepscope.report.json import contract, to_json
-
-    if gate is None:
-        return to_json(diagnosis)
-    return json_text(contract(diagnosis) | {"gate": gate_contract(gate)}, indent=2)
+    shown = gate if style == "markdown" else None
+    print_document(diagnosis_document(diagnosis, shown), style)
 
 
 def step_time(text: str) -> float:

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware
-from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.verify.command import RUNS, UNPROVEN_CODE, add_measuring, exit_code
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.experiments.trials.signals import ended_as_by_hand
@@ -54,12 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.capture.describe.environment import masked_words
-    from stepscope.capture.trial.settings import SETTINGS
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.experiments.fixing import FixPolicy, fixed, propose
     from stepscope.experiments.preflight import unable
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.recording import diagnose
+    from stepscope.protocol.settings import SETTINGS
 
     budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
     command = command_of(arguments.run_folder, arguments.command)
@@ -260,11 +260,7 @@ def _print(result: Fixed, style: str) -> None:
         from stepscope.report.fix.json import fixed_json
 
         put(fixed_json(result) + "\n")
-    elif style == "markdown":
-        from stepscope.report.fix.markdown import fixed_markdown
-
-        put(fixed_markdown(result))
     else:
-        from stepscope.report.fix.view import render_fixed, show_fixed
+        from stepscope.report.fix.view import fixed_document
 
-        print_report(lambda console: show_fixed(result, console), lambda: render_fixed(result))
+        print_document(fixed_document(result), style)

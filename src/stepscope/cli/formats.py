@@ -30,7 +30,7 @@ def _look(files: list[Path]) -> int:
     """One line for each file; 1 where one of them is not known."""
     from stepscope.errors import StepscopeError
     from stepscope.readers.inputs import find_sources
-    from stepscope.readers.open_trace import refuse_unknown
+    from stepscope.readers.open_trace import read_trace
     from stepscope.report.formats_view import source_words
 
     code = 0
@@ -39,7 +39,7 @@ def _look(files: list[Path]) -> int:
             with find_sources([file]) as found:
                 for source in found.sources:
                     if source.format is None:
-                        refuse_unknown(source)
+                        read_trace(source, use_cache=False)  # Only reading it tells; it is refused with the reason.
                 lines = source_words(found)
         except StepscopeError as problem:
             lines, code = [str(problem)], 1

@@ -118,9 +118,9 @@ def judge(asked: Asked, diagnosis: Diagnosis, baseline: tuple[Quantities, str] |
 def _diagnosis_bytes(text: str) -> bytes | str | None:
     """The JSON of a diagnosis; None when the path is something else, which its own reader then judges."""
     from stepscope.core.saved import load
+    from stepscope.protocol.untrusted import read_regular
     from stepscope.readers.remote import as_path
     from stepscope.report.json import to_json
-    from stepscope.untrusted import read_regular
 
     path = as_path(text)
     if isinstance(path, str) or not path.is_file():

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.printing import print_report
+from stepscope.cli.printing import print_document
 
 if TYPE_CHECKING:
     from stepscope.analyses.run.health import Outcome
@@ -60,12 +60,12 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     from stepscope import __version__
     from stepscope.analyses.run.health import Outcome, expected_ranks
     from stepscope.analyses.run.liveness import liveness
-    from stepscope.capture.launcher.launch import environment, prepare
     from stepscope.cli.process import OwnedJob, owned
     from stepscope.core.live import SILENT
     from stepscope.errors import UsageError
+    from stepscope.process.launch import environment, prepare
+    from stepscope.protocol.run_folder import RUN_FILE, write_json
     from stepscope.readers.run_folder.tail import Follower
-    from stepscope.runfolder import RUN_FILE, write_json
 
     try:
         told = prepare(folder, command, OPTIONS, __version__)
@@ -141,9 +141,9 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 
 def _print(answer: Health) -> None:
-    from stepscope.report.health_view import render_health, show_health
+    from stepscope.report.health_view import health_document
 
-    print_report(lambda console: show_health(answer, console), lambda: render_health(answer))
+    print_document(health_document(answer))
 
 
 def _seconds(text: str) -> float:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from stepscope.capture.launcher.stderr import harmless, note, say
+from stepscope.process.stderr import harmless, note, say
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from stepscope.report.document.blocks import Document
 
-__all__ = ["Parser", "harmless", "note", "print_report", "progress", "put", "say"]
+__all__ = ["Parser", "harmless", "note", "print_document", "progress", "put", "say"]
 CLEAR_LINE = "\r\033[K"
 
 
@@ -43,12 +42,20 @@ class Parser(argparse.ArgumentParser):
         sys.exit(status)
 
 
-def print_report(show: Callable[[Console], None], text: Callable[[], str]) -> None:
-    """`show` draws it, `text` gives it as plain text."""
+def print_document(document: Document, style: str = "text") -> None:
+    """As Markdown where that is the style; else drawn on a terminal, and plain text anywhere else."""
+    if style == "markdown":
+        from stepscope.report.document.markdown import to_markdown
+
+        # What an encoding lacks is written as an entity, which Markdown reads.
+        put(to_markdown(document), errors="xmlcharrefreplace")
+        return
     from rich.console import Console
+
+    from stepscope.report.document.terminal import show, to_text
 
     console = Console()
     if console.is_terminal:
-        show(console)
-        return
-    put(text())
+        show(document, console)
+    else:
+        put(to_text(document))

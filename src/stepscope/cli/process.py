@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.launcher.watchdog import Watchdog
+from stepscope.process.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from stepscope.readers.system.proc import Process

@@ -11,17 +11,17 @@ import argparse
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.cli.diagnose import add_hardware, num_processes, options_of, step_time
 from stepscope.cli.printing import note, put
-from stepscope.errors import FormatError
-from stepscope.untrusted import is_regular, parse_json, read_regular
+from stepscope.protocol.untrusted import is_regular, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_DIAGNOSIS_BYTES = 256 << 20
+    from stepscope.core.contract.diagnosis import DiagnosisContract
+
 KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
 """How JSON of ours is told. A profile of a job may name our modules, and is none."""
 
@@ -43,11 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.pipeline.recording import Recording
     from stepscope.readers.system.measured_rates import read_roofs
     from stepscope.report.html import render_page
-    from stepscope.report.html.model import page_of, page_of_contract
+    from stepscope.report.html.model import page_of, page_of_document
 
     kept = _kept_diagnosis(arguments.paths)
     if kept is not None:
-        page = page_of_contract(kept)
+        page = page_of_document(kept)
     else:
         roofs = None if arguments.roofs is None else read_roofs(arguments.roofs)
         options = replace(options_of(arguments), step_ms=arguments.step_ms)
@@ -83,19 +83,20 @@ def put_or_write(text: str, path: Path | None, *, errors: str = "replace") -> No
     note(path)
 
 
-def _kept_diagnosis(paths: Sequence[str]) -> dict[str, Any] | None:
+def _kept_diagnosis(paths: Sequence[str]) -> DiagnosisContract | None:
     """The one file named, where it is a diagnosis as JSON and no trace."""
+    from stepscope.core.contract.codec import decode
+    from stepscope.core.contract.diagnosis import MAX_BYTES, DiagnosisContract, refuse_impossible
+
     path = Path(paths[0])
     if len(paths) != 1 or path.suffix != ".json" or not is_regular(path):
         return None
     try:
-        data = read_regular(path, MAX_DIAGNOSIS_BYTES)
+        data = read_regular(path, MAX_BYTES)
     except OSError:
         return None
     if not KEPT.search(data[:4096]):
         return None
-    try:
-        diagnosis = parse_json(data, is_strict=True)
-    except ValueError as problem:
-        raise FormatError(f"{path} is a diagnosis that cannot be read: {problem}. Diagnose its traces again") from None
-    return diagnosis if isinstance(diagnosis, dict) else None
+    diagnosis = decode(data, DiagnosisContract, str(path), is_strict=True)
+    refuse_impossible(diagnosis, str(path))
+    return diagnosis

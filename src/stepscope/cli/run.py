@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.capture.launcher.stderr import drop
 from stepscope.cli.diagnose import add_hardware
 from stepscope.cli.printing import say
 from stepscope.cli.watch import beside_job as watching
+from stepscope.process.stderr import drop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,9 +84,9 @@ def record(
 ) -> int:
     """Runs the job with the capture in it; without, where the folder cannot be written. Returns its exit code."""
     from stepscope import __version__
-    from stepscope.capture.control import Requests
-    from stepscope.capture.launcher.launch import launch, prepare
     from stepscope.errors import UsageError
+    from stepscope.process.control import Requests
+    from stepscope.process.launch import launch, prepare
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
@@ -123,11 +123,12 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
+    from stepscope.protocol.run_folder import DIAGNOSIS_FILE, REPORT_FILE, is_run
+    from stepscope.report.diagnosis_view import diagnosis_document
+    from stepscope.report.document.terminal import show
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of
     from stepscope.report.json import to_json
-    from stepscope.report.terminal import show
-    from stepscope.runfolder import DIAGNOSIS_FILE, REPORT_FILE, is_run
 
     if not is_run(folder):
         return
@@ -136,7 +137,7 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
         with Recording([str(folder)], options) as recording:
             diagnosis = recording.diagnosis
             try:
-                show(diagnosis, Console(stderr=True))
+                show(diagnosis_document(diagnosis), Console(stderr=True))
             except (OSError, SystemExit):
                 # Nobody reads stderr any more, which rich takes for an end; the folder gets the diagnosis all the same.
                 drop()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report, put
+from stepscope.cli.printing import print_document, put
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,6 +57,6 @@ def print_scaling(scaling: Scaling, style: str) -> None:
 
         put(scaling_json(scaling) + "\n")
         return
-    from stepscope.report.scaling.view import render_scaling, show_scaling
+    from stepscope.report.scaling.view import scaling_document
 
-    print_report(lambda console: show_scaling(scaling, console), lambda: render_scaling(scaling))
+    print_document(scaling_document(scaling))

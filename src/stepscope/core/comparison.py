@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from stepscope.core.constraints import one_of
 
 OVERLAP = "overlap"
 """In an account of the device: what ran beside other work is in the sums of durations twice, and in the busy time once."""
@@ -104,7 +107,7 @@ class Work:
     shapes: tuple[str, ...]
     precisions: tuple[str, ...]
     count: float
-    """Calls of operators; kernels where they were launched by none."""
+    """Calls a step: of operators, or of kernels where they were launched by none."""
     ns: int
 
 
@@ -161,13 +164,13 @@ class Held:
     """A finding of the first run, compared with what the second one gave."""
 
     code: str
-    status: str
-    """gone, still there, not judged (in the second run) or new."""
+    status: Annotated[str, one_of("gone", "still there", "not judged", "new")]
+    """Not judged: in the second run."""
     predicted: float
     predicted_low: float
     predicted_high: float
     measured: float | None
-    """The ratio of all changes together; None where it is not of this finding's fix."""
+    """Of all changes together; None where the finding is not gone."""
     agrees: bool | None
     """Whether the measured ratio lies within the prediction, or their intervals meet."""
 
@@ -187,6 +190,7 @@ class RankChange:
 
     rank: int
     before_ns: float | None
+    """Its own work."""
     after_ns: float | None
     wait_before_ns: float | None
     wait_after_ns: float | None
@@ -201,8 +205,8 @@ class RanksChange:
     late_after: tuple[int, ...]
     """Ranks that the others wait for."""
     spread_before_ns: float | None
-    spread_after_ns: float | None
     """The longest own work less the shortest."""
+    spread_after_ns: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from typing import Any, TypeVar
 
 from stepscope.core.compiler_guard import Guard, GuardCount, count_guards
@@ -148,8 +149,8 @@ Keyed = TypeVar("Keyed", Compile, Break)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerReport:
-    """All recordings of the compiler that were given."""
+class CompilerRecording(Recording):
+    """What was read of the compiler."""
 
     compiles: tuple[Compile, ...] = ()
     breaks: tuple[Break, ...] = ()
@@ -157,22 +158,58 @@ class CompilerReport:
     """Inductor's performance hints, with how often each was given."""
     counted: tuple[Counted, ...] = ()
     caches: tuple[CacheUse, ...] = ()
-    recordings: tuple[Recording, ...] = ()
+    counters: tuple[tuple[str, str, int], ...] = ()
+    """All of Dynamo's: section, name and count."""
 
-    def joined(self, other: CompilerReport) -> CompilerReport:
+    def joined(self, other: CompilerRecording) -> CompilerRecording:
         """Both; what both tell of one compilation is one."""
         ranks = ranks_of([*self.compiles, *other.compiles], [*self.breaks, *other.breaks])
         hints = Counter(dict(self.hints))
         for text, count in other.hints:
             hints[text] = max(hints[text], count)
-        return CompilerReport(
+        return replace(
+            self,
             compiles=merged(with_ranks((*self.compiles, *other.compiles), ranks)),
             breaks=merged(with_ranks((*self.breaks, *other.breaks), ranks)),
             hints=tuple(hints.most_common()),
             counted=(*self.counted, *other.counted),
             caches=(*self.caches, *other.caches),
-            recordings=(*self.recordings, *other.recordings),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompilerReport:
+    """All recordings of the compiler that were given."""
+
+    recordings: tuple[CompilerRecording, ...] = ()
+
+    def joined(self, other: CompilerReport) -> CompilerReport:
+        return CompilerReport(recordings=(*self.recordings, *other.recordings))
+
+    @property
+    def whole(self) -> CompilerRecording:
+        """All recordings as one."""
+        return reduce(CompilerRecording.joined, self.recordings or (CompilerRecording(format="", paths=()),))
+
+    @property
+    def compiles(self) -> tuple[Compile, ...]:
+        return self.whole.compiles
+
+    @property
+    def breaks(self) -> tuple[Break, ...]:
+        return self.whole.breaks
+
+    @property
+    def hints(self) -> tuple[tuple[str, int], ...]:
+        return self.whole.hints
+
+    @property
+    def counted(self) -> tuple[Counted, ...]:
+        return self.whole.counted
+
+    @property
+    def caches(self) -> tuple[CacheUse, ...]:
+        return self.whole.caches
 
     @property
     def num_processes(self) -> int:

@@ -5,39 +5,53 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from stepscope.core.beside import Advice
+from stepscope.core.auxiliary import Advice
+from stepscope.core.constraints import AtLeastZero, Count, Gain, Share, keys_of, like, one_of
 from stepscope.core.facts import Facts
 
 BOUNDS = ("data", "host", "transfer", "comms", "imbalance", "compute", "memory", "unknown")
+Bound = Annotated[str, one_of(*BOUNDS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The one thing that limits the run."""
 
-    bound: str
+    bound: Bound
+    """The resource without which the step would be shortest; unknown when that could not be
+    told."""
     summary: str
-    shares: Mapping[str, float]
+    """The verdict in a sentence."""
+    shares: Annotated[Mapping[str, Share], keys_of(*BOUNDS[:-1])]
+    """For each resource that could be judged, how much shorter the step would be if it were free,
+    as a share of the step. Empty when nothing could be judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
     """The run's step time and where it comes from."""
 
-    count: int
-    ms: float | None
-    profiled_ms: float | None
-    source: str
-    """given, measured, log (the job's own) or trace."""
+    count: Count
+    """Steps seen: recorded, or timed where none was recorded."""
+    ms: AtLeastZero | None
+    """The step time of the run: without a profiler where that is known."""
+    profiled_ms: AtLeastZero | None
+    """The same while the profiler was attached, on the rank with the median step."""
+    source: Annotated[str, one_of("given", "measured", "log", "trace")]
+    """given by --step-ms, measured by `stepscope run`, told by the job's own log, or from the
+    trace, which is the profiled one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayCheck:
     """How well the replayed step agrees with the measured one."""
 
-    ms: float
+    ms: AtLeastZero
+    """The step, replayed."""
     error: float
+    """Its relative error against the known step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +76,24 @@ class SourceLocation:
 class Finding:
     """One fault, what it costs and how to fix it."""
 
-    code: str
-    bound: str
+    code: Annotated[str, like("^[a-z0-9]+(-[a-z0-9]+)*$")]
+    """What `stepscope explain` takes."""
+    bound: Bound
+    """The resource that it takes time of."""
     summary: str
     action: str
+    """The smallest change that fixes it."""
     evidence: tuple[str, ...]
-    ranks: tuple[int, ...]
-    predicted_speedup: float
-    predicted_low: float
-    predicted_high: float
-    predicted_step_ms: float
+    ranks: tuple[Count, ...]
+    """Those that have it."""
+    predicted_speedup: Gain
+    """Today's step over the step after the fix, replayed; 1 where the fix gives nothing."""
+    predicted_low: Gain
+    predicted_high: Gain
+    predicted_step_ms: AtLeastZero
+    """The step after the fix."""
     changes_numerics: bool = False
+    """Whether results may change in their last digits or more."""
     places: tuple[SourceLocation, ...] = ()
     """Where most of it comes from, most costly first; empty when no stacks were recorded."""
 

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepscope.core.beside import Beside
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.comms_facts import CommsFacts
+from stepscope.core.constraints import Count
 from stepscope.core.nccl import NcclLog
 from stepscope.core.numbers import number_ranges
 from stepscope.core.run import RunFacts
@@ -36,14 +37,15 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTotals:
-    """The device over the whole trace, by category of event; lengths of unions."""
+    """The device over the whole trace, by category of event: lengths of unions, in exact
+    nanoseconds."""
 
-    span: int
-    busy: int
-    compute: int
-    comms: int
-    copy: int
-    comms_under_compute: int
+    span: Count
+    busy: Count
+    compute: Count
+    comms: Count
+    copy: Count
+    comms_under_compute: Count
 
     def self_check(self) -> None:
         assert 0 <= self.busy <= self.span
@@ -331,7 +333,7 @@ class Facts:
     """What NCCL's own logs tell; None when none was given."""
     comms: CommsFacts | None = None
     """What the ranks' collectives tell; None when none was recorded."""
-    beside: Beside | None = None
+    beside: Auxiliary | None = None
     """What other tools recorded of the run; None when nothing was given."""
 
     @property

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stepscope.untrusted import TOO_DEEP, parse_json
+from stepscope.protocol.untrusted import TOO_DEEP, parse_json
 
 T = TypeVar("T")
 
@@ -35,7 +35,11 @@ def decode_with(decoder: msgspec.json.Decoder[T], data: bytes | str) -> T:
 
 def convert_json(data: bytes | str, shape: type[T]) -> T:
     """The text as a `shape`, each number finite and of 64 bits or None. ValueError where it is none. For small files."""
-    value: Any = parse_json(data)
+    return convert_value(parse_json(data), shape)
+
+
+def convert_value(value: Any, shape: type[T]) -> T:
+    """The same of what `parse_json` gave."""
     try:
         return msgspec.convert(value, shape)
     except (OverflowError, RecursionError, msgspec.MsgspecError) as problem:

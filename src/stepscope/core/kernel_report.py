@@ -161,14 +161,73 @@ class KernelTotal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelReport:
-    """Every kernel that was measured, in the order of their launch; totals where a tool gave no more than that."""
+class Remark:
+    """What a rule of Nsight Compute says of a launch."""
+
+    kernel: str
+    rule: str
+    text: str
+    gain: float | None
+    """Percent, by its own estimate."""
+    gain_kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherTotals:
+    """Totals of what is no kernel: calls, copies, ranges."""
+
+    of: str
+    """The tool's own name for the table."""
+    rows: tuple[KernelTotal, ...]
+    unit: str = ""
+    """Of the rows' totals and means, where they are no times but sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedSolvers:
+    """What MIOpen's perf-db has parameters for."""
+
+    num_convolutions: int
+    solvers: tuple[tuple[str, int], ...]
+    """Each with the convolutions it was tuned for, the most first."""
+    num_tuned: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRecording(Recording):
+    """What was read of kernels: counters of launches, in their order; totals where a tool gave no more than that."""
 
     kernels: tuple[KernelMetrics, ...] = ()
     totals: tuple[KernelTotal, ...] = ()
     find_dbs: tuple[FindDb, ...] = ()
     """What MIOpen measured of convolutions."""
-    recordings: tuple[Recording, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    others: tuple[OtherTotals, ...] = ()
+    tuned: TunedSolvers | None = None
+    num_compiled: int | None = None
+    """Kernels that MIOpen keeps ready to be loaded."""
+    panel: tuple[tuple[str, ...], ...] = ()
+    """Of rocprof-compute: metric, average, unit, peak and percent of the peak, as it writes them."""
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelReport:
+    """All recordings of kernels."""
+
+    recordings: tuple[KernelRecording, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[KernelMetrics, ...]:
+        return tuple(kernel for recording in self.recordings for kernel in recording.kernels)
+
+    @property
+    def totals(self) -> tuple[KernelTotal, ...]:
+        return tuple(total for recording in self.recordings for total in recording.totals)
+
+    @property
+    def find_dbs(self) -> tuple[FindDb, ...]:
+        return tuple(file for recording in self.recordings for file in recording.find_dbs)
 
     @property
     def measured_ns(self) -> float:
@@ -176,9 +235,4 @@ class KernelReport:
         return sum(kernel.total_ns or 0.0 for kernel in self.kernels)
 
     def joined(self, other: KernelReport) -> KernelReport:
-        return KernelReport(
-            kernels=(*self.kernels, *other.kernels),
-            totals=(*self.totals, *other.totals),
-            find_dbs=(*self.find_dbs, *other.find_dbs),
-            recordings=(*self.recordings, *other.recordings),
-        )
+        return KernelReport(recordings=(*self.recordings, *other.recordings))

@@ -8,8 +8,8 @@ memory-timeline      x           x
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from stepscope.core.recording import Recording
 from stepscope.core.system_report import SystemReport
@@ -127,17 +127,26 @@ class MemoryRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecording(Recording):
+    record: MemoryRecord
+
+
+def memory_recording(record: MemoryRecord, notes: Iterable[str] = ()) -> MemoryRecording:
+    return MemoryRecording(format=record.format, paths=(record.label,), notes=tuple(notes), record=record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReport:
     """Every record of memory that was given."""
 
-    records: tuple[MemoryRecord, ...] = ()
-    recordings: tuple[Recording, ...] = field(default=())
+    recordings: tuple[MemoryRecording, ...] = ()
+
+    @property
+    def records(self) -> tuple[MemoryRecord, ...]:
+        return tuple(recording.record for recording in self.recordings)
 
     def joined(self, other: MemoryReport) -> MemoryReport:
-        return MemoryReport(
-            records=(*self.records, *other.records),
-            recordings=(*self.recordings, *other.recordings),
-        )
+        return MemoryReport(recordings=(*self.recordings, *other.recordings))
 
     def sized(self, system: SystemReport | None) -> MemoryReport:
         """With the device's memory from the machine's own monitor, where a record does not know it.
@@ -149,10 +158,7 @@ class MemoryReport:
         if len(sizes) != 1:
             return self
         size = round(sizes.pop())
-        return replace(
-            self,
-            records=tuple(record if record.capacity_bytes else replace(record, capacity_bytes=size) for record in self.records),
-        )
+        return MemoryReport(recordings=tuple(_sized(recording, size) for recording in self.recordings))
 
     @property
     def fullest(self) -> MemoryRecord | None:
@@ -163,3 +169,9 @@ class MemoryReport:
     def told(self) -> MemoryRecord | None:
         """The record with the highest peak of those that say what holds it."""
         return max((record for record in self.records if record.held), key=lambda record: record.peak_bytes, default=None)
+
+
+def _sized(recording: MemoryRecording, size: int) -> MemoryRecording:
+    if recording.record.capacity_bytes:
+        return recording
+    return replace(recording, record=replace(recording.record, capacity_bytes=size))

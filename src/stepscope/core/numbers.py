@@ -19,3 +19,12 @@ def number_ranges(numbers: Iterable[int]) -> str:
 def times(count: int) -> str:
     """1 as `once`, 3 as `3 times`."""
     return "once" if count == 1 else f"{count} times"
+
+
+def size_words(size: float) -> str:
+    """4.50 GB, 31.2 MB, 512 B."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size) >= 0.9995 * scale:
+            value = size / scale
+            return f"{value:.{0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2}f} {unit}"
+    return f"{size:.0f} B"

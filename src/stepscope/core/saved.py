@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.json_decode import convert_json
 from stepscope.errors import FormatError, InputError
-from stepscope.json_text import json_text
-from stepscope.untrusted import MAX_JSON_BYTES, read_regular
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.untrusted import MAX_JSON_BYTES, parse_json, read_regular
 
-FORMAT = "stepscope.saved-diagnosis/1"
+FORMAT, OLD_FORMAT = "stepscope.saved-diagnosis/2", "stepscope.saved-diagnosis/1"
+NOT_KEPT = "saved by an older version of stepscope: what other tools recorded is not shown; diagnose the files again to see it"
 
 
 class _File(msgspec.Struct):
@@ -33,8 +35,10 @@ def load(path: Path) -> Diagnosis:
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
     try:
-        file = convert_json(data, _File)
-    except ValueError as problem:
+        plain = parse_json(data)
+        is_changed = _renew(plain)
+        file = msgspec.convert(plain, _File)
+    except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
         raise FormatError(f"{path} is not a saved diagnosis of this version: {problem}") from None
     if file.format != FORMAT:
         raise FormatError(f"{path} has the format {file.format!r}; this version reads {FORMAT!r}. Diagnose the traces again.")
@@ -42,4 +46,16 @@ def load(path: Path) -> Diagnosis:
         file.diagnosis.facts.self_check()
     except (AssertionError, IndexError, KeyError):
         raise FormatError(f"{path}: the times in it do not add up. Diagnose the traces again.") from None
+    if is_changed:
+        return replace(file.diagnosis, notes=(*file.diagnosis.notes, NOT_KEPT))
     return file.diagnosis
+
+
+def _renew(plain: Any) -> bool:
+    """Bring the older format, which had other tools' recordings in words, to this one. Whether something was lost."""
+    if not isinstance(plain, dict) or plain.get("format") != OLD_FORMAT:
+        return False
+    plain["format"] = FORMAT
+    diagnosis = plain.get("diagnosis")
+    facts = diagnosis.get("facts") if isinstance(diagnosis, dict) else None
+    return isinstance(facts, dict) and facts.pop("beside", None) is not None

@@ -245,28 +245,55 @@ class MeasuredRates:
     roofs: Roofs
     is_hardware: bool = False
     """Of `stepscope calibrate`, which a diagnosis can judge by."""
+    made: str = ""
+    """When and by what, as such a file tells it."""
+    products: tuple[tuple[str, int, float], ...] = ()
+    """Precision, size and TFLOP/s of products of square matrices."""
+    copies: tuple[tuple[str, float], ...] = ()
+    """GB/s between the host and the device, by the file's own names."""
+    launch_us: float | None = None
+    torch: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SystemReport:
-    """All recordings of the machine."""
+class SystemRecording(Recording):
+    """What was read of a machine."""
 
     devices: tuple[DeviceSeries, ...] = ()
     stacks: tuple[HostStacks, ...] = ()
     counters: tuple[HostCounters, ...] = ()
     topologies: tuple[Topology, ...] = ()
     rates: tuple[MeasuredRates, ...] = ()
-    recordings: tuple[Recording, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemReport:
+    """All recordings of the machine."""
+
+    recordings: tuple[SystemRecording, ...] = ()
+
+    @property
+    def devices(self) -> tuple[DeviceSeries, ...]:
+        return tuple(device for recording in self.recordings for device in recording.devices)
+
+    @property
+    def stacks(self) -> tuple[HostStacks, ...]:
+        return tuple(stacks for recording in self.recordings for stacks in recording.stacks)
+
+    @property
+    def counters(self) -> tuple[HostCounters, ...]:
+        return tuple(counters for recording in self.recordings for counters in recording.counters)
+
+    @property
+    def topologies(self) -> tuple[Topology, ...]:
+        return tuple(topology for recording in self.recordings for topology in recording.topologies)
+
+    @property
+    def rates(self) -> tuple[MeasuredRates, ...]:
+        return tuple(rates for recording in self.recordings for rates in recording.rates)
 
     def joined(self, other: SystemReport) -> SystemReport:
-        return SystemReport(
-            devices=(*self.devices, *other.devices),
-            stacks=(*self.stacks, *other.stacks),
-            counters=(*self.counters, *other.counters),
-            topologies=(*self.topologies, *other.topologies),
-            rates=(*self.rates, *other.rates),
-            recordings=(*self.recordings, *other.recordings),
-        )
+        return SystemReport(recordings=(*self.recordings, *other.recordings))
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:

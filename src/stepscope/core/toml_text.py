@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from stepscope.errors import InputError, UsageError
-from stepscope.untrusted import MAX_DEPTH, TOO_DEEP, read_regular
+from stepscope.protocol.untrusted import MAX_DEPTH, TOO_DEEP, read_regular
 
 MAX_BYTES = 1 << 20
 _MAX_SHOWN = 60

@@ -152,14 +152,33 @@ class ExecutionGraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingLog:
-    """All logs of a run."""
+class TrainingRecording(Recording):
+    """What was read of a job's own output."""
 
     logs: tuple[FrameworkLog, ...] = ()
+    """Of one framework."""
     graphs: tuple[ExecutionGraph, ...] = ()
     outputs: tuple[JobOutput, ...] = ()
     """What PyTorch itself said in the job's output."""
-    recordings: tuple[Recording, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLog:
+    """All logs of a run."""
+
+    recordings: tuple[TrainingRecording, ...] = ()
+
+    @property
+    def logs(self) -> tuple[FrameworkLog, ...]:
+        return tuple(log for recording in self.recordings for log in recording.logs)
+
+    @property
+    def graphs(self) -> tuple[ExecutionGraph, ...]:
+        return tuple(graph for recording in self.recordings for graph in recording.graphs)
+
+    @property
+    def outputs(self) -> tuple[JobOutput, ...]:
+        return tuple(output for recording in self.recordings for output in recording.outputs)
 
     @property
     def surest(self) -> tuple[FrameworkLog, ...]:
@@ -187,9 +206,4 @@ class TrainingLog:
         return 0 if self.step_ns is None else max(log.num_steps for log in self.surest)
 
     def joined(self, other: TrainingLog) -> TrainingLog:
-        return TrainingLog(
-            logs=(*self.logs, *other.logs),
-            graphs=(*self.graphs, *other.graphs),
-            outputs=(*self.outputs, *other.outputs),
-            recordings=(*self.recordings, *other.recordings),
-        )
+        return TrainingLog(recordings=(*self.recordings, *other.recordings))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stepscope.capture.trial.settings import RAISED, SETTINGS, fixes, value_of
 from stepscope.core.diagnosis import Finding
 from stepscope.core.experiment import Prediction, Verified
 from stepscope.core.fixed import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, REVERTED, Attempt, Fixed
 from stepscope.core.trials import Change, Value
 from stepscope.experiments.verify.numerics_check import DIFFERS, UNKNOWN
+from stepscope.protocol.settings import RAISED, SETTINGS, fixes, value_of
 
 Look = Callable[[Change], Sequence[Finding]]
 """The findings of the command with this change applied on top of it, most costly first."""

@@ -10,8 +10,8 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
-from stepscope.json_text import json_text
 from stepscope.notebook.arrow import ArrowTable
+from stepscope.protocol.json_text import json_text
 from stepscope.report.names import clean, shorten
 
 MOST_ROWS = 50

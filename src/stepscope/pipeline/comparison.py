@@ -14,9 +14,9 @@ from stepscope.experiments.compare.pieces import Pieces, join, pieces_of
 from stepscope.experiments.compare.side import CompareSide, side_of
 from stepscope.experiments.trials.trial import odd_of, steps_of
 from stepscope.pipeline.recording import Recording
+from stepscope.protocol.run_folder import ENDED_FILE
 from stepscope.readers.run_folder.folder import RunRecord
 from stepscope.readers.source import Source
-from stepscope.runfolder import ENDED_FILE
 
 MAX_RANKS = 8
 """Whose work is compared piece by piece."""

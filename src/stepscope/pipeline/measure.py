@@ -15,7 +15,7 @@ from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.kernels.roofline import slower_than_peak
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
-from stepscope.core.beside import Beside
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.comms_facts import CommsFacts
@@ -30,7 +30,7 @@ from stepscope.pipeline.options import BytesRead, FilesRead
 from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
 from stepscope.readers import cache
 from stepscope.readers.inputs import assign_ranks
-from stepscope.readers.nccl.log import read_nccl_logs
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
 from stepscope.rules.case import Case, case_of
@@ -90,7 +90,7 @@ def measure_job(
     sources: Sequence[Source],
     *,
     logs: Sequence[Source] = (),
-    beside: Beside | None = None,
+    beside: Auxiliary | None = None,
     run: RunFacts | None = None,
     workers: Workers | None = None,
     step_ns: int | None = None,

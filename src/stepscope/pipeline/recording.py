@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.metadata import run_facts
-from stepscope.core.beside import Beside
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.run import RunFacts
@@ -21,9 +21,9 @@ from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.workers import workers_for
-from stepscope.readers.auxiliary import read_beside
+from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.nccl.log import read_nccl_logs
+from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.readers.system.hardware_file import read_hardware
 from stepscope.rules.job import Job
@@ -72,9 +72,9 @@ class Recording:
         self.close()
 
     @cached_property
-    def auxiliary(self) -> Beside | None:
+    def auxiliary(self) -> Auxiliary | None:
         """What other tools recorded of the same job."""
-        return read_beside(self.found.others)
+        return read_auxiliary(self.found.others)
 
     @cached_property
     def run(self) -> RunFacts | None:
@@ -131,7 +131,7 @@ class Recording:
             return diagnose_job(self.job, every=self.options.all_findings)
         if self.run is not None:
             return diagnose_without_trace(self.run, found.notes, self.auxiliary)
-        auxiliary = self.auxiliary or Beside()
+        auxiliary = self.auxiliary or Auxiliary()
         nccl = read_nccl_logs(found.logs) if found.logs else None
         if not auxiliary.recordings and nccl is None:
             raise InputError("\n  ".join(["nothing could be read:", *auxiliary.notes]))

@@ -10,7 +10,7 @@ from stepscope.errors import InputError
 from stepscope.planner.config_families import FAMILIES, UNSUPPORTED, as_llama, with_further_layers
 from stepscope.planner.config_fields import Fields
 from stepscope.planner.model import Model
-from stepscope.untrusted import parse_json, read_regular
+from stepscope.protocol.untrusted import parse_json, read_regular
 
 # The largest configs on the hub (with long lists of quantised layers) have some 300 KB.
 MAX_BYTES = 4 * 2**20

@@ -12,7 +12,6 @@ import numpy as np
 from msgspec import ValidationError, convert
 
 from stepscope.errors import InputError, StepscopeError
-from stepscope.json_text import json_text
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.cluster_parse import parse_cluster
@@ -32,7 +31,8 @@ from stepscope.planner.framework import (
 from stepscope.planner.job import Job
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
 from stepscope.planner.model import Experts, Model
-from stepscope.untrusted import open_regular, parse_json
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.untrusted import open_regular, parse_json
 
 MOST_BYTES = 1 << 20
 USUAL_VOCAB = 51200

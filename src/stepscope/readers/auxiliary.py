@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from stepscope.core.beside import Beside
-from stepscope.core.recording import Recording
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.errors import StepscopeError
-from stepscope.readers.formats import BY_NAME, KINDS, TRACE
+from stepscope.readers.formats import AUXILIARY, BY_NAME
 from stepscope.readers.source import Source
 
 
-def read_beside(sources: Sequence[Source]) -> Beside | None:
+def read_auxiliary(sources: Sequence[Source]) -> Auxiliary | None:
     """The recordings of these sources, by kind; None where there are none."""
     if not sources:
         return None
@@ -21,15 +20,14 @@ def read_beside(sources: Sequence[Source]) -> Beside | None:
     for source in sources:
         assert source.format is not None, source.label
         by_format.setdefault(source.format, []).append(source)
-    reports: dict[str, list[Any]] = {kind: [] for kind in KINDS if kind != TRACE}
+    reports: dict[str, list[Any]] = {kind: [] for kind in AUXILIARY}
     notes: list[str] = []
     for name, mine in by_format.items():
         found, problems = _read(name, mine)
         reports[BY_NAME[name].kind] += found
         notes += problems
     whole = {kind: reduce(lambda one, two: one.joined(two), found) for kind, found in reports.items() if found}
-    recordings: list[Recording] = [recording for report in whole.values() for recording in report.recordings]
-    return Beside(**whole, recordings=tuple(recordings), notes=tuple(notes))
+    return Auxiliary(**whole, notes=tuple(notes))
 
 
 def _read(name: str, sources: Sequence[Source]) -> tuple[list[Any], list[str]]:

@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
+from stepscope.protocol.untrusted import parse_json_object
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.untrusted import parse_json_object
 
 MAX_ENTRY_BYTES = 1 << 20
 """docker's are below 100 KiB: 16 KiB of output, each letter escaped."""

@@ -1,25 +1,19 @@
 """Every format that is read: what it is, how to record it, and what it lets us judge. The bytes decide, not a file's name.
 
 A format's reader is one module in this room, imported when it is needed. It has `is_mine(head, name)`, which looks at the first
-bytes of the text (decompressed) and, where these say nothing, at the name; and for a trace `read(source, progress)`, which gives
-a Trace, for everything else `read(sources)`, which gives the shape that `core.beside.Beside` has for its kind. Where one file may
-hold several ranks, `parts(source)` names them; where other files are read along with it, `companions(path)` does.
+bytes of the text (decompressed) and, where these say nothing, at the name (detect.py asks); and for a trace
+`read(source, progress)`, which gives a Trace, for everything else `read(sources)`, which gives the shape that
+`core.auxiliary.Auxiliary` has for its kind, or an NcclLog. Where its lines may stand anywhere in a job's output, `is_in(text)`
+looks for them; where one file may hold several ranks, `parts(source)` names them; where other files are read along with it,
+`companions(path)` does.
 """
 
 from __future__ import annotations
 
-import re
-from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from types import ModuleType
 
-from stepscope.readers.container_log import opened
-from stepscope.readers.source import Source
-
-HEAD_BYTES = 64 << 10
-"""Logs may have a page of other output before their first line of interest."""
 JUDGED = (
     "steps",
     "partition",
@@ -34,9 +28,13 @@ JUDGED = (
 """The columns of the matrix: step times; where the step goes; kernels; operators and modules; host code; collectives; the
 device's memory; compilation; clocks, power and the host's cores."""
 TRACE, KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING = "trace", "kernels", "memory", "compiler", "system", "training"
+COMMS = "comms"
 LOGS = (COMPILER, TRAINING)
 """Kinds that share a file: whatever a job writes to its output."""
-KINDS = (TRACE, KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING)
+AUXILIARY = (KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING)
+"""What stands beside traces, by the fields of `core.auxiliary.Auxiliary`."""
+KINDS = (TRACE, *AUXILIARY, COMMS)
+KINETO, NCCL = "kineto", "nccl-log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +46,31 @@ class Format:
     """A command, or a line of code, that records it."""
     judges: tuple[str, ...]
     """Of JUDGED."""
-    module: str | None
-    """Of this room; None for what is read elsewhere."""
+    module: str
+    """Of this room."""
     has_parts: bool = False
     """One file may hold several ranks."""
+    is_output: bool = False
+    """Its lines may stand anywhere in a job's output, between those of others."""
+
+    @property
+    def tool(self) -> str:
+        """The folder of its reader."""
+        return self.module.partition(".")[0]
 
     def reader(self) -> ModuleType:
-        assert self.module is not None, self.name
         return import_module(f"stepscope.readers.{self.module}")
 
 
-KINETO = re.compile(
-    rb"[\s\xef\xbb\xbf]*\{\s*\"(?:schemaVersion|deviceProperties|traceEvents|displayTimeUnit|baseTimeNanoseconds)\""
-)
-"""How a trace of torch.profiler begins: asked first, for most files are one, and then no other reader is imported."""
-OTHER_CHROME = re.compile(rb'"cat"\s*:\s*"(?:fee|FEE)"|"viztracer_metadata"|"BeginNs"')
-"""What torch.profiler never writes: viztracer's calls, roctracer's times."""
 ALL = ("steps", "partition", "kernels", "operators", "host", "comms")
 FORMATS: tuple[Format, ...] = (
     Format(
-        name="kineto",
+        name=KINETO,
         words="trace of torch.profiler (JSON, plain or compressed)",
         kind=TRACE,
         record="stepscope run -- python train.py, or torch.profiler's export_chrome_trace",
         judges=(*ALL, "memory"),
-        module=None,
+        module="kineto.trace",
     ),
     Format(
         name="nsys-sqlite",
@@ -204,6 +202,7 @@ FORMATS: tuple[Format, ...] = (
         record="TORCH_LOGS=recompiles,graph_breaks,perf_hints python train.py 2> torch_logs.txt",
         judges=("compiler",),
         module="compiler.torch_logs",
+        is_output=True,
     ),
     Format(
         name="dynamo-counters",
@@ -268,6 +267,7 @@ FORMATS: tuple[Format, ...] = (
         record="the job's own output, kept in a file",
         judges=("steps", "comms", "memory"),
         module="frameworks.log",
+        is_output=True,
     ),
     Format(
         name="chakra",
@@ -300,39 +300,16 @@ FORMATS: tuple[Format, ...] = (
         record="torchrun --tee 3 train.py > job.log 2>&1",
         judges=("host", "comms", "memory", "compiler"),
         module="job_log.log",
+        is_output=True,
+    ),
+    Format(
+        name=NCCL,
+        words="logs of NCCL and RCCL",
+        kind=COMMS,
+        record="NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%h.%p.log python train.py",
+        judges=("comms",),
+        module="nccl.log",
+        is_output=True,
     ),
 )
 BY_NAME = {each.name: each for each in FORMATS}
-
-
-def head_of(source: Source) -> bytes:
-    """The first bytes of the text, decompressed."""
-    with closing(opened(source).blocks()) as blocks:
-        head = b""
-        for block in blocks:
-            head += block[: HEAD_BYTES - len(head)]
-            if len(head) == HEAD_BYTES:
-                break
-        return head
-
-
-def format_of(head: bytes, name: str) -> Format | None:
-    """The format that these first bytes are of; None for a trace of torch.profiler, and for what nobody knows."""
-    if KINETO.match(head) and not OTHER_CHROME.search(head):
-        return None
-    return next((each for each in FORMATS if each.module is not None and _reader(each.name).is_mine(head, name)), None)
-
-
-def formats_of(head: bytes, name: str) -> tuple[Format, ...]:
-    """The same; and where it is a job's output, what else stands between its lines: the compiler's log, the framework's steps."""
-    first = format_of(head, name)
-    if first is not None and first.kind not in LOGS:
-        return (first,)
-    if first is None and KINETO.match(head):
-        return ()
-    return tuple(each for each in FORMATS if each.kind in LOGS and _reader(each.name).is_mine(head, name))
-
-
-@cache
-def _reader(name: str) -> ModuleType:
-    return BY_NAME[name].reader()

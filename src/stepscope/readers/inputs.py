@@ -17,24 +17,19 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
-from stepscope.readers.formats import BY_NAME, FORMATS, HEAD_BYTES, LOGS, TRACE, Format, formats_of, head_of
-from stepscope.readers.log_kinds import MODULES, NCCL, kinds_in, may_go_on
-from stepscope.readers.nccl.log import is_nccl_log
+from stepscope.protocol.run_folder import ALERTS_FILE, CONTROL_FILE, DIAGNOSIS_FILE, REPORT_FILE, RUN_FILE, is_run
+from stepscope.readers.detect import ARCHIVE_NAME, TRACE_NAME, detect
+from stepscope.readers.formats import BY_NAME, KINETO, NCCL, TRACE
 from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
 from stepscope.readers.run_folder.folder import RunRecord, read_run, refuse_special_files
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.tar import Archive, is_header
-from stepscope.runfolder import ALERTS_FILE, CONTROL_FILE, DIAGNOSIS_FILE, REPORT_FILE, RUN_FILE, is_run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 CACHE_SUFFIX = ".stepscope-cache"
-TRACE_NAME = re.compile(r"\.(?:json|trace)(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE)
-LOG_NAME = re.compile(r"\.(?:log|txt|out|err)(?:\.(?:gz|zst|zstd))?$|[nr]ccl", re.IGNORECASE)
-"""What in a folder or an archive may be a log of NCCL; its first lines decide."""
-ARCHIVE_NAME = re.compile(r"\.(?:tar(?:\.(?:gz|zst|zstd))?|tgz)$", re.IGNORECASE)
 RANK = re.compile(r"(?<![a-z])rank[-_.=]?(\d{1,6})(?![\d])", re.IGNORECASE)
 MAX_FILES = 100_000
 MAX_ARCHIVE_BYTES = 256 << 30
@@ -79,9 +74,9 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
     with ExitStack() as held:
         sources = [source for path in paths for source in _of_path(as_path(str(path)), notes, held, runs)]
         sources = [part for source in _without_repeats(sources, notes) for part in _in_parts(source, notes)]
-        traces = tuple(_with_rank(s) for s in sources if not s.is_log and is_trace(s))
-        logs = tuple(s for s in sources if s.is_log)
-        others = tuple(s for s in sources if not s.is_log and not is_trace(s))
+        traces = tuple(_with_rank(source) for source in sources if _is_trace(source))
+        logs = tuple(source for source in sources if source.format == NCCL)
+        others = tuple(source for source in sources if source.format != NCCL and not _is_trace(source))
         run = runs[0] if len(runs) == 1 and all(trace.rank_source == IN_RUN for trace in traces) else None
         return Found(sources=traces, notes=tuple(notes), logs=logs, others=others, run=run, _held=held.pop_all())
 
@@ -123,8 +118,7 @@ def _of_file(path: AnyPath, notes: list[str], held: ExitStack) -> list[Source]:
         return _in_archive(path, path, notes)
     if ARCHIVE_NAME.search(path.name):
         return _in_archive(_unpacked(path, notes, held), path, notes)
-    source = Source(path=path, label=str(path))
-    return _as_it_is(source, is_log=not TRACE_NAME.search(path.name) and is_nccl_log(source), notes=notes)
+    return _with_formats(Source(path=path, label=str(path)), notes)
 
 
 def _in_folder(folder: Path | str, named: Sequence[tuple[AnyPath, str]], notes: list[str]) -> list[Source]:
@@ -137,8 +131,7 @@ def _in_folder(folder: Path | str, named: Sequence[tuple[AnyPath, str]], notes: 
         )
     found = []
     for source in (Source(path=path, label=str(path), named=False) for path in _of_use(files) if path not in archives):
-        is_log = _may_be_log(source.path.name) and _is_readable_log(source, notes)
-        found += _kept(_as_it_is(source, is_log=is_log, notes=notes), source.path.name)
+        found += _kept(_with_formats(source, notes), source.path.name)
     if not found:
         raise InputError(f"{folder} has no trace in it ({len(files)} other file(s)). {WANTED}")
     return found
@@ -149,14 +142,9 @@ def _in_run(run: RunRecord, notes: list[str]) -> list[Source]:
     notes.extend(run.notes)
     chosen = run.chosen_windows()
     sources = [Source(path=path, label=str(path), rank=rank, rank_source=IN_RUN, named=True) for rank, path in chosen.items()]
-    logs = {
-        path
-        for path in run.path.iterdir()
-        if path.is_file() and _may_be_log(path.name) and _is_readable_log(Source(path=path, label=str(path)), notes)
-    }
     found = [Source(path=path, label=str(path), named=False) for path in sorted(run.path.iterdir()) if _may_be_beside(path)]
-    beside = [one for source in found for one in _as_it_is(source, is_log=source.path in logs, notes=notes)]
-    return [*sources, *(one for one in beside if one.is_log or one.format is not None)]
+    beside = [one for source in found for one in _with_formats(source, notes)]
+    return [*sources, *(source for source in beside if _is_of_a_tool(source))]
 
 
 def _may_be_beside(path: Path) -> bool:
@@ -164,40 +152,31 @@ def _may_be_beside(path: Path) -> bool:
     return path.is_file() and not path.name.startswith(".") and path.name not in OWN_FILES and not path.name.endswith(".part")
 
 
-def is_trace(source: Source) -> bool:
+def _is_trace(source: Source) -> bool:
     return source.format is None or BY_NAME[source.format].kind == TRACE
 
 
-def _as_it_is(source: Source, *, is_log: bool, notes: list[str]) -> list[Source]:
-    """The source with its format, by its first bytes; several times where it is a job's output, with NCCL's, the compiler's and
-    the framework's lines anywhere in it. A file of a folder that cannot be read is noted, and left for later."""
-    name = PurePosixPath(source.label.replace(os.sep, "/")).name
+def _is_of_a_tool(source: Source) -> bool:
+    """What has a format that no name is needed for."""
+    return source.format not in (None, KINETO)
+
+
+def _with_formats(source: Source, notes: list[str]) -> list[Source]:
+    """The source with its format; several times where it has several. A file of a folder that cannot be read is noted, and left
+    for later."""
     try:
-        head = head_of(source)
-        found = formats_of(head, name)
-        if (source.named or is_log or found or _may_be_log(name)) and _goes_on(head, name, found):
-            known = {each.name for each in found} | ({NCCL} if is_log else set())
-            kinds = kinds_in(source, known, notes)
-            found, is_log = tuple(each for each in FORMATS if each.name in known | kinds), is_log or NCCL in kinds
+        found = detect(source, notes)
     except (OSError, InputError) as problem:
         if source.named:
             raise
         notes.append(f"cannot read {source.label}: {getattr(problem, 'strerror', None) or problem}")
         found = ()
-    if is_log:
-        return [replace(source, is_log=True), *(replace(source, format=each.name) for each in found if each.kind in LOGS)]
     return [replace(source, format=each.name) for each in found] or [source]
-
-
-def _goes_on(head: bytes, name: str, found: Sequence[Format]) -> bool:
-    """Whether what follows the first bytes may tell more of what a file is: a job's output, or a text that may be one."""
-    is_output = all(each.name in MODULES for each in found) and not TRACE_NAME.search(name)
-    return len(head) == HEAD_BYTES and is_output and may_go_on(head, name)
 
 
 def _kept(sources: Sequence[Source], name: str) -> list[Source]:
     """Of a folder or an archive: what is known, and what is named like a trace."""
-    return [one for one in sources if one.is_log or one.format is not None or TRACE_NAME.search(name)]
+    return [source for source in sources if _is_of_a_tool(source) or TRACE_NAME.search(name)]
 
 
 def _of_use(files: Sequence[AnyPath]) -> list[AnyPath]:
@@ -206,18 +185,6 @@ def _of_use(files: Sequence[AnyPath]) -> list[AnyPath]:
     if not names & TLPARSE:
         return list(files)
     return [path for path in files if path.name != "chromium_events.json" and f"{os.sep}-_" not in str(path)]
-
-
-def _may_be_log(name: str) -> bool:
-    return LOG_NAME.search(name) is not None and not TRACE_NAME.search(name) and not ARCHIVE_NAME.search(name)
-
-
-def _is_readable_log(source: Source, notes: list[str]) -> bool:
-    try:
-        return is_nccl_log(source)
-    except InputError as problem:
-        notes.append(str(problem))
-        return False
 
 
 def _walk(folder: Path, notes: list[str]) -> Iterator[Path]:
@@ -249,8 +216,7 @@ def _in_archive(tar: AnyPath, archive: AnyPath, notes: list[str]) -> list[Source
                 continue
             label = f"{archive}:{member.name}"
             where = Source(path=tar, label=label, named=False, archive=archive, offset=member.offset, length=member.length)
-            is_log = _may_be_log(name) and _is_readable_log(where, notes)
-            sources += _kept(_as_it_is(where, is_log=is_log, notes=notes), name)
+            sources += _kept(_with_formats(where, notes), name)
         notes.extend(f"{archive}: {note}" for note in walk.notes)
     if not sources:
         raise InputError(f"{archive} is an archive with no trace in it. {WANTED}")
@@ -279,10 +245,10 @@ def _unpacked(path: AnyPath, notes: list[str], held: ExitStack) -> Path:
 
 def _without_repeats(sources: list[Source], notes: list[str]) -> list[Source]:
     """Each file once, however many paths lead to it."""
-    kept: dict[tuple[str, int, bool, str | None], Source] = {}
+    kept: dict[tuple[str, int, str | None], Source] = {}
     for source in sources:
         place = os.path.realpath(source.stem) if isinstance(source.stem, Path) else source.stem.url
-        key = (place, source.offset, source.is_log, source.format)
+        key = (place, source.offset, source.format)
         if key in kept:
             notes.append(f"{source.label} is the same file as {kept[key].label}; it was read once")
         else:
@@ -292,7 +258,7 @@ def _without_repeats(sources: list[Source], notes: list[str]) -> list[Source]:
 
 def _in_parts(source: Source, notes: list[str]) -> list[Source]:
     """The source; or one for each rank, where several share the file."""
-    if source.is_log or source.format is None or not BY_NAME[source.format].has_parts:
+    if source.format is None or not BY_NAME[source.format].has_parts:
         return [source]
     try:
         parts, told = BY_NAME[source.format].reader().parts(source)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from stepscope.errors import InputError
-from stepscope.untrusted import open_regular
+from stepscope.protocol.untrusted import open_regular
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -22,10 +22,9 @@ class Source:
     rank_source: str = "not known"
     named: bool = True
     """The user named this very file. One found in a folder or an archive may turn out to be no trace, and is then skipped."""
-    is_log: bool = False
-    """A log of NCCL, not a trace."""
     format: str | None = None
-    """A name of formats.FORMATS; None for a trace of torch.profiler, and while nobody has looked."""
+    """A name of formats.FORMATS; None while nobody has looked, and for what nobody claims: it is read as a list of events,
+    or refused."""
     part: int | None = None
     """Which of the ranks that share the file, as its reader numbers them; None where the whole file is one."""
     archive: AnyPath | None = None

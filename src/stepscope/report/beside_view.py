@@ -1,26 +1,46 @@
-"""What other tools recorded, in the terminal and as JSON: advice first, then each recording's own figures."""
+"""What other tools recorded, and the same for machines: advice first, then each recording's own figures."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator
 
-from stepscope.core.beside import Advice
+from stepscope.core.auxiliary import Advice
+from stepscope.core.contract import diagnosis as document
+from stepscope.core.contract.diagnosis import RecordingLine, RecordingTable
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.recording import Recording, Table
-from stepscope.report.sheet import Column, Sheet
+from stepscope.report.document.blocks import (
+    Action,
+    Block,
+    Card,
+    Column,
+    Facts,
+    Items,
+    Prose,
+    Section,
+    Table,
+)
+from stepscope.report.recordings.text import RecordingText, recording_texts
+from stepscope.report.recordings.text import Table as Recorded
 from stepscope.report.units import percent
 
 MAX_ADVICE = 12
+MAX_EVIDENCE = 3
 MAX_ROWS = 12
 
 
-def draw_beside(sheet: Sheet, diagnosis: Diagnosis) -> None:
+def beside_sections(diagnosis: Diagnosis) -> Iterator[Section]:
     """Nothing where nothing was given."""
-    _draw_advice(sheet, diagnosis.advice, has_trace=bool(diagnosis.facts.ranks))
-    beside = diagnosis.facts.beside
-    for recording in () if beside is None else beside.recordings:
-        _draw_recording(sheet, recording)
+    if diagnosis.advice:
+        yield Section(
+            title="Beside the trace" if diagnosis.facts.ranks else "What the recordings show",
+            aside="no gain is predicted for these: no replayed step shows them",
+            blocks=tuple(_advice_blocks(diagnosis.advice)),
+        )
+    for recording in recording_texts(diagnosis.facts.beside):
+        paths = recording.paths
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        blocks = tuple(_recording_blocks(recording))
+        yield Section(title=recording.format, aside=f"{paths[0]}{more}", blocks=blocks, is_folded=True)
 
 
 def weight_words(advice: Advice) -> str:
@@ -28,59 +48,51 @@ def weight_words(advice: Advice) -> str:
     return "" if advice.weight is None else f"{percent(advice.weight)} of {advice.weight_of}".strip()
 
 
-def advice_contract(advice: Advice) -> dict[str, Any]:
-    return asdict(advice)
+def recording_contract(recording: RecordingText) -> document.Recording:
+    """One of the key `recordings` of the JSON."""
+    return document.Recording(
+        format=recording.format,
+        paths=recording.paths,
+        lines=tuple(RecordingLine(name=name, value=value) for name, value in recording.lines),
+        tables=tuple(map(_table_contract, recording.tables)),
+        notes=recording.notes,
+    )
 
 
-def recording_contract(recording: Recording) -> dict[str, Any]:
-    return {
-        "format": recording.format,
-        "paths": list(recording.paths),
-        "lines": [{"name": name, "value": value} for name, value in recording.lines],
-        "tables": [
-            {"title": table.title, "columns": list(table.columns), "rows": [list(row) for row in table.rows]}
-            for table in recording.tables
-        ],
-        "notes": list(recording.notes),
-    }
+def _table_contract(table: Recorded) -> RecordingTable:
+    return RecordingTable(title=table.title, columns=table.columns, rows=table.rows)
 
 
-def _draw_advice(sheet: Sheet, advice: tuple[Advice, ...], *, has_trace: bool) -> None:
-    if not advice:
-        return
-    why = "no gain is predicted for these: no replayed step shows them"
-    sheet.heading("Beside the trace" if has_trace else "What the recordings show", why)
-    for at, one in enumerate(advice[:MAX_ADVICE], 1):
-        weight = weight_words(one)
-        sheet.prose(sheet.clean(f"{one.code}{'  ' + weight if weight else ''}"), indent=5, lead=f"  {at}.", style="bold")
-        sheet.prose(sheet.clean(one.summary), indent=5)
-        for line in one.evidence[:3]:
-            sheet.prose(sheet.clean(line), indent=5, style="dim")
-        sheet.prose(sheet.clean(one.action), indent=8, lead="     ->")
+def _advice_blocks(advice: tuple[Advice, ...]) -> Iterator[Block]:
+    for number, each in enumerate(advice[:MAX_ADVICE], 1):
+        evidence = (Prose(line, "quiet") for line in each.evidence[:MAX_EVIDENCE])
+        yield Card(
+            number=number,
+            code=each.code,
+            title=weight_words(each),
+            blocks=(Prose(each.summary), *evidence, Action(each.action)),
+        )
     if len(advice) > MAX_ADVICE:
-        sheet.prose(f"and {len(advice) - MAX_ADVICE} more (--format json has them all)", indent=5, style="dim")
+        yield Prose(f"and {len(advice) - MAX_ADVICE} more (--format json has them all)", "quiet")
 
 
-def _draw_recording(sheet: Sheet, recording: Recording) -> None:
-    names = recording.paths[0] if len(recording.paths) == 1 else f"{recording.paths[0]} and {len(recording.paths) - 1} more"
-    sheet.heading(recording.format, names)
-    width = max((len(name) for name, _ in recording.lines), default=0)
-    for name, value in recording.lines:
-        sheet.prose(sheet.clean(value), indent=width + 4, lead=f"  {sheet.clean(name)}")
+def _recording_blocks(recording: RecordingText) -> Iterator[Block]:
+    if recording.lines:
+        yield Facts(recording.lines)
     for table in recording.tables:
-        _draw_table(sheet, table)
-    for note in recording.notes[:MAX_ADVICE]:
-        sheet.prose(sheet.clean(note), indent=4, lead="  -", style="dim")
+        yield from _table_blocks(table)
+    if recording.notes:
+        yield Items(recording.notes[:MAX_ADVICE])
 
 
-def _draw_table(sheet: Sheet, table: Table) -> None:
-    sheet.blank()
-    sheet.prose(sheet.clean(table.title), indent=2, style="bold")
-    widths = [max((len(row[place]) for row in table.rows[:MAX_ROWS]), default=0) for place in range(len(table.columns))]
+def _table_blocks(table: Recorded) -> Iterator[Block]:
+    rows = table.rows[:MAX_ROWS]
+    widths = [max((len(row[at]) for row in rows), default=0) for at in range(len(table.columns))]
     widest = widths.index(max(widths))
     columns = tuple(
-        Column(title=title, right=place in table.right, shrinks=place == widest) for place, title in enumerate(table.columns)
+        Column(title=title, right=at in table.right, fit="shorten" if at == widest else "whole")
+        for at, title in enumerate(table.columns)
     )
-    sheet.table(columns, [tuple(sheet.clean(cell) for cell in row) for row in table.rows[:MAX_ROWS]])
+    yield Table(caption=table.title, columns=columns, rows=rows)
     if len(table.rows) > MAX_ROWS:
-        sheet.prose(f"and {len(table.rows) - MAX_ROWS} more", indent=4, style="dim")
+        yield Prose(f"and {len(table.rows) - MAX_ROWS} more", "quiet")

@@ -1,4 +1,4 @@
-"""A job's collectives in the terminal: by operation, group and size, the links fitted to them, and the shape they tell."""
+"""A job's collectives: by operation, group and size, the links fitted to them, and the shape they tell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 from stepscope.core.comms_facts import Buckets, CollectiveRow, CommsFacts, Dimension, Gathers, LinkFit
 from stepscope.core.numbers import number_ranges
-from stepscope.report.sheet import Column, Sheet
+from stepscope.report.document.blocks import (
+    Block,
+    Column,
+    Facts,
+    Prose,
+    Section,
+    Table,
+    more,
+    numbers,
+)
 from stepscope.report.units import NBSP, gigabytes, in_column, megabytes, ms, number, percent, plural, short_time
 
 MAX_ROWS = 8
@@ -17,34 +26,39 @@ MAX_NAMED = 4
 SLOW = 0.7
 """A group's bus bandwidth over its row's, below which it is named."""
 COLUMNS = (
-    Column(title="", shrinks=True, most=24),
-    Column(title="ranks", shrinks=True, most=24),
-    Column(title="MB", right=True),
-    Column(title="calls", right=True),
-    Column(title="ms", right=True),
-    Column(title="waits", right=True),
-    Column(title="exposed", right=True),
-    Column(title="GB/s", right=True),
+    Column(fit="shorten", most=24),
+    Column(title="ranks", fit="shorten", most=24),
+    *numbers("MB", "calls", "ms", "waits", "exposed", "GB/s"),
 )
 
 
-def draw_comms(sheet: Sheet, comms: CommsFacts) -> None:
+def comms_sections(comms: CommsFacts) -> Iterator[Section]:
     """The table, then what it adds up to."""
-    if not comms.rows:
-        return
+    if comms.rows:
+        yield Section(
+            title="Collectives",
+            aside="a step on one rank; GB/s: over the bus, once all ranks have come",
+            blocks=tuple(_blocks(comms)),
+            is_folded=True,
+        )
+
+
+def _blocks(comms: CommsFacts) -> Iterator[Block]:
     waits = all(row.includes_waits for row in comms.rows)
-    sheet.heading("Collectives", "a step on one rank; GB/s: over the bus, once all ranks have come")
-    sheet.table(COLUMNS, [_row(row, comms.world_size, "" if waits else "*") for row in comms.rows[:MAX_ROWS]])
-    more = comms.rows[MAX_ROWS:]
-    if more or comms.num_rows_left_out:
-        rest = f", {ms(sum(row.ns_per_step or 0 for row in more))}" if any(row.ns_per_step for row in more) else ""
-        sheet.prose(f"and {plural(len(more) + comms.num_rows_left_out, 'kind')} more{rest}", indent=2, style="dim")
+    shown, hidden = comms.rows[:MAX_ROWS], comms.rows[MAX_ROWS:]
+    rows = tuple(_row(row, comms.world_size, "" if waits else "*") for row in shown)
+    yield Table(columns=COLUMNS, rows=rows)
+    hidden_ns = sum(row.ns_per_step or 0 for row in hidden)
+    rest = f", {ms(hidden_ns)}" if hidden_ns else ""
+    yield from more(len(hidden) + comms.num_rows_left_out, "kind", rest)
     if waits:
-        sheet.prose("Times and rates include waiting for the other ranks, whose traces were not read.", indent=2, style="dim")
-    elif any(row.includes_waits for row in comms.rows[:MAX_ROWS]):
-        sheet.prose("* includes waiting for ranks whose part was not found", indent=2, style="dim")
-    for label, text in _entries(comms):
-        sheet.entry(label, text)
+        words = "Times and rates include waiting for the other ranks, whose traces were not read."
+        yield Prose(words, "quiet")
+    elif any(row.includes_waits for row in shown):
+        yield Prose("* includes waiting for ranks whose part was not found", "quiet")
+    facts = tuple(_entries(comms))
+    if facts:
+        yield Facts(facts)
 
 
 def _row(row: CollectiveRow, world_size: int | None, mark: str) -> tuple[str, ...]:
@@ -155,18 +169,15 @@ def _count(value: float) -> str:
     return in_column(value, 0 if abs(value - round(value)) < 0.05 else 1)
 
 
-def draw_late_ranks(sheet: Sheet, comms: CommsFacts) -> None:
+def late_ranks(comms: CommsFacts) -> Iterator[Prose]:
     """Ranks that are late again and again, by name; and clocks that nothing ties together."""
-    late = sorted((one for one in comms.ranks if one.is_straggler), key=lambda one: -(one.late_ns or 0))
-    for one in late[:MAX_NAMED]:
-        often, late_ms = percent(one.share_last or 0), ms(one.late_ns or 0)
-        words = f"Rank {one.rank} comes last to {often} of the collectives, {late_ms} after the median rank."
-        sheet.prose(words, indent=2, style="yellow")
+    late = sorted((rank for rank in comms.ranks if rank.is_straggler), key=lambda rank: -(rank.late_ns or 0))
+    for rank in late[:MAX_NAMED]:
+        often, late_ms = percent(rank.share_last or 0), ms(rank.late_ns or 0)
+        last = f"Rank {rank.rank} comes last to {often} of the collectives"
+        yield Prose(f"{last}, {late_ms} after the median rank.", "warn")
     if len(late) > MAX_NAMED:
-        sheet.prose(f"Late too: {number_ranges(one.rank for one in late[MAX_NAMED:])}", indent=2)
+        yield Prose(f"Late too: {number_ranges(rank.rank for rank in late[MAX_NAMED:])}")
     if not late and comms.clock_noise_ns is not None:
-        sheet.prose(
-            f"No rank is the last again and again (clocks agree within {short_time(comms.clock_noise_ns)}).",
-            indent=2,
-            style="dim",
-        )
+        agree = f"(clocks agree within {short_time(comms.clock_noise_ns)})"
+        yield Prose(f"No rank is the last again and again {agree}.", "quiet")

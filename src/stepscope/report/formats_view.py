@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.json_text import json_text
-from stepscope.readers.formats import BY_NAME, FORMATS, JUDGED
+from stepscope.protocol.json_text import json_text
+from stepscope.readers.formats import BY_NAME, FORMATS, JUDGED, KINETO
 from stepscope.readers.inputs import Found
 from stepscope.report.names import clean
 
@@ -44,9 +44,9 @@ def formats_json() -> str:
 
 def source_words(found: Found) -> list[str]:
     """A line for each thing that was found in what the user named."""
-    lines = [f"{clean(one.label)}: a log of NCCL; it tells of comms" for one in found.logs[:MOST_NAMED]]
-    for source in (*found.sources[:MOST_NAMED], *found.others[:MOST_NAMED]):
-        known = BY_NAME["kineto" if source.format is None else source.format]
+    lines = []
+    for source in (*found.logs[:MOST_NAMED], *found.sources[:MOST_NAMED], *found.others[:MOST_NAMED]):
+        known = BY_NAME[source.format or KINETO]
         lines.append(f"{clean(source.label)}: {known.name} ({known.words}); it tells of {', '.join(known.judges)}")
     more = len(found.sources) + len(found.others) + len(found.logs) - len(lines)
     return [*lines, *([f"and {more} more"] if more > 0 else []), *found.notes]

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
-from stepscope.core.contract import ContractRank, DiagnosisContract, decode_contract
+from stepscope.core.contract import gate as document
+from stepscope.core.contract.codec import decode
+from stepscope.core.contract.diagnosis import (
+    DiagnosisContract,
+    Rank,
+    median_rank,
+    parts_ms,
+    step_ms,
+)
 from stepscope.core.diagnosis import BOUNDS, Abstention
 from stepscope.core.facts import PARTS
 from stepscope.core.gate import ANY_FINDING, Gate, Quantities, Result
-from stepscope.report.json import median_place
+from stepscope.report.document.blocks import Block, Cell, Column, Prose, Section, Table, more
 from stepscope.report.names import clean
 
 SHARES = tuple(f"share.{bound}" for bound in BOUNDS if bound != "unknown")
@@ -29,6 +36,7 @@ BY_STEP_TIME = ("step_ms", "mfu")
 """They follow the run's step time, so they tell nothing beside one that was taken another way."""
 NO_STEP = "was not measured: no rank has a whole step recorded"
 NOT_JUDGED = "was not judged: without a replay of the step most findings cannot be told"
+MAX_CHECKS = 24
 STATUS_WORDS = {"passed": "passed", "failed": "failed", "undecided": "not decided"}
 
 
@@ -39,13 +47,13 @@ def known_names(codes: Collection[str]) -> frozenset[str]:
 
 def read_quantities(text: str | bytes, where: str, codes: Collection[str]) -> tuple[Quantities, str]:
     """The quantities of a diagnosis in JSON, and where its step time comes from."""
-    told = decode_contract(text, where)
+    told = decode(text, DiagnosisContract, where)
     values: dict[str, float | None] = dict.fromkeys(NAMES)
     values |= {"step_ms": told.step.ms, "profiled_ms": told.step.profiled_ms}
     values |= {name: told.verdict.shares.get(name.removeprefix("share.")) for name in SHARES}
-    rank = _median_rank(told.ranks)
+    rank = median_rank(sorted(told.ranks, key=lambda rank: rank.rank))
     values |= {} if rank is None else _of_rank(rank)
-    abstained = _abstained(told.abstentions)
+    abstained = _abstained(told.abstentions or ())
     values |= _of_findings(told, codes, abstained)
     of_steps = (*PART_NAMES, "idle_ms", "exposed_comms_ms", "gpu_busy", "gpu_busy_ms")
     why = dict.fromkeys(of_steps, NO_STEP) if rank is None or rank.partition_ms is None else {}
@@ -69,39 +77,31 @@ def comparable(baseline: Quantities, source: str, run_source: str) -> Quantities
     )
 
 
-def _median_rank(ranks: list[ContractRank]) -> ContractRank | None:
-    """The rank that the report is about."""
-    ordered = sorted(ranks, key=lambda rank: rank.rank)
-    place = median_place([_total(rank) for rank in ordered])
-    return None if place is None else ordered[place]
-
-
-def _total(rank: ContractRank) -> float | None:
-    """The rank's step while profiled. Where waiting could not be distinguished it is null, and moving bytes holds both."""
-    return None if rank.partition_ms is None else sum(value for value in rank.partition_ms.values() if value is not None)
-
-
-def _of_rank(rank: ContractRank) -> dict[str, float | None]:
+def _of_rank(rank: Rank) -> dict[str, float | None]:
     values: dict[str, float | None] = {"mfu": rank.mfu, "gpu_busy_ms": rank.gpu_busy_ms}
-    parts, total = rank.partition_ms, _total(rank)
-    if parts is None:
+    parts, total = parts_ms(rank), step_ms(rank)
+    if not parts:
         return values
     if rank.gpu_busy_ms is not None and total:
         values["gpu_busy"] = rank.gpu_busy_ms / total
-    values |= {f"{part}_ms": parts.get(part) for part in PARTS}
-    idle = [parts.get(part) for part in PARTS if part.startswith("idle_")]
+    values |= {f"{part}_ms": parts[part] for part in PARTS}
+    idle = [parts[part] for part in PARTS if part.startswith("idle_")]
     values["idle_ms"] = None if None in idle else sum(value for value in idle if value is not None)
-    moved, waited = parts.get("comms_transfer"), parts.get("comms_wait")
+    moved, waited = parts["comms_transfer"], parts["comms_wait"]
     values["exposed_comms_ms"] = None if moved is None else moved + (waited or 0.0)
     return values
 
 
-def _abstained(abstentions: list[Abstention]) -> dict[str, str]:
+def _abstained(abstentions: Sequence[Abstention]) -> dict[str, str]:
     """The findings that were not judged, each with what it lacked."""
     return {f"finding.{each.code}": f"was not judged: {each.reason}: {each.needs}" for each in abstentions}
 
 
-def _of_findings(told: DiagnosisContract, codes: Collection[str], abstained: Collection[str]) -> dict[str, float | None]:
+def _of_findings(
+    told: DiagnosisContract,
+    codes: Collection[str],
+    abstained: Collection[str],
+) -> dict[str, float | None]:
     """The gain of each finding. One that was looked for and is not there gives 1: nothing to gain."""
     absent = None if told.replay is None else 1.0
     values = {name: None if name in abstained else absent for name in (f"finding.{code}" for code in codes)}
@@ -112,23 +112,44 @@ def _of_findings(told: DiagnosisContract, codes: Collection[str], abstained: Col
     return values
 
 
-def gate_contract(gate: Gate) -> dict[str, Any]:
+def gate_contract(gate: Gate) -> document.Gate:
     """The key `gate` of the JSON."""
-    return {
-        "passed": gate.is_passed,
-        "missing": gate.missing,
-        "baseline": gate.baseline,
-        "checks": [
-            {
-                "check": result.check,
-                "source": result.source,
-                "status": result.status,
-                "reason": reason(result),
-                "values": dict(result.values),
-            }
+    return document.Gate(
+        passed=gate.is_passed,
+        missing=gate.missing,
+        baseline=gate.baseline,
+        checks=tuple(
+            document.GateCheck(
+                check=result.check,
+                source=result.source,
+                status=result.status,
+                reason=reason(result),
+                values=result.values,
+            )
             for result in gate.results
-        ],
-    }
+        ),
+    )
+
+
+def gate_section(gate: Gate) -> Section:
+    """Every check; what stopped the gate first: a long budget must not push it out of the table."""
+    ranked = sorted(gate.results, key=lambda result: result not in gate.stopped_by)
+    rows = tuple(
+        (
+            result.check,
+            Cell(_status(result), "strong" if result in gate.stopped_by else ""),
+            reason(result),
+        )
+        for result in ranked[:MAX_CHECKS]
+    )
+    columns = (Column(title="check", fit="shorten"), Column(), Column(title="why", fit="wrap"))
+    rest = "" if len(gate.stopped_by) > MAX_CHECKS else ", none of which failed"
+    blocks: list[Block] = [Table(columns=columns, rows=rows)]
+    blocks += more(len(ranked) - MAX_CHECKS, "check", rest)
+    if gate.baseline is not None:
+        blocks.append(Prose(f"Baseline: {gate.baseline}"))
+    title = f"Gate {'passed' if gate.is_passed else 'failed'}"
+    return Section(title=title, blocks=tuple(blocks))
 
 
 def gate_lines(gate: Gate) -> list[str]:

@@ -1,11 +1,19 @@
-"""What the host did during the step, in the terminal."""
+"""What the host did during the step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from stepscope.core.facts import CallRow, CopyRow, Host, Launches, RankFacts
-from stepscope.report.sheet import Column, Sheet
+from stepscope.core.facts import CallRow, CopyRow, Launches, RankFacts
+from stepscope.report.document.blocks import (
+    Block,
+    Column,
+    Facts,
+    Section,
+    Table,
+    more,
+    numbers,
+)
 from stepscope.report.units import gigabytes, megabytes, number, per_step, percent, plural, short_time
 
 MAX_CALLS = 3
@@ -13,37 +21,35 @@ MAX_CALLS = 3
 MAX_COPIES = 6
 
 
-def draw_host(sheet: Sheet, rank: RankFacts) -> None:
-    """Calls that held the host, copies, and how far it ran ahead."""
+def host_sections(rank: RankFacts) -> Iterator[Section]:
+    """Calls that held the host, how far it ran ahead, and copies."""
     num_steps = len(rank.steps.windows)
     if not num_steps:
         return
-    sheet.heading("Host", "a step")
-    _draw_calls(sheet, rank.host, num_steps)
-    if rank.launches is not None:
-        for label, words in _launch_words(rank.launches, num_steps):
-            sheet.entry(label, words)
-    elif rank.steps.where == "device":
-        sheet.entry("launches", "not measured")
+    blocks = tuple(_host_blocks(rank, num_steps))
+    yield Section(title="Host", aside="a step", blocks=blocks, is_folded=True)
     if rank.copies:
-        _draw_copies(sheet, rank.copies, num_steps)
+        yield _copies_section(rank.copies, num_steps)
 
 
-def _draw_calls(sheet: Sheet, host: Host, num_steps: int) -> None:
-    kinds = (("sync", host.syncs), ("allocator", host.allocator), ("loader", host.loader), ("compile", host.compile))
-    rows = [row for kind, calls in kinds for row in _call_rows(kind, calls, num_steps)]
-    columns = (
-        Column(style="dim"),
-        Column(title="call", shrinks=True),
-        Column(title="calls", right=True),
-        Column(title="ms", right=True),
-        Column(title="longest", right=True),
-    )
+def _host_blocks(rank: RankFacts, num_steps: int) -> Iterator[Block]:
+    host = rank.host
+    kinds = {"sync": host.syncs, "allocator": host.allocator, "loader": host.loader, "compile": host.compile}
+    rows = [row for kind, calls in kinds.items() for row in _call_rows(kind, calls, num_steps)]
     if rows:
-        sheet.table(columns, rows)
-    absent = [kind for kind, calls in kinds if not calls]
+        name = Column(title="call", fit="shorten")
+        columns = (Column(tone="quiet"), name, *numbers("calls", "ms", "longest"))
+        yield Table(columns=columns, rows=tuple(rows))
+    facts = []
+    absent = [kind for kind, calls in kinds.items() if not calls]
     if absent:
-        sheet.entry("not seen", ", ".join(absent))
+        facts.append(("not seen", ", ".join(absent)))
+    if rank.launches is not None:
+        facts += _launch_words(rank.launches, num_steps)
+    elif rank.steps.where == "device":
+        facts.append(("launches", "not measured"))
+    if facts:
+        yield Facts(tuple(facts))
 
 
 def _call_rows(kind: str, calls: Sequence[CallRow], num_steps: int) -> list[tuple[str, ...]]:
@@ -91,18 +97,9 @@ def _ahead_words(launches: Launches) -> str:
     return ahead if starved is None else f"{ahead}; {percent(starved)} of launches find the device idle"
 
 
-def _draw_copies(sheet: Sheet, copies: Sequence[CopyRow], num_steps: int) -> None:
-    sheet.heading("Copies", "a step; blocking: held the host until done")
-    columns = (
-        Column(shrinks=True),
-        Column(title="copies", right=True),
-        Column(title="blocking", right=True),
-        Column(title="ms", right=True),
-        Column(title="MB", right=True),
-        Column(title="GB/s", right=True),
-    )
+def _copies_section(copies: Sequence[CopyRow], num_steps: int) -> Section:
     ordered = sorted(copies, key=lambda row: -row.total_ns)
-    rows = [
+    rows = tuple(
         (
             row.kind,
             per_step(row.count, num_steps),
@@ -112,7 +109,11 @@ def _draw_copies(sheet: Sheet, copies: Sequence[CopyRow], num_steps: int) -> Non
             gigabytes(row.bytes_per_s) if row.bytes_per_s is not None else "-",
         )
         for row in ordered[:MAX_COPIES]
-    ]
-    sheet.table(columns, rows)
-    if len(ordered) > MAX_COPIES:
-        sheet.prose(f"and {plural(len(ordered) - MAX_COPIES, 'kind')} more", indent=2, style="dim")
+    )
+    columns = (Column(fit="shorten"), *numbers("copies", "blocking", "ms", "MB", "GB/s"))
+    return Section(
+        title="Copies",
+        aside="a step; blocking: held the host until done",
+        blocks=(Table(columns=columns, rows=rows), *more(len(ordered) - MAX_COPIES, "kind")),
+        is_folded=True,
+    )

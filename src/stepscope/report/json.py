@@ -1,89 +1,93 @@
-"""The diagnosis as JSON: the contract `stepscope.diagnosis/1`."""
+"""The diagnosis as JSON: the document `stepscope.diagnosis/1`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
-from stepscope.core.beside import Beside
-from stepscope.core.contract import SCHEMA
+from msgspec import UNSET
+
+from stepscope.core.contract.codec import decode, plain
+from stepscope.core.contract.diagnosis import DiagnosisContract, Partition, Rank
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
-from stepscope.json_text import finite, json_text, not_finite
-from stepscope.report.beside_view import advice_contract, recording_contract
+from stepscope.core.gate import Gate
+from stepscope.protocol.json_text import finite, json_text, not_finite
+from stepscope.report.beside_view import recording_contract
+from stepscope.report.gate import gate_contract
 from stepscope.report.nccl_view import nccl_contract
+from stepscope.report.recordings.text import recording_texts
 
 MOST_NAMED = 6
 """Numbers that are not finite, named in the note."""
 
 
-def to_json(diagnosis: Diagnosis) -> str:
-    """The contract as indented text."""
-    return json_text(contract(diagnosis), indent=2)
+def to_json(diagnosis: Diagnosis, gate: Gate | None = None) -> str:
+    """As indented text. What was not measured is null, never 0; so is what is not finite."""
+    told = plain(_document(diagnosis, gate))
+    lost = _lost(told)
+    return json_text(_finite(told, lost) if lost else told, indent=2)
 
 
-def contract(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The contract as plain values. What was not measured is null, never 0; a number that is not finite was not measured."""
-    told = _contract(diagnosis)
-    lost = sorted(set(not_finite(told)))
+def diagnosis_contract(diagnosis: Diagnosis) -> DiagnosisContract:
+    """The document that the JSON is of: every number in it is finite."""
+    document = _document(diagnosis, None)
+    told = plain(document)
+    lost = _lost(told)
     if not lost:
-        return told
-    named = ", ".join(lost[:MOST_NAMED]) + (f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else "")
+        return document
+    return decode(json_text(_finite(told, lost)), DiagnosisContract, "this diagnosis")
+
+
+def _lost(told: dict[str, Any]) -> list[str]:
+    return sorted(set(not_finite(told)))
+
+
+def _finite(told: dict[str, Any], lost: list[str]) -> dict[str, Any]:
+    named = ", ".join(lost[:MOST_NAMED])
+    if len(lost) > MOST_NAMED:
+        named += f" and {len(lost) - MOST_NAMED} more"
     note = f"not measured, for what was recorded gives no finite number: {named}"
     return {key: finite(value) for key, value in told.items()} | {"notes": [*told["notes"], note]}
 
 
-def _contract(diagnosis: Diagnosis) -> dict[str, Any]:
-    nccl, comms, beside = diagnosis.facts.nccl, diagnosis.facts.comms, diagnosis.facts.beside
-    return (
-        {
-            "schema": SCHEMA,
-            "verdict": asdict(diagnosis.verdict),
-            "step": asdict(diagnosis.step),
-            "replay": None if diagnosis.replay is None else asdict(diagnosis.replay),
-            "ranks": [_rank(facts) for facts in diagnosis.facts.ranks],
-            "findings": [asdict(finding) for finding in diagnosis.findings],
-            "ladder": list(diagnosis.ladder),
-            "abstentions": [asdict(abstention) for abstention in diagnosis.abstentions],
-            "notes": list(diagnosis.notes),
-            "unknown_events": diagnosis.unknown_events,
-        }
-        | ({} if diagnosis.facts.run is None else {"run": asdict(diagnosis.facts.run)})
-        | ({} if nccl is None else {"nccl": nccl_contract(nccl)})
-        | ({} if comms is None else {"comms": asdict(comms)})
-        | ({} if beside is None else _beside(diagnosis, beside))
+def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
+    facts = diagnosis.facts
+    beside = facts.beside
+    return DiagnosisContract(
+        verdict=diagnosis.verdict,
+        step=diagnosis.step,
+        replay=diagnosis.replay,
+        ranks=tuple(_rank(rank) for rank in facts.ranks),
+        findings=diagnosis.findings,
+        ladder=diagnosis.ladder,
+        abstentions=diagnosis.abstentions,
+        notes=diagnosis.notes,
+        unknown_events=diagnosis.unknown_events,
+        run=UNSET if facts.run is None else facts.run,
+        nccl=UNSET if facts.nccl is None else nccl_contract(facts.nccl),
+        comms=UNSET if facts.comms is None else facts.comms,
+        advice=UNSET if beside is None and not diagnosis.advice else diagnosis.advice,
+        recordings=UNSET if beside is None else tuple(map(recording_contract, recording_texts(beside))),
+        gate=UNSET if gate is None else gate_contract(gate),
     )
 
 
-def _beside(diagnosis: Diagnosis, beside: Beside) -> dict[str, Any]:
-    return {
-        "advice": [advice_contract(one) for one in diagnosis.advice],
-        "recordings": [recording_contract(one) for one in beside.recordings],
-    }
-
-
-def median_place(steps_ms: Sequence[float | None]) -> int | None:
-    """Of the contract's ranks the one that the report is about: that with the median step, the lower of two; one without steps
-    only if none has any."""
-    timed = [(round(ms, 9), place) for place, ms in enumerate(steps_ms) if ms is not None]
-    return sorted(timed)[(len(timed) - 1) // 2][1] if timed else (0 if steps_ms else None)
-
-
-def _rank(facts: RankFacts) -> dict[str, Any]:
+def _rank(facts: RankFacts) -> Rank:
     busy = facts.steps.typical(facts.busy_ns) if facts.steps.where == "device" else None
-    return {
-        "rank": facts.rank,
-        "partition_ms": _partition(facts),
-        "gpu_busy_ms": None if busy is None else busy / 1e6,
-        "mfu": facts.roofline.mfu,
-        "device_ns": asdict(facts.device),
-    }
+    return Rank(
+        rank=facts.rank,
+        partition_ms=_partition(facts),
+        gpu_busy_ms=None if busy is None else busy / 1e6,
+        mfu=facts.roofline.mfu,
+        device_ns=facts.device,
+    )
 
 
-def _partition(facts: RankFacts) -> dict[str, float | None] | None:
+def _partition(facts: RankFacts) -> Partition | None:
     parts = facts.typical_parts_ns
     if parts is None or facts.partition is None:
         return None
-    unsplit = parts["comms_transfer"] > 0 and not facts.partition.waits_split
-    return {part: None if part == "comms_wait" and unsplit else value / 1e6 for part, value in parts.items()}
+    told: dict[str, Any] = {part: value / 1e6 for part, value in parts.items()}
+    if parts["comms_transfer"] > 0 and not facts.partition.waits_split:
+        told["comms_wait"] = None
+    return Partition(**told)

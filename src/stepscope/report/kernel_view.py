@@ -1,65 +1,67 @@
-"""Where the device's time goes by kernel, in the terminal; by operator when there is no device."""
+"""Where the device's time goes by kernel; by operator when there is no device."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stepscope.core.facts import RangeRow, RankFacts
+from stepscope.report.document.blocks import Block, Column, Prose, Section, Table, numbers
 from stepscope.report.names import kernel_name, op_name
-from stepscope.report.sheet import Column, Sheet
 from stepscope.report.units import ms, number, per_step, percent
 
 MAX_ROWS = 8
 MAX_RANGES = 6
 COLLECTIVE = "collective"
 """The category that is no part of compute, and so has no share of it."""
+NAME = Column(fit="shorten")
 
 
-def draw_kernels(sheet: Sheet, rank: RankFacts) -> None:
+def kernel_sections(rank: RankFacts) -> Iterator[Section]:
     """The categories, then the kernels, that take most of the measured steps."""
     num_steps = len(rank.steps.windows)
     if not num_steps:
         return
     compute = sum(rank.partition.parts["compute"]) if rank.partition is not None else 0
     if rank.categories:
-        _draw_categories(sheet, rank, num_steps, compute)
+        yield _categories(rank, num_steps, compute)
     if rank.kernels:
-        _draw_top(sheet, rank, num_steps, compute)
+        yield _longest(rank, num_steps, compute)
     if rank.modules:
-        _draw_ranges(sheet, "Modules", rank.modules, num_steps)
+        yield _ranges("Modules", rank.modules, num_steps)
     if rank.marks:
-        _draw_ranges(sheet, "Marks", rank.marks, num_steps)
+        yield _ranges("Marks", rank.marks, num_steps)
     if not rank.categories and not rank.kernels and rank.steps.where == "host":
-        _draw_operators(sheet, rank, num_steps)
+        yield from _operators(rank, num_steps)
 
 
-def _draw_categories(sheet: Sheet, rank: RankFacts, num_steps: int, compute: int) -> None:
-    sheet.heading("Kernels by kind", "a step")
-    columns = (
-        Column(shrinks=True),
-        Column(title="calls", right=True),
-        Column(title="ms", right=True),
-        Column(title="of compute", right=True),
-    )
+def _section(title: str, aside: str, *blocks: Block) -> Section:
+    return Section(title=title, aside=aside, blocks=blocks, is_folded=True)
+
+
+def _categories(rank: RankFacts, num_steps: int, compute: int) -> Section:
     ordered = sorted(rank.categories, key=lambda row: -row.total_ns)
-    rows = [
-        (row.category, per_step(row.count, num_steps), _ms(row.total_ns, num_steps), _share(row.category, row.total_ns, compute))
+    rows = tuple(
+        (
+            row.category,
+            per_step(row.count, num_steps),
+            _ms(row.total_ns, num_steps),
+            _share(row.category, row.total_ns, compute),
+        )
         for row in ordered[:MAX_ROWS]
-    ]
-    sheet.table(columns, rows)
-    _draw_rest(sheet, sum(row.total_ns for row in ordered[MAX_ROWS:]), num_steps)
+    )
+    table = Table(columns=(NAME, *numbers("calls", "ms", "of compute")), rows=rows)
+    rest = _rest(sum(row.total_ns for row in ordered[MAX_ROWS:]), num_steps)
+    return _section("Kernels by kind", "a step", table, *rest)
 
 
-def _draw_top(sheet: Sheet, rank: RankFacts, num_steps: int, compute: int) -> None:
-    sheet.heading("Kernels that take most", "a step; roof: least time its work needs / its time")
+def _longest(rank: RankFacts, num_steps: int, compute: int) -> Section:
     columns = (
-        Column(title="kernel", shrinks=True),
-        Column(title="launched by", shrinks=True, most=18, style="dim"),
-        Column(title="calls", right=True),
-        Column(title="ms", right=True),
-        Column(title="compute", right=True),
-        Column(title="roof", right=True),
+        Column(title="kernel", fit="shorten"),
+        Column(title="launched by", fit="shorten", most=18, tone="quiet"),
+        *numbers("calls", "ms", "compute", "roof"),
     )
     ordered = sorted(rank.kernels, key=lambda row: -row.total_ns)
-    rows = [
+    rows = tuple(
         (
             kernel_name(row.name),
             op_name(row.op) if row.op is not None else "not known",
@@ -69,45 +71,42 @@ def _draw_top(sheet: Sheet, rank: RankFacts, num_steps: int, compute: int) -> No
             percent(row.floor_ns / row.total_ns) if row.floor_ns is not None and row.total_ns else "-",
         )
         for row in ordered[:MAX_ROWS]
-    ]
-    sheet.table(columns, rows)
+    )
     # By the categories: the kernels may be only the longest of all.
     every = max(sum(row.total_ns for row in rank.categories), sum(row.total_ns for row in rank.kernels))
-    _draw_rest(sheet, every - sum(row.total_ns for row in ordered[:MAX_ROWS]), num_steps)
+    rest = _rest(every - sum(row.total_ns for row in ordered[:MAX_ROWS]), num_steps)
+    aside = "a step; roof: least time its work needs / its time"
+    return _section("Kernels that take most", aside, Table(columns=columns, rows=rows), *rest)
 
 
-def _draw_ranges(sheet: Sheet, title: str, ranges: tuple[RangeRow, ...], num_steps: int) -> None:
+def _ranges(title: str, ranges: tuple[RangeRow, ...], num_steps: int) -> Section:
     """Ranges hold one another, so their times overlap and there is no rest to tell."""
     shown = sorted(ranges, key=lambda row: -row.device_ns)[:MAX_RANGES]
     is_projected = any(row.projected_ns is not None for row in shown)
+    rows = []
+    for row in shown:
+        name = row.name.removeprefix("nn.Module: ")
+        span = "-" if row.projected_ns is None else _ms(row.projected_ns, 1)
+        cells = (name, per_step(row.count, num_steps), _ms(row.device_ns, num_steps), span)
+        rows.append(cells if is_projected else cells[:-1])
+    titles = ("kernels", "ms", "span") if is_projected else ("kernels", "ms")
     told = "span: one, first to last" if is_projected else "backward with its forward"
-    sheet.heading(title, f"a step; device time launched inside; {told}")
-    columns: tuple[Column, ...] = (Column(shrinks=True), Column(title="kernels", right=True), Column(title="ms", right=True))
-    rows: list[tuple[str, ...]] = [
-        (row.name.removeprefix("nn.Module: "), per_step(row.count, num_steps), _ms(row.device_ns, num_steps)) for row in shown
-    ]
-    if is_projected:
-        columns = (*columns, Column(title="span", right=True))
-        spans = ["-" if row.projected_ns is None else _ms(row.projected_ns, 1) for row in shown]
-        rows = [(*row, span) for row, span in zip(rows, spans, strict=True)]
-    sheet.table(columns, rows)
+    table = Table(columns=(NAME, *numbers(*titles)), rows=tuple(rows))
+    return _section(title, f"a step; device time launched inside; {told}", table)
 
 
-def _draw_operators(sheet: Sheet, rank: RankFacts, num_steps: int) -> None:
+def _operators(rank: RankFacts, num_steps: int) -> Iterator[Section]:
     timed = [(row, row.host_ns) for row in rank.ops if row.host_ns is not None]
-    if not timed:
-        return
     ordered = sorted(timed, key=lambda pair: -pair[1])
-    sheet.heading("Operators that take most", "a step, on the host")
-    columns = (Column(shrinks=True), Column(title="calls", right=True), Column(title="ms", right=True))
-    rows = [(op_name(row.name), per_step(row.count, num_steps), _ms(ns, num_steps)) for row, ns in ordered[:MAX_ROWS]]
-    sheet.table(columns, rows)
-    _draw_rest(sheet, sum(ns for _, ns in ordered[MAX_ROWS:]), num_steps)
+    rows = tuple((op_name(row.name), per_step(row.count, num_steps), _ms(ns, num_steps)) for row, ns in ordered[:MAX_ROWS])
+    if rows:
+        table = Table(columns=(NAME, *numbers("calls", "ms")), rows=rows)
+        rest = _rest(sum(ns for _, ns in ordered[MAX_ROWS:]), num_steps)
+        yield _section("Operators that take most", "a step, on the host", table, *rest)
 
 
-def _draw_rest(sheet: Sheet, rest_ns: int, num_steps: int) -> None:
-    if rest_ns > 0:
-        sheet.prose(f"all others: {ms(rest_ns / num_steps)}", indent=2, style="dim")
+def _rest(rest_ns: int, num_steps: int) -> tuple[Prose, ...]:
+    return (Prose(f"all others: {ms(rest_ns / num_steps)}", "quiet"),) if rest_ns > 0 else ()
 
 
 def _ms(total_ns: int, num_steps: int) -> str:

@@ -1,17 +1,24 @@
-"""A running job in the terminal: the answer first, then a line for each rank or group of ranks, then the alerts."""
+"""A running job: the answer first, then a line for each rank or group of ranks, then the alerts."""
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterator
 from datetime import datetime
 
-from rich.console import Console, Group
-from rich.text import Text
-
-from stepscope.core.live import RUNS, SILENT, STALLED, LiveView, RankGroup, RankLive
+from stepscope.core.live import RUNS, SILENT, STALLED, Alert, LiveView, RankGroup, RankLive
 from stepscope.core.numbers import number_ranges
-from stepscope.report.sheet import Cell, Column, Sheet
-from stepscope.report.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
+from stepscope.report.document.blocks import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Headline,
+    Prose,
+    Section,
+    Table,
+    numbers,
+)
 from stepscope.report.units import NBSP, gigabytes, ms, number, percent, plural
 
 MAX_ALERTS = 5
@@ -19,33 +26,23 @@ SLOWER = 1.1
 """Times the baseline, from which a step time is marked."""
 
 
-def render_live(view: LiveView, *, width: int = PLAIN_WIDTH) -> str:
-    """One frame as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, no_color=True, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(frame(view, console), end="")
-    return captured.get()
+def live_document(view: LiveView) -> Document:
+    """One frame."""
+    return tuple(_blocks(view))
 
 
-def frame(view: LiveView, console: Console) -> Group:
-    """One frame, for a console to print or to keep in its place."""
-    utf8 = "utf" in console.encoding.lower()
-    fancy = utf8 and console.is_terminal and console.color_system is not None
-    sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
-    _draw(sheet, view)
-    for line in sheet.lines:
-        line.no_wrap, line.overflow = True, "ignore"
-    return Group(*sheet.lines)
-
-
-def _draw(sheet: Sheet, view: LiveView) -> None:
-    sheet.prose(_state_words(view), style="dim")
-    sheet.blank()
-    sheet.prose(_pace_words(view), style="bold")
-    sheet.entry("bound so far", view.bound)
+def _blocks(view: LiveView) -> Iterator[Block]:
+    yield Headline(command="stepscope watch", text=_pace_words(view), about=(_state_words(view),))
+    yield Facts((("bound so far", view.bound),))
     if view.ranks:
-        _draw_ranks(sheet, view)
-    _draw_alerts(sheet, view)
+        yield _ranks_section(view)
+    if view.alerts:
+        num = len(view.alerts)
+        yield Section(
+            title="Alerts",
+            aside=f"the last {MAX_ALERTS} of {num}" if num > MAX_ALERTS else "",
+            blocks=(Facts(tuple(map(_alert, view.alerts[-MAX_ALERTS:]))),),
+        )
 
 
 def _state_words(view: LiveView) -> str:
@@ -67,31 +64,26 @@ def _pace_words(view: LiveView) -> str:
     return words + (f"; {plural(missing, 'rank')} of {view.world_size} not seen here" if missing > 0 else "")
 
 
-def _draw_ranks(sheet: Sheet, view: LiveView) -> None:
-    sheet.heading("Ranks", "those alike on one line" if len(view.groups) < len(view.ranks) else "")
+def _ranks_section(view: LiveView) -> Section:
     has_device = any(rank.gpu_util is not None or rank.device_bytes is not None for rank in view.ranks)
-    columns = (
-        Column(title="rank", shrinks=True),
-        Column(title="step", right=True),
-        Column(title="step time", right=True),
-        Column(title="baseline", right=True),
-        Column(title="loader", right=True),
-        *((Column(title="gpu", right=True), Column(title="device GB", right=True)) if has_device else ()),
-        Column(title="host GB", right=True),
+    of_device = ("gpu", "device GB") if has_device else ()
+    titles = ("step", "step time", "baseline", "loader", *of_device, "host GB")
+    table = Table(
+        columns=(Column(title="rank", fit="shorten"), *numbers(*titles)),
+        rows=tuple(_row(group, has_device) for group in view.groups),
     )
-    sheet.table(columns, [_row(group, has_device) for group in view.groups])
-    for group in view.groups:
-        if words := _state_of(group):
-            sheet.prose(words, indent=2)
-    if view.num_outliers_left_out:
-        sheet.prose(f"and {plural(view.num_outliers_left_out, 'more rank')} unlike the others", indent=2, style="dim")
+    states = (Prose(words) for group in view.groups if (words := _state_of(group)))
+    left_out = view.num_outliers_left_out
+    rest = (Prose(f"and {plural(left_out, 'more rank')} unlike the others", "quiet"),) if left_out else ()
+    aside = "those alike on one line" if len(view.groups) < len(view.ranks) else ""
+    return Section(title="Ranks", aside=aside, blocks=(table, *states, *rest))
 
 
-def _row(group: RankGroup, has_device: bool) -> tuple[Cell, ...]:
+def _row(group: RankGroup, has_device: bool) -> tuple[str | Cell, ...]:
     one, many = group.one, len(group.ranks) > 1
     name = f"{len(group.ranks)} alike" if many else str(one.rank)
     is_slower = one.step_ns is not None and one.baseline_ns is not None and one.step_ns > SLOWER * one.baseline_ns
-    step_time = Text("-" if one.step_ns is None else ms(one.step_ns), "bold" if is_slower else "")
+    step_time = Cell("-" if one.step_ns is None else ms(one.step_ns), "strong" if is_slower else "")
     device = (_percent(one.gpu_util), _device(one)) if has_device else ()
     return (
         name,
@@ -114,14 +106,10 @@ def _state_of(group: RankGroup) -> str:
     return f"{who}: {words}" + ("" if one.quiet_s is None else f" for {_time(one.quiet_s)}")
 
 
-def _draw_alerts(sheet: Sheet, view: LiveView) -> None:
-    if not view.alerts:
-        return
-    sheet.heading("Alerts", f"the last {MAX_ALERTS} of {len(view.alerts)}" if len(view.alerts) > MAX_ALERTS else "")
-    for alert in view.alerts[-MAX_ALERTS:]:
-        at = datetime.fromtimestamp(alert.at_wall_ns / 1e9).astimezone()
-        step = "" if alert.step is None else f"step {alert.step}, "
-        sheet.prose(f"{step}{alert.words}", indent=11, lead=f"  {at:%H:%M:%S}", lead_style="dim")
+def _alert(alert: Alert) -> tuple[str, str]:
+    at = datetime.fromtimestamp(alert.at_wall_ns / 1e9).astimezone()
+    step = "" if alert.step is None else f"step {alert.step}, "
+    return f"{at:%H:%M:%S}", f"{step}{alert.words}"
 
 
 def _percent(share: float | None) -> str:

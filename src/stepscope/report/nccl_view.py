@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
 
+from stepscope.core.contract.nccl import Nccl, NcclLinks
 from stepscope.core.nccl import NcclCommunicator, NcclLog
-from stepscope.core.nccl_notes import notes_on
 from stepscope.core.numbers import number_ranges
-from stepscope.core.recording import Recording
+from stepscope.report.document.blocks import Facts, Section, shortened
 from stepscope.report.names import shorten
-from stepscope.report.sheet import Sheet
+from stepscope.report.recordings.text import RecordingText
 from stepscope.report.units import NBSP, number, plural
+from stepscope.rules.shared.nccl_notes import notes_on
 
 MAX_COMMUNICATORS = 3
 MAX_LISTED = 4
@@ -23,34 +22,20 @@ MAX_WARNINGS = 5
 MAX_NOTES = 8
 MAX_WORD = 60
 MAX_LINKS = 10_000
-TEXT_WIDTH = 80
 NIC = re.compile(r"(?<=[^/])/-?\d{1,6}(?:\(\d{1,9}\))?(?=/|$)")
 """The number of a network device, and of the rank whose device it is: many of them do the same."""
 
 
-def draw_nccl(sheet: Sheet, log: NcclLog) -> None:
+def nccl_section(log: NcclLog) -> Section:
     """A short block; what to think of it comes last."""
-    sheet.heading(log.library.upper(), "from its log")
-    for label, text in nccl_lines(log):
-        sheet.entry(label, text)
-    notes = notes_on(log)
-    for note in notes[:MAX_NOTES]:
-        sheet.prose(note, indent=4, lead="  -")
-    if len(notes) > MAX_NOTES:
-        sheet.prose(f"and {plural(len(notes) - MAX_NOTES, 'note')} more", indent=4, style="dim")
+    told = (Facts(tuple(nccl_lines(log))), *shortened(notes_on(log), MAX_NOTES, "note"))
+    return Section(title=log.library.upper(), aside="from its log", blocks=told)
 
 
-def nccl_text(log: NcclLog) -> str:
-    """The block alone, as plain text."""
-    sheet = Sheet(TEXT_WIDTH, fancy=False, ascii_only=False)
-    draw_nccl(sheet, log)
-    return "\n".join(line.plain for line in sheet.lines)
-
-
-def nccl_recording(log: NcclLog) -> Recording:
+def nccl_recording(log: NcclLog) -> RecordingText:
     """The same as the recordings of other tools are shown."""
     lines = tuple((label or "more", text) for label, text in nccl_lines(log))
-    return Recording(format=log.library, paths=log.files, lines=lines, notes=notes_on(log))
+    return RecordingText(format=log.library, paths=log.files, lines=lines, notes=notes_on(log))
 
 
 def nccl_lines(log: NcclLog) -> Iterator[tuple[str, str]]:
@@ -126,30 +111,39 @@ def _word(text: str) -> str:
     return shorten(text, MAX_WORD)
 
 
-def nccl_contract(log: NcclLog) -> dict[str, Any]:
+def nccl_contract(log: NcclLog) -> Nccl:
     """The key `nccl` of the JSON: connections are counted per pair of ranks, trees are left to the log."""
     links = Counter((c.communicator, c.rank, c.peer, c.via, c.received_via) for c in log.connections)
-    keys = ("communicator", "rank", "peer", "via", "received_via", "channels")
-    return {
-        "library": log.library,
-        "version": log.version,
-        "versions": list(log.versions),
-        "files": list(log.files),
-        "hosts": list(log.hosts),
-        "world_size": log.world_size,
-        "is_inter_node": log.is_inter_node,
-        "transports": dict(log.transports),
-        "slowest_transport": log.slowest_transport,
-        "communicators": [asdict(communicator) for communicator in log.communicators],
-        "connections": [dict(zip(keys, (*link, n), strict=True)) for link, n in list(links.items())[:MAX_LINKS]],
-        "networks": list(log.networks),
-        "interfaces": list(log.interfaces),
-        "ib_devices": None if log.ib_devices is None else list(log.ib_devices),
-        "topology": None if log.topology is None else asdict(log.topology),
-        "graphs": [asdict(graph) for graph in log.graphs],
-        "algorithms": [asdict(choice) for choice in log.algorithms],
-        "calls": dict(log.calls),
-        "env": {name: list(values) for name, values in log.env.items()},
-        "warnings": [asdict(warning) for warning in log.warnings],
-        "notes": list(notes_on(log)),
-    }
+    return Nccl(
+        library=log.library,
+        version=log.version,
+        versions=log.versions,
+        files=log.files,
+        hosts=log.hosts,
+        world_size=log.world_size,
+        is_inter_node=log.is_inter_node,
+        transports=log.transports,
+        slowest_transport=log.slowest_transport,
+        communicators=log.communicators,
+        connections=tuple(
+            NcclLinks(
+                communicator=name,
+                rank=rank,
+                peer=peer,
+                via=via,
+                received_via=back,
+                channels=num,
+            )
+            for (name, rank, peer, via, back), num in list(links.items())[:MAX_LINKS]
+        ),
+        networks=log.networks,
+        interfaces=log.interfaces,
+        ib_devices=log.ib_devices,
+        topology=log.topology,
+        graphs=log.graphs,
+        algorithms=log.algorithms,
+        calls=log.calls,
+        env=log.env,
+        warnings=log.warnings,
+        notes=notes_on(log),
+    )

@@ -1,4 +1,4 @@
-"""Many ranks in a few lines, in the terminal: those that are alike stand on one."""
+"""Many ranks in a few lines: those that are alike stand on one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 from stepscope.core.comms_facts import CommsFacts, RankComms
 from stepscope.core.facts import RankFacts
 from stepscope.core.numbers import number_ranges
-from stepscope.report.sheet import Column, Sheet
+from stepscope.report.document.blocks import Block, Column, Section, Table, numbers
 from stepscope.report.units import ms, percent
 
 MAX_LINES = 12
@@ -41,8 +41,8 @@ class RankLine:
         return (*self.shares, self.waits, late)
 
 
-def draw_ranks(sheet: Sheet, ranks: Sequence[RankFacts], comms: CommsFacts | None = None) -> None:
-    """A line for each group of ranks that are alike."""
+def ranks_section(ranks: Sequence[RankFacts], comms: CommsFacts | None, below: Sequence[Block]) -> Section:
+    """A line for each group of ranks that are alike, and what is said below."""
     of_rank = {} if comms is None else {one.rank: one for one in comms.ranks}
     lines = [_measure(rank, of_rank.get(rank.rank)) for rank in sorted(ranks, key=lambda rank: rank.rank)]
     matched = any(line.late_ns is not None for line in lines)
@@ -51,19 +51,18 @@ def draw_ranks(sheet: Sheet, ranks: Sequence[RankFacts], comms: CommsFacts | Non
     while len(groups) > MAX_LINES and tolerance < 1e6:
         tolerance *= 2
         groups = _group(lines, tolerance)
-    if len(groups) < len(lines):
-        sheet.heading("Ranks", f"those alike within {tolerance * 100:g} % on one line" if tolerance < 1 else "")
-    else:
-        sheet.heading("Ranks")
-    columns = (
-        Column(title="rank", shrinks=True),
-        Column(title="step", right=True),
-        Column(title="busy", right=True),
-        Column(title="exposed" if matched else "exposed comms", right=True),
-        Column(title="idle", right=True),
-        *((Column(title="waits", right=True), Column(title="late", right=True)) if matched else ()),
+    is_merged = len(groups) < len(lines) and tolerance < 1
+    titles = ("exposed", "idle", "waits", "late") if matched else ("exposed comms", "idle")
+    table = Table(
+        columns=(Column(title="rank", fit="shorten"), *numbers("step", "busy", *titles)),
+        rows=tuple(_row(_merge(group), matched) for group in groups),
     )
-    sheet.table(columns, [_row(_merge(group), matched) for group in groups])
+    return Section(
+        title="Ranks",
+        aside=f"those alike within {tolerance * 100:g} % on one line" if is_merged else "",
+        blocks=(table, *below),
+        is_folded=True,
+    )
 
 
 def _measure(rank: RankFacts, comms: RankComms | None) -> RankLine:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from stepscope.core.run import DeviceSample, Known, RunFacts
-from stepscope.report.sheet import Sheet
+from stepscope.report.document.blocks import Facts, Section
+from stepscope.report.names import shorten
 from stepscope.report.units import ms, percent, plural
 
 MOST_WORDS = 200
 
 
-def draw_run(sheet: Sheet, run: RunFacts) -> None:
+def run_section(run: RunFacts) -> Section:
     """A few lines: the numbers are the first timed rank's."""
-    sheet.heading("Run", "steps timed with no profiler attached")
-    rows = [("command", sheet.shorten(sheet.clean(" ".join(run.command)), MOST_WORDS))]
+    rows = [("command", shorten(" ".join(run.command), MOST_WORDS))]
     if run.exit_code is not None:
         rows.append(("ended", "well" if run.exit_code == 0 else f"with exit code {run.exit_code}"))
     timed = [rank for rank in run.ranks if rank.steps is not None]
     if timed:
         rows += _steps(timed[0])
     for rank in run.ranks[:1]:
-        rows += _set_up(sheet, rank)
-    for label, text in rows:
-        sheet.entry(label, text)
+        rows += _set_up(rank)
+    aside = "steps timed with no profiler attached"
+    return Section(title="Run", aside=aside, blocks=(Facts(tuple(rows)),), is_folded=True)
 
 
 def _steps(rank: Known) -> list[tuple[str, str]]:
@@ -43,12 +43,12 @@ def _steps(rank: Known) -> list[tuple[str, str]]:
     return rows
 
 
-def _set_up(sheet: Sheet, rank: Known) -> list[tuple[str, str]]:
+def _set_up(rank: Known) -> list[tuple[str, str]]:
     rows = []
     if rank.model is not None and rank.num_parameters is not None:
-        rows.append(("model", f"{sheet.shorten(sheet.clean(rank.model), 40)}, {rank.num_parameters:,} parameters"))
+        rows.append(("model", f"{shorten(rank.model, 40)}, {rank.num_parameters:,} parameters"))
     if rank.optimizers:
-        rows.append(("optimizer", sheet.shorten(sheet.clean(", ".join(rank.optimizers)), 60)))
+        rows.append(("optimizer", shorten(", ".join(rank.optimizers), 60)))
     if rank.loader is not None:
         knobs = rank.loader
         told = [("num_workers", knobs.num_workers), ("pin_memory", knobs.pin_memory), ("batch_size", knobs.batch_size)]

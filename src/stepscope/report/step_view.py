@@ -1,11 +1,21 @@
-"""Where one rank's step goes, and what its device made of it, in the terminal."""
+"""Where one rank's step goes, and what its device made of it."""
 
 from __future__ import annotations
 
-from rich.text import Text
+from collections.abc import Iterator
 
 from stepscope.core.facts import PARTS, Partition, Phases, RankFacts, Roofline
-from stepscope.report.sheet import GAP, Column, Sheet
+from stepscope.report.document.blocks import (
+    Bar,
+    Cell,
+    Column,
+    Facts,
+    Part,
+    Prose,
+    Section,
+    Table,
+    numbers,
+)
 from stepscope.report.units import digits_after_point, in_column, ms, percent, plural, teraflops
 
 PART_WORDS = {
@@ -24,41 +34,35 @@ PART_WORDS = {
 UNSPLIT_COMMS = "communication, not hidden"
 """What exposed communication is called when waiting could not be told from moving bytes."""
 
-PART_STYLES = {
-    "compute": "green",
-    "comms_wait": "magenta",
-    "comms_transfer": "magenta",
-    "transfer": "cyan",
-    "idle_input": "yellow",
+BAR_PARTS: dict[str, Part] = {
+    "compute": "compute",
+    "comms_wait": "comms",
+    "comms_transfer": "comms",
+    "transfer": "copies",
+    "idle_input": "input",
 }
-IDLE_STYLE = "red"
-BAR_WIDTH = 30
 MOST = 0.8
 """Share of compute with known work from which a statement about it stands for all of it."""
 
 
-def draw_step(sheet: Sheet, rank: RankFacts) -> None:
+def step_section(rank: RankFacts) -> Section:
     """The median step as a table of bars that sums to the step."""
-    parts = rank.typical_parts_ns
+    title, parts = "Where the step goes", rank.typical_parts_ns
     if rank.partition is None or parts is None:
-        sheet.heading("Where the step goes")
-        sheet.prose("not measured: the trace has no whole step", indent=2)
-        return
-    sheet.heading("Where the step goes", _which_step(rank))
+        return Section(title=title, blocks=(Prose("not measured: the trace has no whole step"),))
     total = sum(parts.values())
     # A decimal up to a second, as the percentages have: the small parts are to be seen too.
     decimals = max(digits_after_point(total / 1e6), 1 if total < 1e9 else 0)
-    shown = [part for part in PARTS if parts[part] > 0]
-    columns = (Column(), Column(title="ms", right=True), Column(title="%", right=True), Column())
-    # What the three columns before the bar may take: the longest words, the total, "100.0", their gaps.
-    bar_width = min(BAR_WIDTH, max(8, sheet.width - 46))
-    rows: list[list[str | Text]] = []
-    for part in shown:
+    rows: list[tuple[str | Cell | Bar, ...]] = []
+    for part in PARTS:
         ns = parts[part]
-        bar = Text(sheet.bar(ns / total, bar_width), PART_STYLES.get(part, IDLE_STYLE))
-        rows.append([_words(part, rank.partition), in_column(ns / 1e6, decimals), in_column(ns / total * 100, 1), bar])
-    rows.append([Text("total", "bold"), Text(in_column(total / 1e6, decimals), "bold"), "100.0" if total else "", ""])
-    sheet.table(columns, rows, room=GAP)
+        if ns > 0:
+            words, bar = _words(part, rank.partition), Bar(ns / total, BAR_PARTS.get(part, "idle"))
+            rows.append((words, in_column(ns / 1e6, decimals), in_column(ns / total * 100, 1), bar))
+    whole = Cell(in_column(total / 1e6, decimals), "strong")
+    rows.append((Cell("total", "strong"), whole, "100.0" if total else "", ""))
+    table = Table(columns=(Column(), *numbers("ms", "%"), Column()), rows=tuple(rows))
+    return Section(title=title, aside=_which_step(rank), blocks=(table,))
 
 
 def _words(part: str, partition: Partition) -> str:
@@ -72,46 +76,52 @@ def _which_step(rank: RankFacts) -> str:
     return "the only whole step, while profiled" if num == 1 else f"the median step of {num}, while profiled"
 
 
-def draw_device(sheet: Sheet, rank: RankFacts) -> None:
+def device_sections(rank: RankFacts) -> Iterator[Section]:
     """How much of the device the step used."""
-    if rank.steps.where == "host":
-        if rank.num_events:
-            sheet.heading("Device")
-            sheet.prose("Nothing ran on a device: the parts above are the host's, and operators count as compute.", indent=2)
-        return
-    sheet.heading("Device")
-    _draw_busy(sheet, rank)
-    _draw_flops(sheet, rank)
-    _draw_comms(sheet, rank)
+    if rank.steps.where != "host":
+        yield Section(title="Device", blocks=(Facts(tuple(_device_facts(rank))),), is_folded=True)
+    elif rank.num_events:
+        words = "Nothing ran on a device: the parts above are the host's, and operators count as compute."
+        yield Section(title="Device", blocks=(Prose(words),), is_folded=True)
+
+
+def _device_facts(rank: RankFacts) -> Iterator[tuple[str, str]]:
+    yield "busy", _busy_words(rank)
+    yield from _flops_facts(rank)
+    parts, hidden = rank.typical_parts_ns, rank.steps.typical(rank.comms_hidden_ns)
+    if parts is not None and hidden is not None:
+        comms = hidden + parts["comms_wait"] + parts["comms_transfer"]
+        if comms:
+            yield "communication", f"{ms(comms)}, {percent(hidden / comms)} of it hidden under compute"
     if rank.phases is not None and rank.steps.windows:
-        sheet.entry("phases", _phase_words(rank.phases, len(rank.steps.windows)))
+        yield "phases", _phase_words(rank.phases, len(rank.steps.windows))
 
 
-def _draw_busy(sheet: Sheet, rank: RankFacts) -> None:
+def _busy_words(rank: RankFacts) -> str:
     busy, step = rank.steps.typical(rank.busy_ns), rank.steps.step_interval_ns
     if busy is not None and step:
-        sheet.entry("busy", f"{ms(busy)} of {ms(step)}, {percent(busy / step)}")
-    elif rank.device.span:
-        totals = rank.device
-        sheet.entry("busy", f"{ms(totals.busy)} of the {ms(totals.span)} recorded, {percent(totals.busy / totals.span)}")
-    else:
-        sheet.entry("busy", "not measured")
+        return f"{ms(busy)} of {ms(step)}, {percent(busy / step)}"
+    totals = rank.device
+    if totals.span:
+        share = percent(totals.busy / totals.span)
+        return f"{ms(totals.busy)} of the {ms(totals.span)} recorded, {share}"
+    return "not measured"
 
 
-def _draw_flops(sheet: Sheet, rank: RankFacts) -> None:
+def _flops_facts(rank: RankFacts) -> Iterator[tuple[str, str]]:
     roof = rank.roofline
-    sheet.entry("MFU", _mfu_words(rank))
+    yield "MFU", _mfu_words(rank)
     if roof.hfu is not None and (roof.mfu is None or percent(roof.hfu) != percent(roof.mfu)):
-        sheet.entry("HFU", f"{percent(roof.hfu)}, recomputed work counted")
+        yield "HFU", f"{percent(roof.hfu)}, recomputed work counted"
     if roof.tensor_core_share is not None:
-        sheet.entry("tensor cores", f"{percent(roof.tensor_core_share)} of the time in matrix kernels")
+        yield "tensor cores", f"{percent(roof.tensor_core_share)} of the time in matrix kernels"
     memory, arithmetic = roof.bandwidth_bound_ns, roof.arithmetic_bound_ns
     if memory is not None and arithmetic is not None and memory + arithmetic:
         known = memory + arithmetic
         words = f"memory bandwidth for {percent(memory / known)} of their time, arithmetic for {percent(arithmetic / known)}"
         if roof.modelled_share is not None and roof.modelled_share < MOST:
             words += f" (of the {percent(roof.modelled_share)} whose work is known)"
-        sheet.entry("kernels' limit", words)
+        yield "kernels' limit", words
 
 
 def _mfu_words(rank: RankFacts) -> str:
@@ -132,15 +142,6 @@ def _why_no_mfu(rank: RankFacts, roof: Roofline) -> str:
     if roof.model_flops is None:
         return "too little of the matrix work is known (record_shapes=True tells it)"
     return "the trace has no whole step" if not rank.steps.windows else "no peak for the precision in use"
-
-
-def _draw_comms(sheet: Sheet, rank: RankFacts) -> None:
-    parts, hidden = rank.typical_parts_ns, rank.steps.typical(rank.comms_hidden_ns)
-    if parts is None or hidden is None:
-        return
-    comms = hidden + parts["comms_wait"] + parts["comms_transfer"]
-    if comms:
-        sheet.entry("communication", f"{ms(comms)}, {percent(hidden / comms)} of it hidden under compute")
 
 
 def _phase_words(phases: Phases, num_steps: int) -> str:

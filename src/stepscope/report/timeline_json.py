@@ -27,7 +27,7 @@ import numpy as np
 from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Slices, Timeline, What
 from stepscope.core.trace import NONE, Int64
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 from stepscope.report.names import clean, kernel_name, op_name, shorten
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 

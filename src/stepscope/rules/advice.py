@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import Facts
 from stepscope.rules.host import graph_breaks, recompilation
@@ -13,7 +13,7 @@ from stepscope.rules.registry import AUXILIARY_RULES
 from stepscope.rules.shared import advice_from_logs
 
 
-def advise(auxiliary: Beside) -> tuple[Advice, ...]:
+def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     """What every rule says, and what PyTorch said of their faults: the weightiest first, what has
     no weight last."""
     every: list[Advice] = []
@@ -26,7 +26,7 @@ def advise(auxiliary: Beside) -> tuple[Advice, ...]:
     return tuple(sorted(every, key=lambda advice: -1.0 if advice.weight is None else advice.weight, reverse=True))
 
 
-def weighed(auxiliary: Beside, facts: Facts) -> Beside:
+def weighed(auxiliary: Auxiliary, facts: Facts) -> Auxiliary:
     """With the share of the step that each kernel has, where there are traces."""
     shares = kernel_shares(facts)
     return replace(auxiliary, kernel_shares=shares) if shares else auxiliary

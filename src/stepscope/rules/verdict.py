@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from stepscope.core.beside import Advice
+from stepscope.core.auxiliary import Advice
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Abstention, Diagnosis, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts, Replayed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.core.beside import Beside
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
 from stepscope.core.nccl import NcclLog
@@ -17,7 +17,7 @@ the host does one thing after the other, so the step without its wait is that mu
 device it may be busy meanwhile."""
 
 
-def diagnose_without_trace(run: RunFacts, notes: tuple[str, ...] = (), auxiliary: Beside | None = None) -> Diagnosis:
+def diagnose_without_trace(run: RunFacts, notes: tuple[str, ...] = (), auxiliary: Auxiliary | None = None) -> Diagnosis:
     """A verdict from steps timed with no profiler, where they are enough for one."""
     timed = [rank for rank in run.ranks if rank.steps is not None]
     rank = timed[0] if timed else None
@@ -90,7 +90,7 @@ def how_to_record(run: RunFacts) -> str:
     return "to record sooner: stepscope run --start-step 3 -- ...; a job's first steps are slower than the rest"
 
 
-def diagnose_auxiliary(auxiliary: Beside, notes: tuple[str, ...] = (), nccl: NcclLog | None = None) -> Diagnosis:
+def diagnose_auxiliary(auxiliary: Auxiliary, notes: tuple[str, ...] = (), nccl: NcclLog | None = None) -> Diagnosis:
     """Recordings of other tools alone, and logs of NCCL: what they show, with no step to weigh it
     by unless a log has one."""
     step_ns = None if auxiliary.training is None else auxiliary.training.step_ns

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from stepscope.analyses.run.alerts import JobAlarms
 from stepscope.core.live import Alert
+from stepscope.protocol.run_folder import write_json
 from stepscope.readers.run_folder.tail import Follower
-from stepscope.runfolder import write_json
 from tests.live_runs import MS, S, add_samples, add_steps, add_stretches, row, sample, wall, write_rank, write_run
 
 

@@ -11,7 +11,8 @@ from stepscope.analyses.run.health import Outcome, expected_ranks, health
 from stepscope.core.diagnosis import Finding
 from stepscope.core.health import BAD, OK, UNKNOWN, Health
 from stepscope.readers.run_folder.tail import Follower, RankTail
-from stepscope.report.health_view import render_health
+from stepscope.report.document.terminal import to_text
+from stepscope.report.health_view import health_document
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 
 LATE = Finding(
@@ -41,7 +42,7 @@ def test_a_healthy_job(good: Outcome) -> None:
     answer = health(good)
     assert answer.state == OK
     assert set(states(answer)) == {"job", "ranks", "signs of life", "straggler", "step times", "devices"}
-    assert render_health(answer).startswith("Healthy.\n")
+    assert to_text(health_document(answer)).startswith("Healthy.\n")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_what_makes_a_job_unhealthy(good: Outcome, name: str, change: dict[str, 
     (check,) = [check for check in answer.checks if check.state == BAD]
     assert check.name == name
     assert words in check.words
-    assert "BAD" in render_health(answer)
+    assert "BAD" in to_text(health_document(answer))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_what_makes_a_job_unhealthy(good: Outcome, name: str, change: dict[str, 
 def test_what_leaves_it_open(good: Outcome, change: dict[str, object], words: str) -> None:
     answer = health(replace(good, **change))  # type: ignore[arg-type]
     assert answer.state == UNKNOWN
-    assert words in " ".join(render_health(answer).split())
+    assert words in " ".join(to_text(health_document(answer)).split())
 
 
 def test_a_job_that_fails_before_its_first_step_is_unhealthy(good: Outcome) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from stepscope.analyses.run.live import live_view
 from stepscope.core.live import RUNS, SILENT, STALLED, SWITCHED_OFF, LiveView
+from stepscope.protocol.run_folder import write_json
 from stepscope.readers.run_folder.tail import Follower
-from stepscope.runfolder import write_json
 from tests.live_runs import MS, S, add_samples, add_steps, add_stretches, row, sample, wall, write_rank, write_run
 
 

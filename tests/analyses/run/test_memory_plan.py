@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from stepscope.analyses.run.memory_plan import compare_with_plan
-from stepscope.core.memory_report import MemoryRecord, MemoryReport
+from stepscope.core.memory_report import MemoryRecord
 from stepscope.readers.memory.snapshot import read
 from tests.memory_snapshots import MB, pickled, source_of, training
+from tests.recordings import memory_report
 
 
 def test_each_part_stands_beside_the_most_that_was_measured(tmp_path: Path) -> None:
@@ -26,9 +27,9 @@ def test_each_part_stands_beside_the_most_that_was_measured(tmp_path: Path) -> N
 def test_what_is_not_known_has_no_ratio() -> None:
     held = {"unknown": 50, "weights": 50}
     record = MemoryRecord(format="memory-snapshot", label="s", peak_bytes=100, held=held, most=held)
-    rows = compare_with_plan(MemoryReport(records=(record,)), 50, None, 10, 0)
+    rows = compare_with_plan(memory_report(record), 50, None, 10, 0)
     assert [row.ratio for row in rows] == [None] * 6
     assert rows[1].planned_bytes is None
     assert rows[-1].planned_bytes is None
     counters = MemoryRecord(format="memory-stats", label="s", peak_bytes=100)
-    assert compare_with_plan(MemoryReport(records=(counters,)), 1, 1, 1, 1) == ()
+    assert compare_with_plan(memory_report(counters), 1, 1, 1, 1) == ()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
-from stepscope.runfolder import STEP_COLUMNS
+from stepscope.protocol.run_folder import STEP_COLUMNS
 
 MS = 1_000_000
 

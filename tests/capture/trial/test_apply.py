@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.install import begin, forget_session
-from stepscope.capture.options import Options
 from stepscope.capture.session import Session
 from stepscope.capture.trial.applied import ALREADY, Applied
 from stepscope.capture.trial.apply_flags import Flags
@@ -24,6 +23,7 @@ from stepscope.capture.trial.apply_loader import lay_over_loaders
 from stepscope.capture.trial.apply_model import lay_over_models
 from stepscope.capture.trial.apply_optimizer import lay_over_optimizers
 from stepscope.capture.trial.session import TrialSession
+from stepscope.protocol.options import Options
 
 Lay = Callable[..., Applied]
 DATA = TensorDataset(torch.arange(32.0))

@@ -18,7 +18,7 @@ from torch import nn
 from stepscope.capture.guard import Guard
 from stepscope.capture.trial import losses as losses_module
 from stepscope.capture.trial.losses import Losses, remember_unscaled
-from stepscope.runfolder import LOSSES_FILE
+from stepscope.protocol.run_folder import LOSSES_FILE
 
 
 @pytest.fixture

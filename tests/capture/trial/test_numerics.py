@@ -22,7 +22,7 @@ from stepscope.capture.trial.losses import remember_unscaled
 from stepscope.capture.trial.numerics import Numerics, digest, total_norm
 from stepscope.capture.trial.same_start import add_digest
 from stepscope.experiments.trials.record import _numerics
-from stepscope.runfolder import NUMERICS_FILE
+from stepscope.protocol.run_folder import NUMERICS_FILE
 
 
 def of(batch: object) -> str:

@@ -152,7 +152,9 @@ def test_the_table_is_in_the_terminal_and_on_the_page(job: list[str], snapshot: 
     assert main([*job, "--beside", snapshot, "--format", "html"]) == 0
     page = capsys.readouterr().out
     assert "The account: beside the recording" in page
-    assert "recorded 0.10\u00a0GiB at most" in page
+    section = page[page.index("The account: beside the recording") :].partition("</section>")[0]
+    assert ">recorded</th>" in section
+    assert '<td class="n">0.10\u00a0GiB</td>' in section
 
 
 @pytest.mark.parametrize("style", ["terminal", "html"])

@@ -27,9 +27,10 @@ from stepscope.core.kernel_tuning import (
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.kernels.floor import datasheet_roofs, floor_of
 from stepscope.experiments.tune.cache import TuningCache
+from stepscope.report.document.markdown import to_markdown
+from stepscope.report.document.terminal import to_text
 from stepscope.report.kernel_tune.json import kernel_tuning_contract
-from stepscope.report.kernel_tune.markdown import kernel_tuning_markdown
-from stepscope.report.kernel_tune.view import render_kernel_tuning
+from stepscope.report.kernel_tune.view import kernel_tuning_document
 
 FOLDER = Path(__file__).parents[2] / "kernels"
 BLOCKED = f"{FOLDER}/blocked.py"
@@ -155,7 +156,7 @@ def made() -> KernelTuning:
 
 
 def test_the_terminal_says_the_winner_its_gain_and_what_was_wrong() -> None:
-    text = " ".join(render_kernel_tuning(made()).split())
+    text = " ".join(to_text(kernel_tuning_document(made())).split())
     assert "4096x1000 bfloat16: BLOCK=1024, 4.00x faster (3.90-4.10), 5.00 us, 68 % of the memory floor's speed." in text
     assert "output is off by 0.5 (rms; 0.01 allowed) at 1x1 bfloat16" in text
     assert "10.0 us 2.0 % 2.00x 34 % the reference" in text
@@ -163,12 +164,13 @@ def test_the_terminal_says_the_winner_its_gain_and_what_was_wrong() -> None:
 
 
 def test_markdown_obeys_no_stranger() -> None:
-    text = kernel_tuning_markdown(made())
+    text = to_markdown(kernel_tuning_document(made()))
     assert "\x1b" not in text
     assert "<b>" not in text
-    rows = [line for line in text.splitlines() if line.startswith("|") and "wrong" in line]
-    assert len(rows) == 1
-    assert rows[0].count("|") == 4
+    wrong = text[text.index("### Wrong") :].splitlines()
+    (line,) = [line for line in wrong if line.startswith("- BLOCK=")]
+    assert "|" not in line
+    assert "output is off by 0.5" in line
 
 
 def test_json_names_configurations_by_their_place() -> None:

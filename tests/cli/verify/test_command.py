@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from stepscope.capture.trial.settings import SETTINGS, fixes
 from stepscope.cli.verify import command as verify
 from stepscope.cli.verify.check import check_of
 from stepscope.cli.verify.prediction import read_prediction
@@ -24,8 +23,9 @@ from stepscope.experiments.budget import Budget
 from stepscope.experiments.trials import trial as trials
 from stepscope.experiments.trials.process import _marked
 from stepscope.experiments.verify.experiment import SpentError
+from stepscope.protocol.run_folder import SITE_FOLDER
+from stepscope.protocol.settings import SETTINGS, fixes
 from stepscope.report.names import clean
-from stepscope.runfolder import SITE_FOLDER
 from tests.scenarios import kept_diagnosis
 from tests.shared_data import ROOT
 
@@ -169,7 +169,7 @@ def test_json_keeps_to_its_schema(
 def test_a_code_says_which_values_it_tries_and_why(
     faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepscope.capture.trial.settings.own_cores", lambda: 6)
+    monkeypatch.setattr("stepscope.protocol.settings.own_cores", lambda: 6)
     seen: list[Change] = []
 
     def fake(side: str, number: int, change: Change) -> Trial:
@@ -304,7 +304,9 @@ def test_markdown_has_a_row_for_each_side(
     assert printed.startswith("## stepscope verify: Gain proven")
     rows = [line for line in printed.splitlines() if line.startswith(("| baseline", "| candidate"))]
     assert len(rows) == 2
-    assert all(row.count("|") == 7 for row in rows)
+    assert all(row.count("|") == 6 for row in rows)
+    assert "candidate: " in printed
+    assert "a|b*.py" not in printed
     assert clean(printed.replace("\n", " "))
 
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.core.beside import Beside
+from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.compiler_guard import guard_of
-from stepscope.core.compiler_report import Break, Compile, CompilerReport, Counted
+from stepscope.core.compiler_report import Break, Compile, Counted
 from stepscope.readers.compiler import torch_logs
 from stepscope.readers.source import Source
 from stepscope.rules.advice import joined
 from stepscope.rules.host import graph_breaks, recompilation
+from tests.recordings import compiler_report
 from tests.scenarios import FINDINGS
 from tests.shared_data import SHARED, needs_shared
 
@@ -22,8 +23,8 @@ def again(*guards: str, number: int = 1, **told: object) -> Compile:
     return Compile(id=f"0/{number}", function="f", place="m.py:3", guards=found, **told)  # type: ignore[arg-type]
 
 
-def beside(*compiles: Compile, breaks: tuple[Break, ...] = (), counted: tuple[Counted, ...] = ()) -> Beside:
-    return Beside(compiler=CompilerReport(compiles=compiles, breaks=breaks, counted=counted))
+def beside(*compiles: Compile, breaks: tuple[Break, ...] = (), counted: tuple[Counted, ...] = ()) -> Auxiliary:
+    return Auxiliary(compiler=compiler_report(compiles=compiles, breaks=breaks, counted=counted))
 
 
 def size(number: int) -> Compile:
@@ -33,7 +34,7 @@ def size(number: int) -> Compile:
 @needs_shared
 def test_the_real_log_names_function_guard_dimension_and_limit() -> None:
     path = SHARED / "lab" / "formats" / "torch_logs.txt"
-    given = Beside(compiler=torch_logs.read([Source(path=path, label="torch_logs.txt")]))
+    given = Auxiliary(compiler=torch_logs.read([Source(path=path, label="torch_logs.txt")]))
     (advice,) = recompilation.advise(given)
     assert advice.summary.startswith("f (train/artifacts.py:59) was compiled again 21 times, 14 of them pieces")
     assert "torch._dynamo.mark_dynamic(x, 0)" in advice.action
@@ -60,7 +61,7 @@ def test_ranks_side_by_side_are_not_several_recompilations() -> None:
 
 
 def test_nothing_recorded_is_nothing_advised() -> None:
-    for given in (Beside(), beside()):
+    for given in (Auxiliary(), beside()):
         assert recompilation.advise(given) == ()
         assert graph_breaks.advise(given) == ()
 

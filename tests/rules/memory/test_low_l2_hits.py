@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.beside import Beside
-from stepscope.core.memory_report import MemoryRecord, MemoryReport
+from stepscope.core.auxiliary import Auxiliary
+from stepscope.core.memory_report import MemoryRecord
 from stepscope.rules.memory.low_l2_hits import advise
+from tests.recordings import memory_report
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
 from tests.shared_data import needs_shared
 
@@ -60,9 +61,9 @@ COLUMN_BY_COLUMN: dict[str, Any] = ROW_BY_ROW | {
 """The same reads in the other order: 258 us."""
 
 
-def held(gigabytes: float, *kernels: Any) -> Beside:
+def held(gigabytes: float, *kernels: Any) -> Auxiliary:
     record = MemoryRecord(format="memory-stats", label="s", peak_bytes=round(gigabytes * 1e9))
-    return replace(beside(*kernels), memory=MemoryReport(records=(record,)))
+    return replace(beside(*kernels), memory=memory_report(record))
 
 
 def test_recorded_gather_may_read_again() -> None:

@@ -8,33 +8,34 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.memory_report import MemoryRecord, MemoryReport
-from stepscope.core.system_report import DeviceSeries, SystemReport
+from stepscope.core.system_report import DeviceSeries
 from stepscope.readers.memory.snapshot import read
 from stepscope.readers.source import Source
 from stepscope.readers.system.nvidia_smi import read as read_monitor
 from stepscope.rules.memory import fragmentation, memory_growth, memory_pressure
 from tests.memory_snapshots import FORWARD, MB, Story, pickled, source_of, training
+from tests.recordings import memory_report, system_report
 from tests.shared_data import SHARED, needs_shared
 
 GB = 1 << 30
 RULES = (memory_pressure, fragmentation, memory_growth)
 
 
-def told(tmp_path: Path, story: Story | dict[str, Any]) -> Beside:
+def told(tmp_path: Path, story: Story | dict[str, Any]) -> Auxiliary:
     snapshot = story.snapshot() if isinstance(story, Story) else story
-    return Beside(memory=read([source_of(tmp_path / "s.pickle", pickled(snapshot))]))
+    return Auxiliary(memory=read([source_of(tmp_path / "s.pickle", pickled(snapshot))]))
 
 
-def only_record(beside: Beside) -> MemoryRecord:
+def only_record(beside: Auxiliary) -> MemoryRecord:
     assert beside.memory is not None
     (record,) = beside.memory.records
     return record
 
 
-def counters(**fields: Any) -> Beside:
-    return Beside(memory=MemoryReport(records=(replace(MemoryRecord(format="memory-stats", label="s", peak_bytes=0), **fields),)))
+def counters(**fields: Any) -> Auxiliary:
+    return Auxiliary(memory=memory_report(replace(MemoryRecord(format="memory-stats", label="s", peak_bytes=0), **fields)))
 
 
 def only(advice: Advice | None) -> Advice:
@@ -44,14 +45,14 @@ def only(advice: Advice | None) -> Advice:
 
 def test_nothing_is_said_of_nothing() -> None:
     for rule in RULES:
-        assert rule.advise(Beside()) is None
-        assert rule.advise(Beside(memory=MemoryReport())) is None
+        assert rule.advise(Auxiliary()) is None
+        assert rule.advise(Auxiliary(memory=MemoryReport())) is None
 
 
 @needs_shared
 def test_the_healthy_real_snapshot_is_blamed_for_nothing() -> None:
     path = SHARED / "lab" / "formats" / "memory_snapshot.pickle.gz"
-    beside = Beside(memory=read([Source(path=path, label="real")]))
+    beside = Auxiliary(memory=read([Source(path=path, label="real")]))
     assert [rule.advise(beside) for rule in RULES] == [None, None, None]
 
 
@@ -80,9 +81,9 @@ def test_retries_and_fullness_are_pressure_and_their_absence_is_none() -> None:
     assert memory_pressure.advise(counters(peak_bytes=75 * MB)) is None  # How large the device is was not recorded.
 
 
-def monitored(beside: Beside, *totals_mb: float | None) -> Beside:
+def monitored(beside: Auxiliary, *totals_mb: float | None) -> Auxiliary:
     devices = (DeviceSeries(index=i, memory_total_bytes=None if mb is None else mb * MB) for i, mb in enumerate(totals_mb))
-    return replace(beside, system=SystemReport(devices=tuple(devices)))
+    return replace(beside, system=system_report(devices=tuple(devices)))
 
 
 def test_the_monitor_says_how_large_the_device_is_where_the_recording_does_not() -> None:
@@ -182,7 +183,7 @@ def test_memory_that_ran_out_beside_a_graphs_pool_is_not_fragmentation(tmp_path:
 def test_of_several_recordings_the_one_in_trouble_is_named_and_its_peak_told() -> None:
     calm = MemoryRecord(format="memory-snapshot", label="rank0.pickle", peak_bytes=9 * GB, held={"weights": 9 * GB}, num_ooms=0)
     out = replace(calm, label="rank1.pickle", device=1, peak_bytes=8 * GB, held={"activations": 8 * GB}, num_ooms=1)
-    advice = only(memory_pressure.advise(Beside(memory=MemoryReport(records=(calm, out)))))
+    advice = only(memory_pressure.advise(Auxiliary(memory=memory_report(calm, out))))
     assert advice.summary.endswith("held at the peak (rank1.pickle, device 1)")
     assert "checkpoint activations" in advice.action
     assert any("of 8.59 GB (rank1.pickle, device 1): activations 100%" in line for line in advice.evidence)

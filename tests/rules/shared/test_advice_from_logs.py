@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from stepscope.core import job_output as said
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
-from stepscope.core.system_report import DeviceLinks, SystemReport, Topology
-from stepscope.core.training_log import TrainingLog
+from stepscope.core.system_report import DeviceLinks, Topology
 from stepscope.readers.job_log import log as job_log
 from stepscope.readers.job_log.lines import MEANS
 from stepscope.readers.source import Source
@@ -19,6 +18,7 @@ from stepscope.rules.advice import advise, joined
 from stepscope.rules.comms import slow_link
 from stepscope.rules.registry import RULES
 from stepscope.rules.shared import advice_from_logs as job_words
+from tests.recordings import system_report, texts_of, training_log
 from tests.scenarios import FINDINGS
 
 GB = 10**9
@@ -35,9 +35,9 @@ FAILED = OutOfMemory(
 NCCL_KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def beside_of(*warnings: Said, **more: object) -> Beside:
+def beside_of(*warnings: Said, **more: object) -> Auxiliary:
     output = JobOutput(path="job.log", num_lines=9, num_read=9, said=warnings)
-    return Beside(training=TrainingLog(outputs=(replace(output, **more),)))  # type: ignore[arg-type]
+    return Auxiliary(training=training_log(outputs=(replace(output, **more),)))  # type: ignore[arg-type]
 
 
 def test_every_kind_has_its_meaning_and_every_advice_a_known_rule() -> None:
@@ -59,7 +59,7 @@ def test_a_warning_is_advice_with_its_line_and_no_weight(kind: str) -> None:
 def test_what_is_no_fault_is_no_advice() -> None:
     quiet = [kind for kind in said.KINDS if kind not in job_words.ADVICE]
     assert advise(beside_of(*(Said(kind=kind, text="x", line=1, num=1, numbers=(1,)) for kind in quiet))) == ()
-    assert advise(Beside()) == ()
+    assert advise(Auxiliary()) == ()
 
 
 def test_beside_a_finding_its_line_is_evidence() -> None:
@@ -103,9 +103,9 @@ def test_the_rank_that_did_not_come_is_the_late_one() -> None:
     assert "no line says which rank" in unnamed.summary
 
 
-def topology(link: str) -> Beside:
+def topology(link: str) -> Auxiliary:
     devices = (DeviceLinks(name="GPU0", peers={"GPU1": link}), DeviceLinks(name="GPU1", peers={"GPU0": link}))
-    return Beside(system=SystemReport(topologies=(Topology(path="topo.txt", tool="nvidia-smi topo", devices=devices),)))
+    return Auxiliary(system=system_report(topologies=(Topology(path="topo.txt", tool="nvidia-smi topo", devices=devices),)))
 
 
 def test_a_way_through_the_host_matters_where_collectives_weigh() -> None:
@@ -146,8 +146,8 @@ def test_what_miopen_says_is_told_and_its_faults_are_advice(tmp_path: Path) -> N
         said.MIOPEN_NAIVE: 1,
         said.MIOPEN_TUNES: 1,
     }
-    assert log.recordings[0].lines[0][1].startswith("8 of PyTorch's and MIOpen's own on speed")
-    advice = job_words.advise(Beside(training=log))
+    assert texts_of(log)[0].lines[0][1].startswith("8 of PyTorch's and MIOpen's own on speed")
+    advice = job_words.advise(Auxiliary(training=log))
     assert {one.code for one in advice} == {"untuned-convolution"}
     assert len(advice) == 3, "a missing kernel db and solvers passed over are no faults"
     assert any("one wants 25,657,344 bytes, and was given 4,096" in one.summary for one in advice)

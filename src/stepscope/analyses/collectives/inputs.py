@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, OpInputs
-from stepscope.untrusted import parse_json
+from stepscope.protocol.untrusted import parse_json
 from stepscope.workload.dtypes import DTYPES, ITEM_BYTES
 
 RANGE = re.compile(r"^(?:nccl|rccl|gloo):(\w+)")

@@ -18,7 +18,7 @@ from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.windows import PROFILER_STEP
 from stepscope.core.comms import Collective, CollectiveRecords, ProcessGroup
 from stepscope.core.trace import NONE, CollectiveArgs, Int64, Kind, Trace
-from stepscope.untrusted import parse_json
+from stepscope.protocol.untrusted import parse_json
 from stepscope.workload.dtypes import ITEM_BYTES, SCALAR_NAMES
 
 OPS = (

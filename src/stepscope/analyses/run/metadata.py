@@ -10,8 +10,8 @@ from typing import Any
 
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.run import DeviceSample, Known, LoaderKnobs, RunFacts
+from stepscope.protocol.untrusted import finite
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
-from stepscope.untrusted import finite
 
 IDLE_REASONS = ("gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost")
 """Reasons to run slower that nothing is wrong with."""

@@ -14,10 +14,10 @@ from typing import Any
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace, timed
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
-from stepscope.capture.options import Options
 from stepscope.capture.recording.forked import never_let_go, settle_child
 from stepscope.capture.recording.window import give_way
 from stepscope.capture.session import Session
+from stepscope.protocol.options import Options
 
 _current: list[Session] = []
 _registered: list[bool] = []

@@ -15,7 +15,7 @@ from typing import Any
 
 VARIABLE = "TEARDOWN_CUPTI"
 MARK = "STEPSCOPE_TEARDOWN_CUPTI"
-"""Beside it where we have set it: a process that the job starts takes both out again. Its own recordings, without CUDA, would
+"""Auxiliary it where we have set it: a process that the job starts takes both out again. Its own recordings, without CUDA, would
 leave it waiting at its end."""
 CALLS, BETWEEN_S = 20, 0.001
 """Calls at the end of the process: the thread that waits for one may only just have been started."""

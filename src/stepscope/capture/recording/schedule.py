@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.capture.options import Options
+from stepscope.protocol.options import Options
 
 
 class Schedule:

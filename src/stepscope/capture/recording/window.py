@@ -18,10 +18,10 @@ from typing import Any
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
-from stepscope.capture.options import Options
 from stepscope.capture.recording.cupti import leave_cupti_after, stay_in_cupti
 from stepscope.capture.recording.forked import leave_directly, make_way_in_child, note_profiler
 from stepscope.capture.recording.quiet import quiet_kineto, without_thread_line
+from stepscope.protocol.options import Options
 
 WARM_STEPS = 1
 """Steps with the profiler attached that are not kept: the first one pays for its buffers."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stepscope.runfolder import APPLIED_FILE, write_json
+from stepscope.protocol.run_folder import APPLIED_FILE, write_json
 
 ALREADY = "the job has it so already"
 MOST_CHARS = 300

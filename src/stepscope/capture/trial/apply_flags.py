@@ -14,7 +14,7 @@ from stepscope.capture.hooks.patches import replace
 from stepscope.capture.trial.applied import Applied, words_of
 from stepscope.capture.trial.apply_model import check_compiled
 from stepscope.capture.trial.session import TrialSession
-from stepscope.capture.trial.settings import environment_of
+from stepscope.protocol.settings import environment_of
 
 NO_GPU = "the job uses no CUDA device"
 TF32_FROM = 8

@@ -17,7 +17,7 @@ from stepscope.capture.describe.peek import attempt
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import compiling_asker, replace
 from stepscope.capture.recording.window import backward_asker
-from stepscope.runfolder import LOSSES_FILE, write_json
+from stepscope.protocol.run_folder import LOSSES_FILE, write_json
 
 FOLD = 256
 """Numbers on the device that are put together into one tensor: each by itself takes the allocator's smallest block."""

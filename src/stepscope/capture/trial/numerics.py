@@ -22,8 +22,8 @@ from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import compiling_asker, replace
 from stepscope.capture.recording.window import backward_asker
 from stepscope.capture.trial.losses import loss_of
-from stepscope.json_text import json_text
-from stepscope.runfolder import NUMERICS_FILE
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.run_folder import NUMERICS_FILE
 
 EVERY = 10
 """Steps from one digest to the next."""

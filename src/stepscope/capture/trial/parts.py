@@ -11,7 +11,7 @@ from stepscope.capture.trial.losses import Losses, remember_unscaled
 from stepscope.capture.trial.numerics import Numerics
 from stepscope.capture.trial.same_start import Equal
 from stepscope.capture.trial.session import TrialSession
-from stepscope.runfolder import read_options, read_settings
+from stepscope.protocol.run_folder import read_options, read_settings
 
 
 def begin_parts(session: Session) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from stepscope.capture.describe.peek import attempt
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
-from stepscope.runfolder import EQUAL_FILE, write_json
+from stepscope.protocol.run_folder import EQUAL_FILE, write_json
 
 NUM_BATCHES = 4
 MOST_ITEMS = 4096

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.guard import Guard
-from stepscope.capture.options import Options
 from stepscope.capture.session import Session
-from stepscope.runfolder import ENDED_FILE, RANK_FOLDER, stock_steps, write_json
+from stepscope.protocol.options import Options
+from stepscope.protocol.run_folder import ENDED_FILE, RANK_FOLDER, stock_steps, write_json
 
 LONGEST_WAIT_S = 10.0
 """For the other ranks to end their last step: one that leaves before takes its connections with it."""

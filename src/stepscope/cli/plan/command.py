@@ -18,6 +18,7 @@ from stepscope.cli import printing
 
 if TYPE_CHECKING:
     from stepscope.cli.plan.options import Output
+    from stepscope.report.document.blocks import Document
     from stepscope.report.plan.account import Plan
     from stepscope.report.plan.beside import PlanBeside
 
@@ -137,29 +138,31 @@ def _give(plan: Plan, beside: PlanBeside | None, output: Output) -> None:
 
         put_or_write(plan_json(plan, beside) + "\n", output.out)
     elif output.format == "html":
-        from stepscope.report.plan.beside import beside_html
         from stepscope.report.plan.html import plan_html
 
-        put_or_write(plan_html(plan) if beside is None else beside_html(plan, beside), output.out)
+        put_or_write(plan_html(plan, beside), output.out)
     else:
-        _print(plan, beside, output.out)
+        from stepscope.report.plan.text import plan_document
+
+        give_document(plan_document(plan, beside), output.out)
 
 
-def _print(plan: Plan, beside: PlanBeside | None, out: Path | None) -> None:
-    from stepscope.cli.report import put_or_write
-    from stepscope.report.plan.text import render_plan, show_plan
-
-    if out is not None:
-        put_or_write(render_plan(plan, beside), out)
+def give_document(document: Document, out: Path | None) -> None:
+    """To the file, or to standard output."""
+    if out is None:
+        printing.print_document(document)
         return
-    printing.print_report(lambda console: show_plan(plan, console, beside), lambda: render_plan(plan, beside))
+    from stepscope.cli.report import put_or_write
+    from stepscope.report.document.terminal import to_text
+
+    put_or_write(to_text(document), out)
 
 
 def _run_rows(path: Path, out: Path | None) -> int:
     """A line for each row, in the file's order. What was measured is taken out before anything looks at a row."""
     from stepscope.cli.report import put_or_write
-    from stepscope.json_text import json_text
     from stepscope.planner.rows import predict, read_rows
+    from stepscope.protocol.json_text import json_text
 
     lines = []
     is_told = sys.stderr.isatty()

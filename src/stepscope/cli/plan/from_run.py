@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report
 from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def run_from(options: RunOptions, output: Output) -> int:
     from stepscope.cli.plan.job import cluster_of
     from stepscope.cli.report import put_or_write
     from stepscope.planner.from_run import extrapolate
-    from stepscope.report.plan.run import RunPlan, run_plan_json, run_plan_text, show_run_plan
+    from stepscope.report.plan.run import RunPlan, run_plan_document, run_plan_json
 
     if options.nodes is None:
         raise UsageError("--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with the run's own rates")
@@ -45,10 +44,10 @@ def run_from(options: RunOptions, output: Output) -> int:
         from stepscope.report.plan.run_html import run_plan_html
 
         put_or_write(run_plan_html(plan), output.out)
-    elif output.out is not None:
-        put_or_write(run_plan_text(plan), output.out)
     else:
-        print_report(lambda console: show_run_plan(plan, console), lambda: run_plan_text(plan))
+        from stepscope.cli.plan.command import give_document
+
+        give_document(run_plan_document(plan), output.out)
     sys.stdout.flush()
     return 0
 

@@ -28,7 +28,7 @@ LATE = 0.5
 
 def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
     """All recordings of memory that are named or lie in named folders, and notes on what was not read."""
-    from stepscope.readers.auxiliary import read_beside
+    from stepscope.readers.auxiliary import read_auxiliary
     from stepscope.readers.inputs import find_sources
 
     with find_sources(paths) as found:
@@ -38,7 +38,7 @@ def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
         for source in strange:
             if source.named or not mine:
                 raise InputError(f"{source.label} is no recording of memory{_known_as(source)}. {WANTED}.")
-        beside = read_beside(mine)
+        beside = read_auxiliary(mine)
         if beside is None or beside.memory is None or not beside.memory.records:
             why = (
                 "; ".join(() if beside is None else beside.notes) or f"{', '.join(map(str, paths))}: no memory was recorded there"
@@ -51,12 +51,10 @@ def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
 def _is_memory(source: Source) -> bool:
     from stepscope.readers.formats import BY_NAME, MEMORY
 
-    return not source.is_log and source.format is not None and BY_NAME[source.format].kind == MEMORY
+    return source.format is not None and BY_NAME[source.format].kind == MEMORY
 
 
 def _known_as(source: Source) -> str:
-    if source.is_log:
-        return ": it is a log of NCCL"
     return "" if source.format is None else f": its format is {source.format}"
 
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.printing import print_document, put, say
 from stepscope.errors import UsageError
 from stepscope.experiments.trials.signals import ENDS_US, ended_as_by_hand
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 if TYPE_CHECKING:
     from stepscope.core.trials import Change, Setup, Trial
@@ -286,7 +286,7 @@ class _Memory:
 def _codes(path: Path | None) -> tuple[str, ...]:
     """The findings to begin with: of a diagnosis in JSON, of a run that keeps one, or of a run that is diagnosed now."""
     from stepscope.experiments.tune.start import codes_of
-    from stepscope.runfolder import DIAGNOSIS_FILE
+    from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 
     if path is None:
         return ()
@@ -320,14 +320,10 @@ def _print(tuning: Tuning, style: str) -> None:
         from stepscope.report.tune.json import tuning_json
 
         put(tuning_json(tuning) + "\n")
-    elif style == "markdown":
-        from stepscope.report.tune.markdown import tuning_markdown
-
-        put(tuning_markdown(tuning))
     else:
-        from stepscope.report.tune.view import render_tuning, show_tuning
+        from stepscope.report.tune.view import tuning_document
 
-        print_report(lambda console: show_tuning(tuning, console), lambda: render_tuning(tuning))
+        print_document(tuning_document(tuning), style)
 
 
 def cache_parser() -> argparse.ArgumentParser:
@@ -378,7 +374,7 @@ def _run_cache(words: Sequence[str]) -> int:
 
 
 def _list(cache: TuningCache, style: str) -> None:
-    from stepscope.report.tune.cache_view import Row, cache_json, render_cache, show_cache
+    from stepscope.report.tune.cache_view import Row, cache_document, cache_json
 
     rows = [
         Row(
@@ -399,7 +395,7 @@ def _list(cache: TuningCache, style: str) -> None:
     if style == "json":
         put(cache_json(rows, unread) + "\n")
     else:
-        print_report(lambda console: show_cache(rows, unread, console), lambda: render_cache(rows, unread))
+        print_document(cache_document(rows, unread))
 
 
 def _forget(cache: TuningCache, arguments: argparse.Namespace) -> None:

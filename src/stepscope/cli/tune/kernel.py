@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import note, print_report, put
+from stepscope.cli.printing import note, print_document, put
 
 if TYPE_CHECKING:
     from stepscope.core.hardware import Roofs
@@ -233,14 +233,9 @@ def _print(found: KernelTuning, style: str) -> None:
 
         put(kernel_tuning_json(found) + "\n")
         return
-    if style == "markdown":
-        from stepscope.report.kernel_tune.markdown import kernel_tuning_markdown
+    from stepscope.report.kernel_tune.view import kernel_tuning_document
 
-        put(kernel_tuning_markdown(found))
-        return
-    from stepscope.report.kernel_tune.view import render_kernel_tuning, show_kernel_tuning
-
-    print_report(lambda console: show_kernel_tuning(found, console), lambda: render_kernel_tuning(found))
+    print_document(kernel_tuning_document(found), style)
 
 
 def _told(what: str) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_report, put, say
+from stepscope.cli.printing import print_document, put, say
 from stepscope.errors import UsageError
 from stepscope.experiments.trials.signals import ended_as_by_hand
 
@@ -162,8 +162,8 @@ class Asked:
 
 def read_asked(arguments: argparse.Namespace) -> Asked:
     """The sides of these arguments. Mistakes are told before anything runs."""
-    from stepscope.capture.trial.settings import RAISED
     from stepscope.core.trials import Change
+    from stepscope.protocol.settings import RAISED
 
     after = list(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
     if after and arguments.baseline is not None:
@@ -200,7 +200,7 @@ def check_commands(asked: Asked) -> None:
 
 def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...]]:
     """The knobs of `--apply`, and the codes among them."""
-    from stepscope.capture.trial.settings import SETTINGS, fixes, value_of
+    from stepscope.protocol.settings import SETTINGS, fixes, value_of
 
     knobs: dict[str, Value] = {}
     codes: list[str] = []
@@ -232,8 +232,8 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
 
 def applied_words(codes: Sequence[str]) -> list[str]:
     """Which values a finding's code stands for here, and why these: nothing of the job is known by then."""
-    from stepscope.capture.trial.settings import fix_reasons, fixes
     from stepscope.core.trials import Change
+    from stepscope.protocol.settings import fix_reasons, fixes
     from stepscope.report.verify.view import change_words
 
     return [
@@ -414,14 +414,10 @@ def _print(verified: Verified, style: str) -> None:
         from stepscope.report.verify.json import verified_json
 
         put(verified_json(verified) + "\n")
-    elif style == "markdown":
-        from stepscope.report.verify.markdown import verified_markdown
-
-        put(verified_markdown(verified))
     else:
-        from stepscope.report.verify.view import render_verified, show_verified
+        from stepscope.report.verify.view import verified_document
 
-        print_report(lambda console: show_verified(verified, console), lambda: render_verified(verified))
+        print_document(verified_document(verified), style)
 
 
 def _words(text: str | None, option: str) -> tuple[str, ...]:

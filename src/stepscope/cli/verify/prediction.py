@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from stepscope.core.contract import read_contract
+from stepscope.core.contract.diagnosis import read_diagnosis
 from stepscope.core.experiment import Prediction
 from stepscope.errors import UsageError
-from stepscope.runfolder import DIAGNOSIS_FILE
+from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 
 
 def read_prediction(arguments: argparse.Namespace, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
@@ -30,7 +30,7 @@ def read_prediction(arguments: argparse.Namespace, codes: Sequence[str], knobs: 
 def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
     """Of the finding with this code, in a diagnosis as JSON or in a run that keeps one."""
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
-    findings = {finding.code: finding for finding in read_contract(file, "--from").findings}
+    findings = {finding.code: finding for finding in read_diagnosis(file, "--from").findings}
     if len(codes) != 1:
         known = ", ".join(findings) or "it has none"
         raise UsageError(
@@ -49,8 +49,9 @@ def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
 
 def fixed(knobs: Sequence[str], path: Path) -> tuple[str, ...]:
     """The codes in the diagnosis that one of these settings fixes, for --apply KNOB=VALUE."""
-    from stepscope.capture.trial.settings import SETTINGS
+    from stepscope.protocol.settings import SETTINGS
 
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
     can = {code for knob in knobs for code in SETTINGS[knob].fixes}
-    return tuple(finding.code for finding in read_contract(file, "--from").findings if finding.code in can)
+    findings = read_diagnosis(file, "--from").findings
+    return tuple(finding.code for finding in findings if finding.code in can)

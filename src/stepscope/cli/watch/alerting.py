@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.printing import say
-from stepscope.json_text import json_text
-from stepscope.runfolder import ALERTS_FILE
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.run_folder import ALERTS_FILE
 
 if TYPE_CHECKING:
     from stepscope.core.live import Alert

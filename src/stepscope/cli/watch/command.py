@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import put
+from stepscope.cli.printing import print_document
 from stepscope.cli.watch import prometheus
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def newest() -> Path:
     """The run begun last where `run` puts them."""
     from stepscope.cli.run import RUNS
     from stepscope.errors import UsageError
-    from stepscope.runfolder import RUN_FILE, is_run
+    from stepscope.protocol.run_folder import RUN_FILE, is_run
 
     found = [path for path in Path(RUNS).glob("*") if is_run(path)]
     if not found:
@@ -66,15 +66,9 @@ def newest() -> Path:
 
 
 def _print_once(view: LiveView) -> None:
-    from rich.console import Console
+    from stepscope.report.live_view import live_document
 
-    from stepscope.report.live_view import frame, render_live
-
-    console = Console()
-    if console.is_terminal:
-        console.print(frame(view, console))
-        return
-    put(render_live(view))
+    print_document(live_document(view))
 
 
 def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | None) -> None:
@@ -82,7 +76,8 @@ def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | 
     from rich.console import Console
     from rich.live import Live
 
-    from stepscope.report.live_view import frame
+    from stepscope.report.document.terminal import frame
+    from stepscope.report.live_view import live_document
 
     console = Console()
     found: list[Alert] = []
@@ -91,7 +86,7 @@ def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | 
             view = _view(follower, alarms, found)
             if metrics is not None:
                 metrics.view = view
-            live.update(frame(view, console), refresh=True)
+            live.update(frame(live_document(view), console), refresh=True)
             if view.exit_code is not None:
                 return
             time.sleep(REFRESH_S)

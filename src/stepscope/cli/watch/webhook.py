@@ -7,7 +7,7 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any
 
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 
 def post(url: str, body: dict[str, Any], timeout_s: float) -> str | None:

@@ -19,7 +19,7 @@ from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, MODULE_FRAME, OPTIMIZER_RANGE
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import NONE, Int64, Kind, OpInputs
-from stepscope.untrusted import parse_json
+from stepscope.protocol.untrusted import parse_json
 
 PHASES = ("forward", "backward", "optimizer", "recompute")
 """In the order of core.comms' FORWARD, BACKWARD, OPTIMIZER; recompute is of backward: forward operators run again."""

@@ -8,8 +8,8 @@ from bisect import bisect_left
 from pathlib import Path
 
 from stepscope.core.trials import StepLoss
+from stepscope.protocol.run_folder import LOSSES_FILE
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
-from stepscope.runfolder import LOSSES_FILE
 
 MAX_BYTES = 64 << 20
 

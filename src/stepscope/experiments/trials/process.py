@@ -12,9 +12,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.capture.launcher.watchdog import Watchdog
 from stepscope.experiments.trials.signals import signals_raise
-from stepscope.runfolder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
+from stepscope.process.watchdog import Watchdog
+from stepscope.protocol.run_folder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 
 LOOK_S = 0.1
 GRACE_S = 5.0

@@ -14,10 +14,10 @@ from stepscope.capture.session import FIRST_STEPS
 from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.experiments.trials.losses import step_losses
 from stepscope.experiments.trials.process import Ended
+from stepscope.protocol.run_folder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE, stock_steps
+from stepscope.protocol.untrusted import MAX_JSON_BYTES, read_json_object, read_regular, read_tail, whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 from stepscope.readers.run_folder.values import Row, sound_object
-from stepscope.runfolder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE, stock_steps
-from stepscope.untrusted import MAX_JSON_BYTES, read_json_object, read_regular, read_tail, whole
 
 TAIL_CHARS = 4_000
 LEAST_MEASURED = 0.5

@@ -15,8 +15,8 @@ from stepscope.core.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.trials.process import run_job
 from stepscope.experiments.trials.record import median_rank, odd_ns, timed_steps, trial_of
+from stepscope.protocol.run_folder import RUN_FILE, SITE_FOLDER, write_json
 from stepscope.readers.run_folder.folder import read_run
-from stepscope.runfolder import RUN_FILE, SITE_FOLDER, write_json
 
 CALL_S = 0.5
 """Between two calls of on_steps, and two writes of the job while somebody listens."""
@@ -42,7 +42,7 @@ def run_trial(
     rank's timed steps so far, about twice a second; the trial ends when it returns False.
     """
     from stepscope import __version__
-    from stepscope.capture.launcher.launch import prepare
+    from stepscope.process.launch import prepare
 
     words = [*command, *change.arguments]
     if not words or shutil.which(words[0]) is None:
@@ -95,7 +95,7 @@ def _options(skipped: int, max_steps: int | None, *, with_numerics: bool, profil
 
 
 def _checked(knobs: Mapping[str, Value]) -> dict[str, Value]:
-    from stepscope.capture.trial.settings import checked
+    from stepscope.protocol.settings import checked
 
     try:
         return checked(knobs)
@@ -105,7 +105,7 @@ def _checked(knobs: Mapping[str, Value]) -> dict[str, Value]:
 
 def _environment(folder: Path, change: Change, knobs: Mapping[str, Any]) -> dict[str, str]:
     """Ours, what the knobs need to be set before the start, the change's own, and the folder that every Python looks into."""
-    from stepscope.capture.trial.settings import environment_of
+    from stepscope.protocol.settings import environment_of
 
     laid = {**os.environ, **environment_of(knobs), **change.environment}
     site = str((folder / SITE_FOLDER).absolute())

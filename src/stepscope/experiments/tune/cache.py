@@ -26,7 +26,7 @@ from stepscope.core.json_decode import decode_json
 from stepscope.core.trials import Value
 from stepscope.errors import InputError
 from stepscope.experiments.tune import storage
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 FORMAT = 1
 MAX_CHARS = 4096

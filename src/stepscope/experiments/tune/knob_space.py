@@ -259,7 +259,7 @@ def parse_knobs(texts: Sequence[str], ways: Mapping[str, Way]) -> tuple[Knob, ..
 
 
 def _knob(name: str, text: str, way: Way | None) -> Knob:
-    from stepscope.capture.trial.settings import SETTINGS, own_cores
+    from stepscope.protocol.settings import SETTINGS, own_cores
 
     setting = SETTINGS.get(name)
     if setting is None and way is None:
@@ -339,7 +339,7 @@ def _kind_and_value(value: Value) -> tuple[bool, Value]:
 
 def _value(name: str, word: str, setting: Any) -> Value:
     if setting is not None:
-        from stepscope.capture.trial.settings import value_of
+        from stepscope.protocol.settings import value_of
 
         try:
             return value_of(name, word)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.core.contract import read_contract
+from stepscope.core.contract.diagnosis import read_diagnosis
 from stepscope.core.trials import Setup, Value
 from stepscope.core.tuning import CACHE, DIAGNOSIS, Tuning
 from stepscope.experiments.tune.batch import changes_batch
@@ -21,12 +21,12 @@ MAX_NEAR = 3
 
 def codes_of(file: Path) -> tuple[str, ...]:
     """The findings of a diagnosis as JSON, most costly first."""
-    return tuple(finding.code for finding in read_contract(file, "--from").findings)
+    return tuple(finding.code for finding in read_diagnosis(file, "--from").findings)
 
 
 def from_findings(codes: Sequence[str], num_ranks: int) -> list[Start]:
     """The fixes of all findings together, then each by itself, most costly first."""
-    from stepscope.capture.trial.settings import fixes
+    from stepscope.protocol.settings import fixes
 
     each: list[Mapping[str, Value]] = [found for code in codes if (found := fixes(code, num_ranks=max(1, num_ranks)))]
     together: dict[str, Value] = {}

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import InputError
+from stepscope.protocol.untrusted import open_regular
 from stepscope.readers.remote import URL, as_path, find_remote, shown
-from stepscope.untrusted import open_regular
 
 MAX_BYTES = 64 << 20
 """A file of records beyond this is no cache of ours: a record takes less than a kilobyte."""

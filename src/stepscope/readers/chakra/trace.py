@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from stepscope.core.training_log import ExecutionGraph, TrainingLog
+from stepscope.core.training_log import ExecutionGraph, TrainingLog, TrainingRecording
 from stepscope.errors import FormatError
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -44,11 +44,11 @@ def is_mine(head: bytes, name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> TrainingLog:
     """Every execution trace, one beside the other: each rank writes its own."""
-    from stepscope.readers.chakra.words import recording_of
-
-    notes: list[str] = []
-    graphs = [_read_one(source, notes) for source in sources]
-    return TrainingLog(graphs=tuple(graphs), recordings=(recording_of(graphs, notes),))
+    notes = ["an execution trace has no times: it tells what ran, not how long"]
+    graphs = tuple(_read_one(source, notes) for source in sources)
+    paths = tuple(graph.path for graph in graphs)
+    recording = TrainingRecording(format="chakra", paths=paths, notes=tuple(notes), graphs=graphs)
+    return TrainingLog(recordings=(recording,))
 
 
 def _read_one(source: Source, notes: list[str]) -> ExecutionGraph:

@@ -12,16 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 
-from stepscope.core.compiler_report import NO_REASON, Break, CacheUse, CompilerReport, Counted
-from stepscope.core.recording import Table
+from stepscope.core.compiler_report import NO_REASON, Break, CacheUse, CompilerRecording, CompilerReport, Counted
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.compiler.breaks import reason_in
-from stepscope.readers.compiler.words import MAX_CELL, MAX_ROWS, with_recording
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.untrusted import parse_json
 
 MAX_BYTES = 32 << 20
 """Reasons are a kilobyte each, and a run has dozens."""
@@ -43,18 +40,22 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 
 def read(sources: Sequence[Source]) -> CompilerReport:
-    """Each file is one process; all of them joined."""
-    reports = []
-    for source in sources:
-        sections, odd, problem = _sections(source)
-        report = CompilerReport(counted=(_counted(source.label, sections),), caches=tuple(_caches(source.label, sections)))
-        notes = [f"{odd} entries are not counts and were left out"] if odd else []
-        notes += [problem] if problem else []
-        reports.append(_with_table(with_recording(report, "dynamo-counters", [source.label], notes), sections))
-    whole = reports[0]
-    for report in reports[1:]:
-        whole = whole.joined(report)
-    return whole
+    """Each file is one process."""
+    return CompilerReport(recordings=tuple(map(_read_one, sources)))
+
+
+def _read_one(source: Source) -> CompilerRecording:
+    sections, odd, problem = _sections(source)
+    notes = [f"{odd} entries are not counts and were left out"] if odd else []
+    notes += [problem] if problem else []
+    return CompilerRecording(
+        format="dynamo-counters",
+        paths=(source.label,),
+        notes=tuple(notes),
+        counted=(_counted(source.label, sections),),
+        caches=tuple(_caches(source.label, sections)),
+        counters=tuple((section, name, count) for section, told in sections.items() for name, count in told.items()),
+    )
 
 
 def _sections(source: Source) -> tuple[dict[str, dict[str, int]], int, str | None]:
@@ -116,18 +117,3 @@ def _caches(path: str, sections: Mapping[str, Mapping[str, int]]) -> Iterator[Ca
         hits, misses = counts.get(f"{prefix}_hit"), counts.get(f"{prefix}_miss")
         if hits is not None or misses is not None:
             yield CacheUse(path=path, cache=name, hits=hits or 0, misses=misses or 0, bypassed=counts.get(f"{prefix}_bypass", 0))
-
-
-def _with_table(report: CompilerReport, sections: Mapping[str, Mapping[str, int]]) -> CompilerReport:
-    """With every count as it was told, for what no line of the report has."""
-    rows = tuple(
-        (f"{section}: {name.split(chr(10))[0]}"[:MAX_CELL], str(count))
-        for section, counts in sections.items()
-        if section not in ("graph_break", "resumes")
-        for name, count in counts.items()
-    )
-    if not rows:
-        return report
-    (recording,) = report.recordings
-    table = Table(title="counters", columns=("counter", "count"), rows=rows[:MAX_ROWS], right=(1,))
-    return replace(report, recordings=(replace(recording, tables=(*recording.tables, table)),))

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from stepscope.core.compiler_guard import Guard, guard_of
-from stepscope.core.compiler_report import Break, CacheUse, Compile, CompilerReport, merged, ranks_of, with_ranks
+from stepscope.core.compiler_report import (
+    Break,
+    CacheUse,
+    Compile,
+    CompilerRecording,
+    CompilerReport,
+    merged,
+    ranks_of,
+    with_ranks,
+)
 
 MAX_COMPILES = 50_000
 """A run compiles hundreds of times; TorchDynamo gives a function up after 8, or 256 in all."""
@@ -79,12 +88,16 @@ class Draft:
             if count:
                 yield f"{count} {what} beyond what is kept were left out"
 
-    def finished(self) -> CompilerReport:
+    def finished(self, name: str, paths: Sequence[str], notes: Sequence[str]) -> CompilerReport:
+        """The report of one recording, of this format and these files."""
         compiles = [_compile(writer, ident, draft) for (writer, ident), draft in self.compiles.items()]
         breaks = list(self.breaks.values())
         ranks = ranks_of(compiles, breaks)
         caches = sorted({(path, cache) for path, cache, _ in self.caches})
-        return CompilerReport(
+        recording = CompilerRecording(
+            format=name,
+            paths=tuple(paths),
+            notes=(*notes, *self.notes()),
             compiles=merged(with_ranks(compiles, ranks)),
             breaks=merged(with_ranks(breaks, ranks)),
             hints=tuple(self.hints.most_common()),
@@ -99,6 +112,7 @@ class Draft:
                 for path, cache in caches
             ),
         )
+        return CompilerReport(recordings=(recording,))
 
 
 @lru_cache(maxsize=20_000)

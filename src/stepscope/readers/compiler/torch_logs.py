@@ -18,7 +18,6 @@ from stepscope.core.compiler_report import CompilerReport
 from stepscope.errors import FormatError
 from stepscope.readers.compiler.breaks import FILE, MAX_LINES, break_of, is_break
 from stepscope.readers.compiler.parser import MAX_NAME, CompileDraft, Draft, Writer
-from stepscope.readers.compiler.words import with_recording
 from stepscope.readers.container_log import opened
 from stepscope.readers.source import Source
 
@@ -202,7 +201,7 @@ def read(sources: Sequence[Source]) -> CompilerReport:
                 f"{source.label} has no line of TORCH_LOGS' recompiles, graph_breaks or perf_hints in it. "
                 "Record it with TORCH_LOGS=recompiles,graph_breaks,perf_hints python train.py 2> torch_logs.txt"
             )
-    return with_recording(draft.finished(), "torch-logs", [source.label for source in sources], [*notes, *draft.notes()])
+    return draft.finished("torch-logs", [source.label for source in sources], notes)
 
 
 def lines_of(blocks: Iterator[bytes], limit: int) -> Iterator[tuple[str, bool]]:

@@ -18,13 +18,12 @@ from typing import Any
 
 from stepscope.core.compiler_report import Break, CompilerReport
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite, parse_json
 from stepscope.readers.compiler.breaks import break_of, frames_in, reason_in
 from stepscope.readers.compiler.parser import MAX_COMPILES, MAX_NAME, CompileDraft, Draft, Writer
 from stepscope.readers.compiler.torch_logs import lines_of
-from stepscope.readers.compiler.words import with_recording
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.untrusted import finite, parse_json
 
 MAX_LINE_BYTES = 1 << 20
 """The metrics of one compilation hold every setting of the compiler: some 60 KiB."""
@@ -74,7 +73,7 @@ def read(sources: Sequence[Source]) -> CompilerReport:
                 f"{source.label} has no line of a structured trace in it that can be read. "
                 "Record it with TORCH_TRACE=trace_folder python train.py; of tlparse's folder, name raw.log"
             )
-    return with_recording(draft.finished(), "torch-trace", used, [*notes, *draft.notes()])
+    return draft.finished("torch-trace", used, notes)
 
 
 def _fullest(sources: Sequence[Source]) -> list[Source]:

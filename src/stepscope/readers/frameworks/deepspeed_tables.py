@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass, field
 
 from stepscope.core.training_log import Figure, LoggedCollective
+from stepscope.protocol.untrusted import finite
 from stepscope.readers.frameworks.lines import NUMBER, ns_of_ms, number
-from stepscope.untrusted import finite
 
 MAX_ROWS = 1024
 MAX_OPS = 128

@@ -8,7 +8,7 @@ from datetime import date
 from itertools import islice
 from typing import TypeVar
 
-from stepscope.untrusted import finite_text
+from stepscope.protocol.untrusted import finite_text
 
 MAX_LINE_BYTES = 8192
 """A line of Megatron with every metric it has is below 2 KiB."""

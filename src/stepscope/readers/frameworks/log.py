@@ -8,12 +8,12 @@ marks.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from types import ModuleType
 from typing import Protocol
 
-from stepscope.core.training_log import FrameworkLog, TrainingLog
+from stepscope.core.training_log import FrameworkLog, TrainingLog, TrainingRecording
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.container_log import opened
 from stepscope.readers.frameworks import deepspeed as training_deepspeed
@@ -23,7 +23,6 @@ from stepscope.readers.frameworks import megatron as training_megatron
 from stepscope.readers.frameworks import nanotron as training_nanotron
 from stepscope.readers.frameworks import torchtitan as training_torchtitan
 from stepscope.readers.frameworks.lines import batches, text_lines
-from stepscope.readers.frameworks.words import recordings_of
 from stepscope.readers.source import Source
 
 FRAMEWORKS = (
@@ -75,11 +74,25 @@ def read(sources: Sequence[Source]) -> TrainingLog:
     notes: list[str] = []
     for source in sources:
         logs += _read_one(source, notes)
-    together = TrainingLog(logs=tuple(logs))
+    together = TrainingLog(recordings=tuple(_by_framework(logs, notes)))
     if together.is_contradictory:
         times = ", ".join(f"{log.step_ns / 1e6:.4g} ms in {log.path}" for log in together.surest[:4] if log.step_ns)
         notes.append(f"the logs tell different step times ({times}): are they of one run? None of them was taken; name one alone")
-    return TrainingLog(logs=together.logs, recordings=recordings_of(logs, notes))
+    return TrainingLog(recordings=tuple(_by_framework(logs, notes)))
+
+
+def _by_framework(logs: Sequence[FrameworkLog], notes: Sequence[str]) -> Iterator[TrainingRecording]:
+    """One for each framework; the notes on files stand in the first."""
+    names = list(dict.fromkeys(log.framework for log in logs))
+    for name in names:
+        mine = tuple(log for log in logs if log.framework == name)
+        own = dict.fromkeys(note for log in mine for note in log.notes)
+        yield TrainingRecording(
+            format="training-log",
+            paths=tuple(log.path for log in mine),
+            notes=(*(notes if name == names[0] else ()), *own),
+            logs=mine,
+        )
 
 
 def _read_one(source: Source, notes: list[str]) -> list[FrameworkLog]:

@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass, field
 
 from stepscope.core.training_log import TOLD, Figure, FrameworkLog
+from stepscope.protocol.untrusted import finite, finite_text
 from stepscope.readers.frameworks.lines import MAX_MS, NUMBER, fields
 from stepscope.readers.frameworks.parser import Most, Series
-from stepscope.untrusted import finite, finite_text
 
 NAME = "nanotron"
 SIGN = re.compile(rb"iteration: \d{1,12} / \d{1,12} \| [^\n]{0,400}?time_per_iteration_ms: ")

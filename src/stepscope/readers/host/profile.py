@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 
-from stepscope.core.recording import Recording
-from stepscope.core.system_report import HostStacks, SystemReport
+from stepscope.core.system_report import SystemRecording, SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.host.profile_json import Profile, read_json
-from stepscope.readers.host.profile_stacks import Call, StackCounts, StackTally, is_native, placed, stack_tables
+from stepscope.readers.host.profile_stacks import Call, StackCounts, StackTally, is_native, placed
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
 
@@ -49,7 +48,7 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> SystemReport:
     """All files, one Recording each."""
-    return reduce(lambda one, two: one.joined(two), [_read(source) for source in sources])
+    return SystemReport(recordings=tuple(map(_read, sources)))
 
 
 def _is_collapsed(head: bytes) -> bool:
@@ -61,7 +60,7 @@ def _is_collapsed(head: bytes) -> bool:
     return bool(whole) and all(COLLAPSED.fullmatch(line) for line in whole) and any(PLACE.search(line) for line in whole)
 
 
-def _read(source: Source) -> SystemReport:
+def _read(source: Source) -> SystemRecording:
     lines = TextLines(source, max_lines=MAX_LINES)
     profile = _collapsed(lines) if _starts_collapsed(source) else read_json(source)
     if not profile.tally.num_stacks or profile.tally.amount <= 0:
@@ -72,30 +71,7 @@ def _read(source: Source) -> SystemReport:
     notes = [*lines.notes, *(f"{source.label}: {note}" for note in profile.notes), *profile.tally.notes(source.label)]
     if not stacks.has_native:
         notes.append(NATIVE_NOTE)
-    recording = Recording(
-        format="host-profile", paths=(source.label,), lines=told_of(stacks), tables=stack_tables(stacks), notes=tuple(notes)
-    )
-    return SystemReport(stacks=(stacks,), recordings=(recording,))
-
-
-def told_of(stacks: HostStacks) -> tuple[tuple[str, str], ...]:
-    """What the report says of stacks before its tables."""
-    told = [("recorded by", stacks.tool), (stacks.unit, f"{stacks.amount:,.4g}")]
-    if stacks.num_threads is not None:
-        told.append(("threads", f"{stacks.num_threads:,}"))
-    if stacks.busy_cores is not None:
-        told.append(
-            ("busy cores", f"{stacks.busy_cores:.2f}{'' if stacks.num_cores is None else f' of {stacks.num_cores} seen'}")
-        )
-    named = (
-        ("the interpreter itself", stacks.interpreter_share),
-        ("waiting for the GIL", stacks.gil_wait_share),
-        ("the kernel", stacks.kernel_share),
-        ("page faults", stacks.page_fault_share),
-        ("reading pages", stacks.page_read_share),
-    )
-    told += [(name, f"{share:.1%}") for name, share in named if share is not None]
-    return tuple(told)
+    return SystemRecording(format="host-profile", paths=(source.label,), notes=tuple(notes), stacks=(stacks,))
 
 
 def _starts_collapsed(source: Source) -> bool:

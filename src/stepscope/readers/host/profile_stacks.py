@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from stepscope.core.recording import Table
 from stepscope.core.system_report import HostStacks, HostThread, HotSpot
 
 MAX_FUNCTIONS = 100_000
@@ -270,27 +269,6 @@ def placed(text: str) -> tuple[str, str | None, int | None]:
     if colon and file and line.isascii() and line.isdigit() and len(line) < 10:
         return name[:MAX_NAME], file, int(line)
     return name[:MAX_NAME], place, None
-
-
-def stack_tables(stacks: HostStacks) -> tuple[Table, ...]:
-    """The hottest functions, the training code's own, and the threads."""
-    by_own = sorted(stacks.functions, key=lambda one: -one.self_share)[:12]
-    by_own = [one for one in by_own if one.self_share >= 0.0005]
-    tables = [_table(f"Innermost calls, share of the {stacks.unit}", by_own)]
-    if stacks.training:
-        tables.append(_table("Functions outside the libraries, with all they call in these", stacks.training[:12]))
-    if len(stacks.threads) > 1:
-        rows = tuple(
-            (one.name, f"{one.share:.1%}", "-" if one.gil_wait_share is None else f"{one.gil_wait_share:.0%}")
-            for one in stacks.threads[:12]
-        )
-        tables.append(Table(title="Threads", columns=("thread", "share", "waits for the GIL"), rows=rows, right=(1, 2)))
-    return tuple(tables)
-
-
-def _table(title: str, spots: Iterable[HotSpot]) -> Table:
-    rows = tuple((one.label, f"{one.self_share:.1%}", f"{one.total_share:.1%}") for one in spots)
-    return Table(title=title, columns=("function", "own", "with callees"), rows=rows, right=(1, 2))
 
 
 def _below(calls: Sequence[Call], mine: Call) -> Sequence[Call]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from stepscope.core.stacks import Frame
 from stepscope.errors import FormatError
-from stepscope.untrusted import parse_json
+from stepscope.protocol.untrusted import parse_json
 
 MOST_FRAMES = 500
 

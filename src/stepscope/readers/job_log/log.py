@@ -15,14 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from stepscope.core.job_output import JobOutput
-from stepscope.core.training_log import TrainingLog
+from stepscope.core.training_log import TrainingLog, TrainingRecording
 from stepscope.readers.compiler import torch_logs
 from stepscope.readers.container_log import opened
 from stepscope.readers.frameworks import log as training_log
 from stepscope.readers.frameworks.lines import COLOR, batches
 from stepscope.readers.job_log.lines import FAILED_MARK, HUNG_MARK, WORDINGS
 from stepscope.readers.job_log.parser import MARKS, Draft
-from stepscope.readers.job_log.words import recording_of
 from stepscope.readers.source import Source
 
 MAX_LINE_BYTES = 8192
@@ -51,7 +50,11 @@ def read(sources: Sequence[Source]) -> TrainingLog:
         found = _read_one(source, notes)
         if found.num_read:
             outputs.append(found)
-    return TrainingLog(outputs=tuple(outputs), recordings=tuple(recording_of(outputs, notes)))
+    if not outputs:
+        return TrainingLog()
+    paths = tuple(output.path for output in outputs)
+    recording = TrainingRecording(format="job-log", paths=paths, notes=tuple(notes), outputs=tuple(outputs))
+    return TrainingLog(recordings=(recording,))
 
 
 def _read_one(source: Source, notes: list[str]) -> JobOutput:

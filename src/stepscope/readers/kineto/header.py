@@ -9,10 +9,10 @@ from decimal import Decimal
 from typing import Any
 
 from stepscope.core.trace import DeviceProperties, Kind, TraceMeta
+from stepscope.protocol.untrusted import MAX_DEPTH, finite
 from stepscope.readers.source import Source
 from stepscope.readers.trace.columns import Columns
 from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER, NUMBER
-from stepscope.untrusted import MAX_DEPTH, finite
 
 VERSION_FIELDS = ("cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version", "hip_driver_version",
                   "pytorch_version", "schemaVersion")  # fmt: skip

@@ -22,6 +22,11 @@ from stepscope.readers.trace.assemble import assemble
 from stepscope.readers.trace.columns import Columns
 
 WANTED = "Give it a PyTorch profiler (Kineto) or Chrome trace, or one of what `stepscope formats` lists."
+START = re.compile(
+    rb"[\s\xef\xbb\xbf]*\{\s*\"(?:schemaVersion|deviceProperties|traceEvents|displayTimeUnit|baseTimeNanoseconds)\""
+)
+OTHER_CHROME = re.compile(rb'"cat"\s*:\s*"(?:fee|FEE)"|"viztracer_metadata"|"BeginNs"')
+"""What torch.profiler never writes: viztracer's calls, roctracer's times."""
 RUBBISH_ENTRIES = 10_000
 ONE_EVENT = re.compile(rb'\s*\{[^{}\[\]]{0,4096}"ph"\s*:')
 
@@ -29,7 +34,12 @@ Progress = Callable[[int], None]
 """Called with the bytes of the file read so far."""
 
 
-def read_kineto(source: Source, progress: Progress | None = None) -> Trace:
+def is_mine(head: bytes, _name: str) -> bool:
+    """By how torch.profiler begins a trace. Others are known by having a list of events, when nobody else has claimed them."""
+    return START.match(head) is not None and OTHER_CHROME.search(head) is None
+
+
+def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of one file (or of one member of an archive)."""
     stream = Stream(source.path, source.offset, source.length)
     scanner = Scanner()

@@ -16,16 +16,18 @@ from stepscope.core.memory_report import (
     Holder,
     LiveTensor,
     MemoryRecord,
+    MemoryRecording,
     MemoryReport,
     Step,
+    memory_recording,
 )
-from stepscope.core.recording import Recording
+from stepscope.core.numbers import size_words
 from stepscope.errors import FormatError
 from stepscope.readers.memory.events import DeviceHistory, histories
 from stepscope.readers.memory.phases import Passes, boundaries, classify, passes
 from stepscope.readers.memory.replay import Allocation, Replay, replayed
 from stepscope.readers.memory.safe_unpickle import PROTOCOLS, load_plain
-from stepscope.readers.memory.words import NO_SIZE, recording, size_words, whole_text
+from stepscope.readers.memory.whole_text import NO_SIZE, whole_text
 from stepscope.readers.source import Source
 
 FORMAT = "memory-snapshot"
@@ -48,8 +50,7 @@ def is_mine(head: bytes, name: str) -> bool:
 
 
 def read(sources: Sequence[Source]) -> MemoryReport:
-    records: list[MemoryRecord] = []
-    recordings: list[Recording] = []
+    recordings: list[MemoryRecording] = []
     for source in sources:
         data, problem = whole_text(source, MAX_BYTES, "record fewer events: _record_memory_history(max_entries=100000)")
         if problem is not None:
@@ -59,9 +60,8 @@ def read(sources: Sequence[Source]) -> MemoryReport:
         for history in histories(snapshot, source.label):
             record, notes = _record(source.label, history)
             record.self_check()
-            records.append(record)
-            recordings.append(recording(record, notes))
-    return MemoryReport(records=tuple(records), recordings=tuple(recordings))
+            recordings.append(memory_recording(record, notes))
+    return MemoryReport(recordings=tuple(recordings))
 
 
 def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]]:

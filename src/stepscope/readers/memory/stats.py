@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stepscope.core.memory_report import MemoryRecord, MemoryReport
-from stepscope.core.recording import Recording
+from stepscope.core.memory_report import MemoryRecord, MemoryRecording, MemoryReport, memory_recording
+from stepscope.core.numbers import size_words
 from stepscope.errors import FormatError
-from stepscope.readers.memory.words import NO_SIZE, recording, size_words, whole_text
+from stepscope.protocol.untrusted import parse_json
+from stepscope.readers.memory.whole_text import NO_SIZE, whole_text
 from stepscope.readers.source import Source
-from stepscope.untrusted import parse_json
 
 FORMAT = "memory-stats"
 MAX_BYTES = 16 << 20
@@ -36,8 +36,7 @@ def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
 
 
 def read(sources: Sequence[Source]) -> MemoryReport:
-    records: list[MemoryRecord] = []
-    recordings: list[Recording] = []
+    recordings: list[MemoryRecording] = []
     for source in sources:
         text, problem = whole_text(source, MAX_BYTES, INSTEAD)
         try:
@@ -51,9 +50,8 @@ def read(sources: Sequence[Source]) -> MemoryReport:
         for device, stats in found[:MAX_DEVICES]:
             record = _record(source.label, device if len(found) > 1 else None, stats)
             record.self_check()
-            records.append(record)
-            recordings.append(recording(record, _notes(stats)))
-    return MemoryReport(records=tuple(records), recordings=tuple(recordings))
+            recordings.append(memory_recording(record, _notes(stats)))
+    return MemoryReport(recordings=tuple(recordings))
 
 
 def _devices(told: Any) -> Iterator[tuple[int, dict[str, Any]]]:

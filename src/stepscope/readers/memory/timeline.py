@@ -24,11 +24,12 @@ from stepscope.core.memory_report import (
     UNKNOWN,
     WEIGHTS,
     MemoryRecord,
+    MemoryRecording,
     MemoryReport,
+    memory_recording,
 )
-from stepscope.core.recording import Recording
 from stepscope.errors import FormatError
-from stepscope.readers.memory.words import recording, whole_text
+from stepscope.readers.memory.whole_text import whole_text
 from stepscope.readers.source import Source
 
 FORMAT = "memory-timeline"
@@ -53,17 +54,15 @@ def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
 
 
 def read(sources: Sequence[Source]) -> MemoryReport:
-    records: list[MemoryRecord] = []
-    recordings: list[Recording] = []
+    recordings: list[MemoryRecording] = []
     for source in sources:
         text, problem = whole_text(source, MAX_BYTES, "record fewer steps")
         if PICTURE.match(text):
             raise FormatError(f"{source.label}: a timeline saved as HTML is a picture, with no numbers to read; {INSTEAD}")
         record, notes = _record(source.label, text, problem)
         record.self_check()
-        records.append(record)
-        recordings.append(recording(record, notes))
-    return MemoryReport(records=tuple(records), recordings=tuple(recordings))
+        recordings.append(memory_recording(record, notes))
+    return MemoryReport(recordings=tuple(recordings))
 
 
 def _record(label: str, text: bytes, problem: str | None) -> tuple[MemoryRecord, list[str]]:

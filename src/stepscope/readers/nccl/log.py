@@ -27,8 +27,6 @@ MAX_PREFIX_WORDS = 8
 MAX_MESSAGES = 16
 """In one line: more are no accident of processes that share a file."""
 MAX_FILES_NAMED = 1000
-SNIFFED_BYTES = 64 << 10
-"""A job's own output may come before the first message."""
 
 MARK = re.compile(r"NCCL (INFO|WARN) ?")
 WRITER = re.compile(r"(?:.*[:\[\]])?([^:\[\]]{1,255}):(\d{1,10}):(\d{1,10})")
@@ -42,13 +40,8 @@ COLOR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 NOBODY = Writer("", 0, 0)
 
 
-def is_nccl_log(source: Source) -> bool:
-    """Whether the source, decompressed, begins like the output of a job that NCCL writes into."""
-    with closing(opened(source).blocks()) as blocks:
-        return is_log_text(next(blocks, b"")[:SNIFFED_BYTES])
-
-
-def is_log_text(head: bytes) -> bool:
+def is_mine(head: bytes, _name: str) -> bool:
+    """Whether a text begins like the output of a job that NCCL writes into."""
     return JSON_START.match(head) is None and is_in(head)
 
 
@@ -57,7 +50,7 @@ def is_in(text: bytes) -> bool:
     return any(mark in text for mark in LOG_MARKS) and LOG_LINE.search(text) is not None
 
 
-def read_nccl_logs(sources: Sequence[Source]) -> NcclLog:
+def read(sources: Sequence[Source]) -> NcclLog:
     """All logs of one job, merged. A file that cannot be read is a problem told in the result."""
     draft, problems = Draft(), []
     for source in sources:

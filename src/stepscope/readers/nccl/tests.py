@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stepscope.core.calibrated import CollectivePoint, Timing
 from stepscope.errors import FormatError, InputError
-from stepscope.untrusted import finite_text, read_regular
+from stepscope.protocol.untrusted import finite_text, read_regular
 
 MAX_BYTES = 64 << 20
 USUAL_ITERS = 20

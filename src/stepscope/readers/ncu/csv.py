@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from stepscope.core.kernel_report import Dim, KernelMetrics, KernelReport
+from stepscope.core.kernel_report import Dim, KernelMetrics, KernelRecording, KernelReport, Remark
 from stepscope.errors import FormatError
 from stepscope.readers.ncu.labels import metric_of_label
 from stepscope.readers.ncu.metrics import is_wanted, kernel_of
 from stepscope.readers.ncu.units import has_decimal_comma, number_of, scale_of
-from stepscope.readers.ncu.words import Remark, recording_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -55,10 +54,14 @@ def read(sources: Sequence[Source]) -> KernelReport:
     draft = Draft()
     for source in sources:
         _read_one(draft, source)
-    return KernelReport(
+    recording = KernelRecording(
+        format="ncu-csv",
+        paths=tuple(source.label for source in sources),
+        notes=draft.notes(),
         kernels=tuple(draft.kernels),
-        recordings=(recording_of("ncu-csv", [source.label for source in sources], draft.kernels, draft.remarks, draft.notes()),),
+        remarks=tuple(draft.remarks),
     )
+    return KernelReport(recordings=(recording,))
 
 
 @dataclass(slots=True)

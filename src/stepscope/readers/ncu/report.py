@@ -16,11 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stepscope.core.kernel_report import KernelMetrics, KernelReport
+from stepscope.core.kernel_report import KernelMetrics, KernelRecording, KernelReport
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.ncu.metrics import is_wanted, kernel_of
 from stepscope.readers.ncu.units import MOST, scale_of
-from stepscope.readers.ncu.words import recording_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -57,8 +56,9 @@ def read(sources: Sequence[Source]) -> KernelReport:
         if len(kernels) == before:
             raise FormatError(f"{source.label}: ncu_report finds no kernel in it: it is damaged, or of a newer Nsight Compute")
     notes = [f"{left_out} workloads that are no kernel, or beyond the first {MAX_KERNELS}, were left out"] if left_out else []
-    labels = [source.label for source in sources]
-    return KernelReport(kernels=tuple(kernels), recordings=(recording_of("ncu-rep", labels, kernels, (), notes),))
+    paths = tuple(source.label for source in sources)
+    recording = KernelRecording(format="ncu-rep", paths=paths, notes=tuple(notes), kernels=tuple(kernels))
+    return KernelReport(recordings=(recording,))
 
 
 def _module(label: str) -> ModuleType:

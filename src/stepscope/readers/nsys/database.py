@@ -19,9 +19,9 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Int64
 from stepscope.errors import FormatError, InputError
+from stepscope.protocol.untrusted import open_regular
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.untrusted import open_regular
 
 MAGIC = b"SQLite format 3\x00"
 MAX_ROWS = 50_000_000

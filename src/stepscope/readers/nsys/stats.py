@@ -16,19 +16,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from stepscope.core.kernel_report import KernelReport, KernelTotal
-from stepscope.core.recording import Recording, Table
+from stepscope.core.kernel_report import KernelRecording, KernelReport, KernelTotal, OtherTotals
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.untrusted import finite_text
 
 MAX_LINE_BYTES = 1 << 20
 MAX_ROWS = 100_000
 """Of one report. There is a row per name."""
 MAX_NAME_CHARS = 4096
-MAX_SHOWN = 50
-FORMAT = "nsys-stats"
 RECORD = "nsys stats --format csv --report cuda_gpu_kern_sum,cuda_api_sum,nvtx_gpu_proj_sum run.nsys-rep"
 
 HEADER = re.compile(
@@ -47,15 +44,6 @@ KERNELS, CALLS, OS_CALLS, COPY_TIMES, COPY_SIZES, RANGES, PROJECTIONS = (
     "cuda_gpu_kern_sum", "cuda_api_sum", "osrt_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum", "nvtx_sum",
     "nvtx_gpu_proj_sum",
 )  # fmt: skip
-TITLES = {
-    KERNELS: "Kernels",
-    CALLS: "Calls into CUDA",
-    OS_CALLS: "Calls into the operating system, all threads",
-    COPY_TIMES: "Copies and sets",
-    COPY_SIZES: "Copies and sets, by size",
-    RANGES: "NVTX ranges, on the host",
-    PROJECTIONS: "NVTX ranges on the device: from the first work launched inside to the last",
-}
 ALIKE = {"average": "avg", "minimum": "min", "maximum": "max", "median": "med"}
 COUNTS = ("instances", "num calls", "count", "range instances", "calls", "operations")
 NAMES = ("name", "range", "operation")
@@ -108,8 +96,26 @@ def read(sources: Sequence[Source]) -> KernelReport:
     draft = Draft()
     for source in sources:
         _read_one(draft, source)
-    totals = _totals(draft.reports.get(KERNELS, []))
-    return KernelReport(totals=totals, recordings=(_recording(draft, [source.label for source in sources], totals),))
+    recording = KernelRecording(
+        format="nsys-stats",
+        paths=tuple(source.label for source in sources),
+        notes=(*draft.problems, *(f"{count} {what}" for what, count in draft.counts.items() if count)),
+        totals=_totals(draft.reports.get(KERNELS, [])),
+        others=tuple(_others(draft, report) for report in draft.reports if report != KERNELS),
+    )
+    return KernelReport(recordings=(recording,))
+
+
+def _others(draft: Draft, report: str) -> OtherTotals:
+    mean = "proj avg" if report == PROJECTIONS else "avg"
+    rows = sorted(draft.reports[report], key=lambda row: -row.total)
+    return OtherTotals(
+        of=report,
+        rows=tuple(
+            KernelTotal(name=row.name, count=row.count or 0, total_ns=row.total, mean_ns=row.figures.get(mean)) for row in rows
+        ),
+        unit=draft.units.get(report, "") if report == COPY_SIZES else "",
+    )
 
 
 def _read_one(draft: Draft, source: Source) -> None:
@@ -254,47 +260,3 @@ def _total(name: str, rows: Sequence[Row]) -> KernelTotal:
         least_ns=min(least, default=None),
         most_ns=max(most, default=None),
     )
-
-
-def _recording(draft: Draft, paths: Sequence[str], totals: Sequence[KernelTotal]) -> Recording:
-    lines = []
-    if totals:
-        busy = sum(total.total_ns for total in totals)
-        launches = sum(total.count for total in totals)
-        lines.append(("kernels", f"{busy / 1e6:.2f} ms in {launches} launches of {len(totals)} kernels"))
-    for report, word in ((COPY_TIMES, "copies"), (CALLS, "calls into CUDA")):
-        if rows := draft.reports.get(report):
-            num = sum(row.count or 0 for row in rows)
-            lines.append((word, f"{sum(row.total for row in rows) / 1e6:.2f} ms in {num}"))
-    tables = [_table(draft, report, totals) for report in TITLES if draft.reports.get(report)]
-    notes = (*draft.problems, *(f"{count} {what}" for what, count in draft.counts.items() if count))
-    return Recording(format=FORMAT, paths=tuple(paths), lines=tuple(lines), tables=tuple(tables), notes=notes)
-
-
-def _table(draft: Draft, report: str, totals: Sequence[KernelTotal]) -> Table:
-    if report == KERNELS:
-        figures = [(one.name, one.total_ns, one.count, one.mean_ns) for one in totals]
-    else:
-        rows = sorted(draft.reports[report], key=lambda row: -row.total)
-        mean = "proj avg" if report == PROJECTIONS else "avg"
-        figures = [(row.name, row.total, row.count or 0, row.figures.get(mean)) for row in rows]
-    if report == COPY_SIZES:
-        unit = draft.units.get(report) or "MB"
-        cells = [(name, f"{total:.3f}", str(count)) for name, total, count, _ in figures]
-        return Table(title=TITLES[report], columns=("name", unit, "calls"), rows=tuple(cells[:MAX_SHOWN]), right=(1, 2))
-    whole = sum(total for _, total, _, _ in figures)
-    cells4 = [
-        (name, f"{total / 1e6:.2f}", _share(total, whole, report), str(count), "-" if mean_ns is None else f"{mean_ns / 1e3:.1f}")
-        for name, total, count, mean_ns in figures
-    ]
-    return Table(
-        title=TITLES[report],
-        columns=("name", "ms", "share", "calls", "mean us"),
-        rows=tuple(cells4[:MAX_SHOWN]),
-        right=(1, 2, 3, 4),
-    )
-
-
-def _share(total: float, whole: float, report: str) -> str:
-    """Ranges stand in one another: their shares would not add up."""
-    return "-" if report in (PROJECTIONS, RANGES) or not whole else f"{100 * total / whole:.1f} %"

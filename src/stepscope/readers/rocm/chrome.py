@@ -20,12 +20,12 @@ from msgspec import Struct
 
 from stepscope.core.trace import NONE, Kind, Trace
 from stepscope.errors import FormatError, InputError
+from stepscope.protocol.untrusted import whole, whole_text
 from stepscope.readers.kineto.trace import Progress
 from stepscope.readers.rocm.json_walk import Path, Walk, WalkError, decoded
 from stepscope.readers.rocm.parser import NO_HOST, NO_MARKS, Draft, copy_name
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.untrusted import whole, whole_text
 
 EVENTS = ("traceEvents",)
 LABEL = re.compile(rb'"name"\s*:\s*"(?:CPU HIP API|CPU HSA API|Markers and Ranges|COPY|GPU\d{1,4})"\s*\}\s*,\s*"ph"\s*:\s*"M"')

@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.core.kernel_report import KernelMetrics, KernelReport, KernelTotal
-from stepscope.core.recording import Recording
-from stepscope.core.recording import Table as Shown
+from stepscope.core.kernel_report import KernelMetrics, KernelRecording, KernelReport, KernelTotal
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.rocm.counters import Device, metrics_of
 from stepscope.readers.rocm.table import Table, cell, header_of, number, whole
@@ -51,13 +49,10 @@ def kind_of(header: Sequence[str]) -> str | None:
 
 def read(sources: Sequence[Source]) -> KernelReport:
     """All tables together."""
-    report = KernelReport()
-    for source in sources:
-        report = report.joined(_read_one(source))
-    return report
+    return KernelReport(recordings=tuple(map(_read_one, sources)))
 
 
-def _read_one(source: Source) -> KernelReport:
+def _read_one(source: Source) -> KernelRecording:
     stream = Stream(source.path, source.offset, source.length)
     table = Table(stream=stream)
     draft = _Draft(table=table, device=_device_of(source))
@@ -71,7 +66,7 @@ def _read_one(source: Source) -> KernelReport:
         raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
     if draft.kind is None and kind_of(table.header) is None:
         raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
-    return draft.report(source)
+    return draft.recording(source)
 
 
 @dataclass(slots=True)
@@ -131,7 +126,7 @@ class _Draft:
         name = cell(row, place("kernel_name"))[:MAX_NAME]
         self.totals.append(KernelTotal(name=name, count=int(count), total_ns=total, mean_ns=mean, median_ns=median))
 
-    def report(self, source: Source) -> KernelReport:
+    def recording(self, source: Source) -> KernelRecording:
         damaged = self.table.num_cut + self.table.num_malformed
         told = [
             (self.table.stream.problem, f"the file was read only in part: {self.table.stream.problem}"),
@@ -140,50 +135,18 @@ class _Draft:
             (self.kind == LAUNCHES and self.device.num_cus is None, NO_SYSTEM),
             (not (self.kernels or self.totals or self.panel), "the table has no rows"),
         ]
-        recording = Recording(
+        return KernelRecording(
             format="rocprof-compute",
             paths=(source.label,),
-            lines=self._lines(),
-            tables=self._tables(),
             notes=tuple(text for condition, text in told if condition),
+            kernels=tuple(self.kernels),
+            totals=tuple(self.totals),
+            panel=tuple(self.panel),
+            device=self.device.name,
         )
-        return KernelReport(kernels=tuple(self.kernels), totals=tuple(self.totals), recordings=(recording,))
-
-    def _lines(self) -> tuple[tuple[str, str], ...]:
-        lines = [("launches", str(len(self.kernels)))] if self.kernels else []
-        if self.device.name:
-            lines.append(("device", self.device.name))
-        return tuple(lines)
-
-    def _tables(self) -> tuple[Shown, ...]:
-        if self.panel:
-            return (
-                Shown(
-                    title="Panel", columns=("metric", "avg", "unit", "peak", "% of peak"), rows=tuple(self.panel), right=(1, 3, 4)
-                ),
-            )
-        if self.kernels:
-            longest = sorted(self.kernels, key=lambda kernel: -(kernel.total_ns or 0))[:MAX_SHOWN]
-            columns = ("kernel", "us", "MFMA", "VALU", "HBM", "L2 hits", "LDS passes")
-            return (Shown(title="Longest launches", columns=columns, rows=tuple(map(_shown, longest)), right=(1, 2, 3, 4, 5, 6)),)
-        return ()
 
 
 NO_SYSTEM = "no sysinfo.csv lies beside it: the device's sizes are not known, and no share of a peak is told"
-
-
-def _shown(kernel: KernelMetrics) -> tuple[str, ...]:
-    ideal = kernel.shared_wavefronts_ideal
-    passes = kernel.shared_wavefronts / ideal if kernel.shared_wavefronts is not None and ideal else None
-    return (
-        kernel.name,
-        "-" if kernel.duration_ns is None else f"{kernel.duration_ns / 1e3:.1f}",
-        *(
-            "-" if share is None else f"{share:.0%}"
-            for share in (kernel.tensor_pipe, kernel.fma_pipe, kernel.dram_throughput, kernel.l2_hits)
-        ),
-        "-" if passes is None else f"{passes:.1f}x",
-    )
 
 
 def _device_of(source: Source) -> Device:

@@ -12,14 +12,14 @@ more than once, so that all are too small alike, and now and then below zero: ra
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from stepscope.core.find_db import FindDb, Searched
-from stepscope.core.kernel_report import KernelReport
+from stepscope.core.kernel_report import KernelRecording, KernelReport
 from stepscope.errors import FormatError
 from stepscope.readers.rocm.miopen_keys import FOUND_LINE, first_lines, problem_of, solvers_of
-from stepscope.readers.rocm.miopen_words import Left, recording_of
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
 
@@ -32,6 +32,31 @@ DEVICE = re.compile(r"(gfx9[0-9a-f]{2}|gfx1[0-2][0-9a-f]{2})(?:_(\d{1,3})|([0-9a
 """Its compute units in decimal after an underscore up to 64, else in hexadecimal: gfx90a6e has 110."""
 
 
+@dataclass(slots=True)
+class Left:
+    """What was not read of one file."""
+
+    odd_lines: int = 0
+    odd_solvers: int = 0
+    untimed: int = 0
+    empty: int = 0
+    repeated: int = 0
+    beyond: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def words(self, path: str) -> Iterator[str]:
+        yield from self.notes
+        told = (
+            (self.odd_lines, "line(s) that are no convolution were left out"),
+            (self.odd_solvers, "solver(s) cut off or not understood were left out"),
+            (self.untimed, "solver(s) whose time is not above zero, or no number, were left out"),
+            (self.empty, "convolution(s) with no solver left were left out"),
+            (self.repeated, "convolution(s) told again were left out: the first stands, as with MIOpen"),
+            (self.beyond, "line(s) beyond what is kept were left out"),
+        )
+        yield from (f"{path}: {count:,} {what}" for count, what in told if count)
+
+
 def is_mine(head: bytes, _name: str) -> bool:
     return any(FOUND_LINE.match(line) for line in first_lines(head))
 
@@ -40,7 +65,10 @@ def read(sources: Sequence[Source]) -> KernelReport:
     """All files; nothing tells whether they are of one job."""
     found = [_read_one(source) for source in sources]
     files = tuple(file for file, _ in found)
-    return KernelReport(find_dbs=files, recordings=(recording_of(files, [left for _, left in found]),))
+    notes = tuple(note for file, left in found for note in left.words(file.path))
+    paths = tuple(file.path for file in files)
+    recording = KernelRecording(format="miopen-find-db", paths=paths, notes=notes, find_dbs=files)
+    return KernelReport(recordings=(recording,))
 
 
 def _read_one(source: Source) -> tuple[FindDb, Left]:

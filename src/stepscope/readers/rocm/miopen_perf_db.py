@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from stepscope.core.kernel_report import KernelReport
-from stepscope.core.recording import Recording, Table
+from stepscope.core.kernel_report import KernelRecording, KernelReport, TunedSolvers
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.nsys.database import AGAIN, MAGIC, Database, opened
 from stepscope.readers.rocm.miopen_keys import FOUND_LINE, LINE, NAME, first_lines, problem_of
@@ -26,9 +25,7 @@ PERF_TABLE, CONFIG_TABLE, KERNEL_TABLE = "perf_db", "config", "kern_db"
 TABLES = tuple(f"CREATE TABLE {mark}{name}{mark}".encode() for name in (PERF_TABLE, KERNEL_TABLE) for mark in ('"', "`", ""))
 SOLVER_NAME = re.compile(NAME)
 MAX_SOLVERS = 512
-MAX_ROWS = 64
 MAX_LINE_BYTES = 64 << 10
-NO_TIMES = "no times are in it: the find-db (.ufdb.txt beside it) has them"
 WANTED = "Copy it again from ~/.config/miopen while no job writes to it."
 
 
@@ -43,7 +40,7 @@ def read(sources: Sequence[Source]) -> KernelReport:
     return KernelReport(recordings=tuple(_read_one(source) for source in sources))
 
 
-def _read_one(source: Source) -> Recording:
+def _read_one(source: Source) -> KernelRecording:
     text = TextLines(source, max_line_bytes=MAX_LINE_BYTES)
     first = next(iter(text), "")
     if not first.encode("utf-8", "replace").startswith(MAGIC[:15]):
@@ -55,12 +52,12 @@ def _read_one(source: Source) -> Recording:
         raise type(problem)(f"{str(problem).removesuffix(AGAIN).rstrip()} {WANTED}") from None
 
 
-def _of_database(source: Source, database: Database) -> Recording:
+def _of_database(source: Source, database: Database) -> KernelRecording:
     if database.has(PERF_TABLE, "solver", "config"):
         return _recording(source, _count(database, CONFIG_TABLE), _by_solver(database), database.notes)
     if database.has(KERNEL_TABLE):
-        words = f"{_count(database, KERNEL_TABLE):,}, ready to be loaded: a job with them starts sooner, and runs no faster"
-        return Recording(format=FORMAT, paths=(source.label,), lines=(("compiled kernels", words),), notes=tuple(database.notes))
+        num = _count(database, KERNEL_TABLE)
+        return KernelRecording(format=FORMAT, paths=(source.label,), notes=tuple(database.notes), num_compiled=num)
     raise FormatError(f"{source.label} names MIOpen's tables and has none of them. {WANTED}")
 
 
@@ -77,7 +74,7 @@ def _by_solver(database: Database) -> Counter[str]:
     return counts
 
 
-def _of_text(source: Source) -> Recording:
+def _of_text(source: Source) -> KernelRecording:
     lines = TextLines(source, max_line_bytes=MAX_LINE_BYTES)
     counts: Counter[str] = Counter()
     num = odd = 0
@@ -97,13 +94,6 @@ def _of_text(source: Source) -> Recording:
     return _recording(source, num, counts, notes)
 
 
-def _recording(source: Source, num: int, counts: Counter[str], notes: Sequence[str]) -> Recording:
-    rows = tuple((name, f"{count:,}") for name, count in counts.most_common(MAX_ROWS))
-    table = Table(title="tuned, by solver", columns=("solver", "convolutions"), rows=rows, right=(1,))
-    lines = tuple(_lines(num, counts))
-    return Recording(format=FORMAT, paths=(source.label,), lines=lines, tables=(table,) if rows else (), notes=tuple(notes))
-
-
-def _lines(num: int, counts: Counter[str]) -> Iterator[tuple[str, str]]:
-    yield "convolutions", f"{num:,}, with {sum(counts.values()):,} tuned solvers"
-    yield "times", NO_TIMES
+def _recording(source: Source, num: int, counts: Counter[str], notes: Sequence[str]) -> KernelRecording:
+    tuned = TunedSolvers(num_convolutions=num, solvers=tuple(counts.most_common()), num_tuned=sum(counts.values()))
+    return KernelRecording(format=FORMAT, paths=(source.label,), notes=tuple(notes), tuned=tuned)

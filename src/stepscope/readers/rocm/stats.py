@@ -10,9 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stepscope.core.kernel_report import KernelReport, KernelTotal
-from stepscope.core.recording import Recording
-from stepscope.core.recording import Table as Shown
+from stepscope.core.kernel_report import KernelRecording, KernelReport, KernelTotal, OtherTotals
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.rocm.table import Table, cell, header_of, number, whole
 from stepscope.readers.source import Source
@@ -33,13 +31,10 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> KernelReport:
     """All tables together."""
-    report = KernelReport()
-    for source in sources:
-        report = report.joined(_read_one(source))
-    return report
+    return KernelReport(recordings=tuple(map(_read_one, sources)))
 
 
-def _read_one(source: Source) -> KernelReport:
+def _read_one(source: Source) -> KernelRecording:
     stream = Stream(source.path, source.offset, source.length)
     table = Table(stream=stream)
     totals: list[KernelTotal] = []
@@ -64,14 +59,14 @@ def _read_one(source: Source) -> KernelReport:
         (num_beyond, f"{num_beyond} line(s) were left out: too many, or without figures"),
         (totals and not kernels, "these are calls, not kernels: give the table of kernels (kernel_stats.csv) too"),
     ]
-    recording = Recording(
+    calls = tuple(total for total in totals if CALL.match(total.name))
+    return KernelRecording(
         format="rocprof-stats",
         paths=(source.label,),
-        lines=(("names", str(len(totals))), ("total", f"{sum(total.total_ns for total in totals) / 1e6:.1f} ms")),
-        tables=(_shown(totals),) if totals else (),
         notes=tuple(text for condition, text in told if condition),
+        totals=tuple(kernels),
+        others=(OtherTotals(of="calls", rows=calls),) if calls else (),
     )
-    return KernelReport(totals=tuple(kernels), recordings=(recording,))
 
 
 def _total(table: Table, row: list[str]) -> KernelTotal | None:
@@ -87,19 +82,3 @@ def _total(table: Table, row: list[str]) -> KernelTotal | None:
         least_ns=number(row, place("minns")),
         most_ns=number(row, place("maxns")),
     )
-
-
-def _shown(totals: Sequence[KernelTotal]) -> Shown:
-    whole_ns = sum(total.total_ns for total in totals) or 1.0
-    longest = sorted(totals, key=lambda total: -total.total_ns)[:MAX_SHOWN]
-    rows = tuple(
-        (
-            one.name,
-            str(one.count),
-            f"{one.total_ns / 1e6:.2f}",
-            f"{one.total_ns / one.count / 1e3:.1f}",
-            f"{one.total_ns / whole_ns:.1%}",
-        )
-        for one in longest
-    )
-    return Shown(title="Totals", columns=("name", "calls", "ms", "us each", "of all"), rows=rows, right=(1, 2, 3, 4))

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from stepscope.protocol.untrusted import finite_text, whole_text
 from stepscope.readers.stream import Stream
-from stepscope.untrusted import finite_text, whole_text
 
 MAX_LINE_BYTES = 256 << 10
 """Kernels of templates have names of a few thousand characters; a launch of rocprof-compute has 2700 columns."""

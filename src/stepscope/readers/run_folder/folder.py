@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import InputError
-from stepscope.readers.run_folder.values import Row, sound_object, sound_row, wrong_note
-from stepscope.runfolder import (
+from stepscope.protocol.run_folder import (
     ENTERED_FILE,
     EVENTS_FILE,
     PACE_FILE,
@@ -25,7 +24,8 @@ from stepscope.runfolder import (
     WINDOW_NAME,
     is_run,
 )
-from stepscope.untrusted import MAX_JSON_BYTES, is_regular, last_line, open_regular, parse_json_lines, read_json_object
+from stepscope.protocol.untrusted import MAX_JSON_BYTES, is_regular, last_line, open_regular, parse_json_lines, read_json_object
+from stepscope.readers.run_folder.values import Row, sound_object, sound_row, wrong_note
 
 MAX_RANKS = 100_000
 RANK_FILES = (RANK_FILE, STEPS_FILE, PACE_FILE, SAMPLES_FILE, EVENTS_FILE, PROBLEM_FILE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from stepscope.protocol.untrusted import open_regular, parse_json_lines, read_json_object
 from stepscope.readers.run_folder.values import sound_object
-from stepscope.untrusted import open_regular, parse_json_lines, read_json_object
 
 TAIL_BYTES = 65_536
 """Most that one look reads of one file: some 900 steps, or 100 samples."""

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import InputError
-from stepscope.readers.run_folder.folder import NO_REASON, refuse_special_files
-from stepscope.readers.run_folder.line_tail import Lines, head_lines, read_object, sound_objects
-from stepscope.readers.run_folder.values import Row, sound_row
-from stepscope.runfolder import (
+from stepscope.protocol.run_folder import (
     DIAGNOSIS_FILE,
     PACE_COLUMNS,
     PACE_FILE,
@@ -27,7 +24,10 @@ from stepscope.runfolder import (
     WINDOW_NAME,
     is_run,
 )
-from stepscope.untrusted import last_line
+from stepscope.protocol.untrusted import last_line
+from stepscope.readers.run_folder.folder import NO_REASON, refuse_special_files
+from stepscope.readers.run_folder.line_tail import Lines, head_lines, read_object, sound_objects
+from stepscope.readers.run_folder.values import Row, sound_row
 
 NUM_HEAD = 100
 """Timed steps from which the run's own baseline is made."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepscope.untrusted import LARGEST_FLOAT, LARGEST_INT, finite, whole
+from stepscope.protocol.untrusted import LARGEST_FLOAT, LARGEST_INT, finite, whole
 
 Row = dict[str, int | None]
 Range = tuple[float, float]

@@ -14,16 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
-from stepscope.core.recording import Recording, Table
-from stepscope.core.system_report import DeviceSeries, Spread, SystemReport
+from stepscope.core.system_report import SystemRecording, SystemReport
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
-from stepscope.readers.system.device_samples import DeviceDrafts, device_table, sample_lines
+from stepscope.readers.system.device_samples import DeviceDrafts
 from stepscope.readers.system.nvidia_smi import reasons_of
 from stepscope.readers.text_lines import TextLines
-from stepscope.untrusted import finite_text
 
 MIB = 1024.0**2
 FIELDS: dict[str, tuple[str, str, float]] = {
@@ -70,7 +68,7 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> SystemReport:
     """All files, one Recording each."""
-    return reduce(lambda one, two: one.joined(two), [_read(source) for source in sources])
+    return SystemReport(recordings=tuple(map(_read, sources)))
 
 
 @dataclass(slots=True)
@@ -135,7 +133,7 @@ class _Pending:
             self.values[known[0]] = None if value is None else value * known[1]
 
 
-def _read(source: Source) -> SystemReport:
+def _read(source: Source) -> SystemRecording:
     lines, drafts = TextLines(source), DeviceDrafts()
     scrapes, columns, num_bad, num_parts = _Scrapes(drafts), None, 0, 0
     for line in lines:
@@ -161,12 +159,7 @@ def _read(source: Source) -> SystemReport:
         notes.append(f"{source.label}: {scrapes.num_instances:,} value(s) of parts of a device (MIG) were left out")
     if num_parts:
         notes.append(f"{source.label}: {num_parts:,} row(s) of parts of a device (MIG) were left out")
-    devices = drafts.series()
-    tables = (device_table(devices), *_activity(devices))
-    recording = Recording(
-        format="dcgm", paths=(source.label,), lines=sample_lines(drafts, devices), tables=tables, notes=tuple(notes)
-    )
-    return SystemReport(devices=devices, recordings=(recording,))
+    return SystemRecording(format="dcgm", paths=(source.label,), notes=tuple(notes), devices=drafts.series())
 
 
 def _columns(line: str) -> list[str] | None:
@@ -191,17 +184,3 @@ def _number(text: str) -> float | None:
     value = finite_text(text, high=BLANK)
     blank = value is None or value >= BLANK or BLANK_INT <= value <= BLANK_INT_END
     return None if blank else value
-
-
-def _activity(devices: Sequence[DeviceSeries]) -> tuple[Table, ...]:
-    """The profiling fields, where any was recorded."""
-    names = ("engine_active_share", "sm_active_share", "sm_occupancy_share", "tensor_active_share", "dram_active_share")
-    rows = [(one.label, *(_percent(getattr(one, name)) for name in names)) for one in devices]
-    if all(cell == "-" for row in rows for cell in row[1:]):
-        return ()
-    columns = ("device", "engine", "SMs", "warps", "tensor pipe", "DRAM")
-    return (Table(title="Active, share of the time (medians)", columns=columns, rows=tuple(rows), right=(1, 2, 3, 4, 5)),)
-
-
-def _percent(spread: Spread | None) -> str:
-    return "-" if spread is None else f"{spread.median:.0%}"

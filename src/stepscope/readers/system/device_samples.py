@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
 from typing import Any, TypeAlias, cast
 
-from stepscope.core.recording import Table
-from stepscope.core.system_report import IDLE, DeviceSeries, Spread
+from stepscope.core.system_report import DeviceSeries, Spread
 
 AT_WORK = 0.1
 """Of a sampling period with a kernel running, from which a sample is one of the device at work."""
@@ -153,61 +152,6 @@ def spread_of(values: Iterable[float]) -> Spread | None:
         return None
     last = len(known) - 1
     return Spread(num=len(known), low=known[round(0.1 * last)], median=median(known), high=known[round(0.9 * last)])
-
-
-def sample_lines(drafts: DeviceDrafts, devices: Sequence[DeviceSeries]) -> tuple[tuple[str, str], ...]:
-    """How many samples of how many devices, for a Recording's lines."""
-    span = max((one.span_s for one in devices if one.span_s is not None), default=None)
-    names = Counter(one.name for one in devices if one.name is not None)
-    told = ", ".join(f"{count} x {name}" for name, count in names.most_common(3)) or f"{len(devices):,}"
-    return ("samples", f"{drafts.num:,}{'' if span is None else f' in {span:,.0f} s'}"), ("devices", told)
-
-
-def device_table(devices: Iterable[DeviceSeries]) -> Table:
-    """What a person wants to see of them first; a dash where it was not recorded."""
-    rows = tuple(
-        (
-            one.label,
-            f"{one.num_samples}" if one.num_working is None else f"{one.num_working} of {one.num_samples}",
-            _cell(one.busy_run_share or one.busy_share, 100, "%"),
-            _clock(one),
-            _cell(one.power_working_w or one.power_w, 1, "W", one.power_limit_w),
-            _cell(one.temperature_c, 1, "C", top=True),
-            _cell(one.memory_used_bytes, 1e-9, "GB", one.memory_total_bytes, top=True),
-            _reasons(one),
-        )
-        for one in devices
-    )
-    columns = ("device", "at work", "busy", "clock", "power", "temperature", "memory", "held down by")
-    return Table(
-        title="Devices: medians; busy from the first sample at work to the last, clock and power at work; temperature and memory"
-        " at the ninetieth percentile",
-        columns=columns,
-        rows=rows,
-        right=(1, 2, 3, 4, 5, 6),
-    )
-
-
-def _cell(spread: Spread | None, scale: float, unit: str, limit: float | None = None, *, top: bool = False) -> str:
-    if spread is None:
-        return "-"
-    value = (spread.high if top else spread.median) * scale
-    return f"{value:.3g} {unit}" if limit is None else f"{value:.3g} of {limit * scale:.3g} {unit}"
-
-
-def _clock(one: DeviceSeries) -> str:
-    clock = one.sm_clock_working_mhz
-    if clock is None:
-        return "-"
-    most = "" if one.max_sm_clock_mhz is None else f" of {one.max_sm_clock_mhz:.0f}"
-    return f"{clock.median:.0f}{most} MHz"
-
-
-def _reasons(one: DeviceSeries) -> str:
-    if one.throttled is None:
-        return "-"
-    named = [f"{share:.0%} {reason}" for reason, share in one.throttled.items() if reason != IDLE]
-    return ", ".join(named[:2]) or "nothing"
 
 
 def _sane(name: str, value: float | None) -> float:

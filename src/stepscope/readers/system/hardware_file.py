@@ -13,7 +13,7 @@ import msgspec
 from stepscope.core.calibrated import SCHEMA, Calibrated
 from stepscope.core.json_decode import convert_json, decode_json
 from stepscope.errors import FormatError, InputError
-from stepscope.untrusted import finite, read_regular
+from stepscope.protocol.untrusted import finite, read_regular
 
 MAX_BYTES = 16 << 20
 LONGEST_TEXT = 500

@@ -7,35 +7,26 @@ own memory, `device` for its name. The best size of each precision is its roof. 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from stepscope.core.hardware import Roofs
-from stepscope.core.recording import Recording, Table
-from stepscope.core.system_report import MeasuredRates, SystemReport
+from stepscope.core.system_report import MeasuredRates, SystemRecording, SystemReport
 from stepscope.errors import InputError
+from stepscope.protocol.untrusted import finite, open_regular, parse_json_object
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.system.hardware_file import is_hardware, parse_hardware, read_hardware
-from stepscope.untrusted import finite, open_regular, parse_json_object
 
-FORMAT = "measured-rates"
 MAX_BYTES = 1 << 20
 MAX_HARDWARE_BYTES = 16 << 20
 GEMM = re.compile(r"gemm_([a-z0-9]{2,8})_(\d{1,9})_tflops")
 HEAD = re.compile(
     rb'\A[\s\xef\xbb\xbf]*\{(?:[^{}]{0,8000}?"gemm_[a-z0-9]{2,8}_\d{1,9}_tflops"\s*:|\s*"schema"\s*:\s*"stepscope\.hardware/)'
 )
-OTHERS = {
-    "h2d_pinned_GBps": "pinned host memory to the device",
-    "h2d_pageable_GBps": "pageable host memory to the device",
-    "d2h_pinned_GBps": "device to pinned host memory",
-    "d2h_pageable_GBps": "device to pageable host memory",
-}
-USED = "the roofs of `stepscope report` (--roofs)"
-JUDGED = "what `stepscope diagnose` judges by (--hardware), and the roofs of `stepscope report`"
+COPIES = ("h2d_pinned_GBps", "h2d_pageable_GBps", "d2h_pinned_GBps", "d2h_pageable_GBps")
 
 
 def is_mine(head: bytes, _name: str) -> bool:
@@ -44,21 +35,31 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> SystemReport:
     """Measured rates, given like a recording: what they are, and what they are for."""
-    found, recordings = [], []
-    for source in sources:
-        text = _text(source)
-        if is_hardware(text):
-            rates, recording = _of_hardware(source, text)
-        else:
-            told = _object(text)
-            if told is None:
-                raise _none(source.label)
-            roofs = _roofs(told, source.label, _name(source))
-            rates = MeasuredRates(path=source.label, roofs=roofs)
-            recording = _recording(source.label, roofs, USED, tuple(_other_lines(told)), (_table(told),))
-        found.append(rates)
-        recordings.append(recording)
-    return SystemReport(rates=tuple(found), recordings=tuple(recordings))
+    return SystemReport(recordings=tuple(map(_read, sources)))
+
+
+def _read(source: Source) -> SystemRecording:
+    text = _text(source)
+    rates = _of_hardware(source, text) if is_hardware(text) else _of_rates(source, text)
+    return SystemRecording(format="measured-rates", paths=(source.label,), rates=(rates,))
+
+
+def _of_rates(source: Source, text: bytes) -> MeasuredRates:
+    told = _object(text)
+    if told is None:
+        raise _none(source.label)
+    return MeasuredRates(
+        path=source.label,
+        roofs=_roofs(told, source.label, _name(source)),
+        products=tuple(
+            (match[1], int(match[2]), value)
+            for name, value in told.items()
+            if (match := GEMM.fullmatch(name)) and _is_rate(value)
+        ),
+        copies=tuple((name, told[name]) for name in COPIES if _is_rate(told.get(name))),
+        launch_us=told["launch_us"] if _is_rate(told.get("launch_us")) else None,
+        torch=told["torch"][:100] if isinstance(told.get("torch"), str) else None,
+    )
 
 
 def _text(source: Source) -> bytes:
@@ -73,54 +74,17 @@ def _text(source: Source) -> bytes:
     return text
 
 
-def _of_hardware(source: Source, text: bytes) -> tuple[MeasuredRates, Recording]:
+def _of_hardware(source: Source, text: bytes) -> MeasuredRates:
     hardware = parse_hardware(text, source.label)
     roofs = hardware.roofs(f"measured, {_name(source)}")
     if roofs is None:
         raise _no_roofs(source.label)
-    lines = (("measured", f"{hardware.date}, by {hardware.made_by}"),)
-    rates = MeasuredRates(path=source.label, roofs=roofs, is_hardware=True)
-    return rates, _recording(source.label, roofs, JUDGED, lines, ())
+    made = f"{hardware.date}, by {hardware.made_by}"
+    return MeasuredRates(path=source.label, roofs=roofs, is_hardware=True, made=made)
 
 
 def _name(source: Source) -> str:
     return source.label.replace("\\", "/").rpartition("/")[2]
-
-
-def _recording(path: str, roofs: Roofs, use: str, lines: Sequence[tuple[str, str]], tables: Sequence[Table]) -> Recording:
-    peaks = ", ".join(f"{precision} {rate / 1e12:.4g}" for precision, rate in roofs.peak_flops.items())
-    told = (
-        ("device", roofs.device),
-        ("products", f"{peaks} TFLOP/s, the best size of each"),
-        ("own memory", f"{roofs.bandwidth_bytes_per_s / 1e12:.4g} TB/s, read and written together"),
-        *lines,
-        ("gives", use),
-    )
-    return Recording(format=FORMAT, paths=(path,), lines=told, tables=tuple(tables))
-
-
-def _other_lines(told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    copies = [f"{words} {told[name]:.4g}" for name, words in OTHERS.items() if _is_rate(told.get(name))]
-    if copies:
-        yield "copies", f"{', '.join(copies)} GB/s"
-    if _is_rate(told.get("launch_us")):
-        yield "launch", f"{told['launch_us']:.4g} us of the host"
-    if isinstance(told.get("torch"), str):
-        yield "torch", told["torch"][:100]
-
-
-def _table(told: Mapping[str, Any]) -> Table:
-    """Precision by size: `gemm_bf16_8192_tflops` and its kin."""
-    found = {(match[1], int(match[2])): told[name] for name in told if (match := GEMM.fullmatch(name)) and _is_rate(told[name])}
-    sizes = sorted({size for _, size in found})[:8]
-    rows = tuple(
-        (precision, *(f"{found[precision, size]:.4g}" if (precision, size) in found else "" for size in sizes))
-        for precision in list(dict.fromkeys(precision for precision, _ in found))[:16]
-    )
-    columns = ("precision", *(f"{size}" for size in sizes))
-    return Table(
-        title="products of square matrices, TFLOP/s by size", columns=columns, rows=rows, right=tuple(range(1, len(columns)))
-    )
 
 
 def read_roofs(path: Path) -> Roofs:

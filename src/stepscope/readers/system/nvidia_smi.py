@@ -17,15 +17,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import reduce
 
-from stepscope.core.recording import Recording
-from stepscope.core.system_report import SystemReport
+from stepscope.core.system_report import SystemRecording, SystemReport
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
-from stepscope.readers.system.device_samples import DeviceDraft, DeviceDrafts, device_table, sample_lines
+from stepscope.readers.system.device_samples import DeviceDraft, DeviceDrafts
 from stepscope.readers.text_lines import TextLines
-from stepscope.untrusted import finite_text
 
 MIB, MB_PER_S = 1024.0**2, 1e6
 QUERY: dict[str, tuple[str, float]] = {
@@ -90,7 +88,7 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> SystemReport:
     """All files, one Recording each."""
-    return reduce(lambda one, two: one.joined(two), [_read(source) for source in sources])
+    return SystemReport(recordings=tuple(map(_read, sources)))
 
 
 @dataclass(slots=True)
@@ -156,7 +154,7 @@ class _Table:
         )
 
 
-def _read(source: Source) -> SystemReport:
+def _read(source: Source) -> SystemRecording:
     lines, drafts = TextLines(source), DeviceDrafts()
     table: _Table | None = None
     identities, day = dict[str, int](), _Day()
@@ -184,15 +182,7 @@ def _read(source: Source) -> SystemReport:
     if identities:
         named = ", ".join(f"{number} is {name}" for name, number in list(identities.items())[:8])
         notes.append(f"{source.label}: devices are numbered as they come, for the query has no index: {named}")
-    devices = drafts.series()
-    recording = Recording(
-        format="nvidia-smi",
-        paths=(source.label,),
-        lines=sample_lines(drafts, devices),
-        tables=(device_table(devices),),
-        notes=tuple(notes),
-    )
-    return SystemReport(devices=devices, recordings=(recording,))
+    return SystemRecording(format="nvidia-smi", paths=(source.label,), notes=tuple(notes), devices=drafts.series())
 
 
 def _header(line: str) -> list[str] | None:

@@ -10,11 +10,9 @@ No cell has a space in it but some of the header's, so that a table whose tabs b
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from stepscope.core.recording import Recording, Table
-from stepscope.core.system_report import DeviceLinks, SystemReport, Topology
+from stepscope.core.system_report import DeviceLinks, SystemRecording, SystemReport, Topology
 from stepscope.errors import FormatError
 from stepscope.readers.frameworks.lines import COLOR
 from stepscope.readers.source import Source
@@ -74,8 +72,17 @@ def read(sources: Sequence[Source]) -> SystemReport:
             notes.append(f"{source.label}: {len(devices) - MAX_DEVICES} device(s) beyond {MAX_DEVICES} were left out")
         tool = "rocm-smi" if any(ROCM_LINKS in line for line in text) else "nvidia-smi topo"
         found.append(Topology(path=source.label, tool=tool, devices=tuple(devices[:MAX_DEVICES])))
-    recordings = tuple(_recording(one, notes if one is found[0] else ()) for one in found)
-    return SystemReport(topologies=tuple(found), recordings=recordings)
+    return SystemReport(
+        recordings=tuple(
+            SystemRecording(
+                format="topology",
+                paths=(topology.path,),
+                notes=tuple(notes) if topology is found[0] else (),
+                topologies=(topology,),
+            )
+            for topology in found
+        )
+    )
 
 
 def _nvidia(lines: Sequence[str]) -> list[DeviceLinks]:
@@ -137,45 +144,6 @@ def kind_of(link: str) -> str:
     return "NVLink" if re.fullmatch(r"NV\d{1,3}", link) else link
 
 
-def _recording(one: Topology, notes: Sequence[str]) -> Recording:
-    return Recording(format=FORMAT, paths=(one.path,), lines=tuple(_lines(one)), tables=(_table(one),), notes=tuple(notes))
-
-
-def _lines(one: Topology) -> Iterator[tuple[str, str]]:
-    yield "devices", f"{len(one.devices)}, by {one.tool}"
-    pairs = one.pairs
-    if pairs:
-        counts = Counter(pairs.values())
-        told = (f"{count} {link} ({MEANS.get(kind_of(link), 'not known')})" for link, count in counts.most_common(8))
-        yield "pairs", f"{len(pairs)}: {', '.join(told)}"
-    else:
-        yield "pairs", "none: one device has nobody to talk to on this machine"
-    nodes: dict[str, list[str]] = {}
-    for device in one.devices:
-        if device.numa is not None:
-            nodes.setdefault(device.numa, []).append(device.name)
-    if nodes:
-        yield "NUMA nodes", "; ".join(f"{node}: {', '.join(names[:16])}" for node, names in list(nodes.items())[:16])
-    far = [device.name for device in one.devices if device.networks and nearest(device.networks)[1] not in ("PIX", "PXB")]
-    if far:
-        words = "no network card under the same PCIe switch: their bytes to other machines pass the host"
-        yield "network", f"{', '.join(far[:16])}: {words}"
-
-
 def nearest(networks: Mapping[str, str]) -> tuple[str, str]:
     """The network card with the shortest way, and its link."""
     return min(networks.items(), key=lambda pair: NEAREST.index(pair[1]) if pair[1] in NEAREST else len(NEAREST))
-
-
-def _table(one: Topology) -> Table:
-    rows = []
-    for device in one.devices:
-        kinds = Counter(device.peers.values())
-        card = " ".join(nearest(device.networks)) if device.networks else ""
-        peers = ", ".join(f"{count} x {link}" for link, count in kinds.most_common(6))
-        rows.append((device.name, peers, card, device.cores or "", device.numa or ""))
-    return Table(
-        title="devices, the links to the others, and what is near",
-        columns=("device", "links", "nearest network", "cores", "NUMA node"),
-        rows=tuple(rows),
-    )

@@ -18,12 +18,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from stepscope.core.recording import Recording
-from stepscope.core.system_report import HostCounters, SystemReport
+from stepscope.core.system_report import HostCounters, SystemRecording
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
-from stepscope.untrusted import finite_text
 
 STAT_START = re.compile(
     rb"(?:^|\n)[ \t]{0,40}Performance counter stats for "
@@ -69,7 +68,7 @@ def is_stat(text: bytes) -> bool:
     return STAT_START.search(text) is not None
 
 
-def read_stat(source: Source) -> SystemReport:
+def read_stat(source: Source) -> SystemRecording:
     lines, values = TextLines(source, max_lines=1_000_000), _Counted()
     for line in lines:
         values.take(line)
@@ -81,8 +80,7 @@ def read_stat(source: Source) -> SystemReport:
         )
     counters = values.counters(source.label)
     notes = (*lines.notes, *values.notes())
-    recording = Recording(format="perf", paths=(source.label,), lines=_stat_lines(counters), notes=notes)
-    return SystemReport(counters=(counters,), recordings=(recording,))
+    return SystemRecording(format="perf", paths=(source.label,), notes=notes, counters=(counters,))
 
 
 @dataclass(slots=True)
@@ -263,23 +261,6 @@ class _Counted:
 
 def _named(names: set[str]) -> str:
     return ", ".join(sorted(names)[:MAX_NAMED])
-
-
-def _stat_lines(one: HostCounters) -> tuple[tuple[str, str], ...]:
-    per_s = one.switches_per_cpu_s
-    told = (
-        ("command", one.command),
-        ("elapsed", None if one.elapsed_s is None else f"{one.elapsed_s:.2f} s"),
-        ("on cores", None if one.cpu_s is None else f"{one.cpu_s:.2f} s"),
-        ("busy cores", None if one.busy_cores is None else f"{one.busy_cores:.2f}"),
-        ("instructions per cycle", None if one.instructions_per_cycle is None else f"{one.instructions_per_cycle:.2f}"),
-        ("cache misses", None if one.cache_miss_share is None else f"{one.cache_miss_share:.1%} of references"),
-        ("branch misses", None if one.branch_miss_share is None else f"{one.branch_miss_share:.1%}"),
-        ("context switches", None if per_s is None else f"{per_s:,.0f} for each second on a core"),
-        ("page faults", None if one.page_faults is None else f"{one.page_faults:,.0f}"),
-        ("major faults", None if one.major_faults is None else f"{one.major_faults:,.0f}"),
-    )
-    return tuple((name, value) for name, value in told if value is not None)
 
 
 def _number(text: str) -> float | None:

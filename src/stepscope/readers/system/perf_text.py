@@ -13,13 +13,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 
-from stepscope.core.recording import Recording
-from stepscope.core.system_report import HostStacks, SystemReport
+from stepscope.core.system_report import HostStacks, SystemRecording, SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers.host.profile import told_of
-from stepscope.readers.host.profile_stacks import MAX_DEPTH, Call, StackCounts, StackTally, stack_tables
+from stepscope.readers.host.profile_stacks import MAX_DEPTH, Call, StackCounts, StackTally
 from stepscope.readers.source import Source
 from stepscope.readers.system.perf_stat import CLOCKS, is_stat, read_stat
 from stepscope.readers.text_lines import TextLines
@@ -52,10 +49,10 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> SystemReport:
     """All files, one Recording each."""
-    return reduce(lambda one, two: one.joined(two), [_read(source) for source in sources])
+    return SystemReport(recordings=tuple(map(_read, sources)))
 
 
-def _read(source: Source) -> SystemReport:
+def _read(source: Source) -> SystemRecording:
     start = b""
     for line in TextLines(source):
         start += line.encode("utf-8", "replace") + b"\n"
@@ -109,7 +106,7 @@ class _Samples:
         )
 
 
-def _read_script(source: Source) -> SystemReport:
+def _read_script(source: Source) -> SystemRecording:
     lines, tally, samples = TextLines(source), StackTally(), _Samples()
     counts, interpreter = StackCounts(tally), 0
     for told, calls in _stacks(lines):
@@ -133,10 +130,7 @@ def _read_script(source: Source) -> SystemReport:
         notes.append(f"{source.label}: samples without stacks: record with perf record -g")
     elif not stacks.training:
         notes.append("Python's functions have no names here: PYTHONPERFSUPPORT=1 gives them (Python 3.12 or newer)")
-    recording = Recording(
-        format="perf", paths=(source.label,), lines=told_of(stacks), tables=stack_tables(stacks), notes=tuple(notes)
-    )
-    return SystemReport(stacks=(stacks,), recordings=(recording,))
+    return SystemRecording(format="perf", paths=(source.label,), notes=tuple(notes), stacks=(stacks,))
 
 
 def _stacks(lines: TextLines) -> Iterator[tuple[re.Match[str], tuple[Call, ...]]]:

@@ -16,17 +16,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
-from stepscope.core.recording import Recording
-from stepscope.core.system_report import SystemReport
+from stepscope.core.system_report import SystemRecording, SystemReport
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import finite, finite_text
 from stepscope.readers.rocm.table import Table, header_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.readers.system.device_samples import DeviceDrafts, device_table, sample_lines
-from stepscope.untrusted import finite, finite_text
+from stepscope.readers.system.device_samples import DeviceDrafts
 
 MIB = 1024.0**2
 FIELDS: dict[str, tuple[str, float]] = {
@@ -116,10 +114,10 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> SystemReport:
     """All files, one Recording each."""
-    return reduce(lambda one, two: one.joined(two), [_read(source) for source in sources])
+    return SystemReport(recordings=tuple(map(_read, sources)))
 
 
-def _read(source: Source) -> SystemReport:
+def _read(source: Source) -> SystemRecording:
     reading = _Reading()
     stream = Stream(source.path, source.offset, source.length)
     with closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
@@ -134,14 +132,8 @@ def _read(source: Source) -> SystemReport:
     told = [*reading.notes, *reading.drafts.notes()]
     told += [f"{reading.num_bad:,} sample(s) could not be read"] if reading.num_bad else []
     told += [stream.problem] if stream.problem else []
-    recording = Recording(
-        format="rocm-smi",
-        paths=(source.label,),
-        lines=sample_lines(reading.drafts, devices),
-        tables=(device_table(devices),),
-        notes=tuple(f"{source.label}: {note}" for note in told),
-    )
-    return SystemReport(devices=devices, recordings=(recording,))
+    notes = tuple(f"{source.label}: {note}" for note in told)
+    return SystemRecording(format="rocm-smi", paths=(source.label,), notes=notes, devices=devices)
 
 
 @dataclass(slots=True)

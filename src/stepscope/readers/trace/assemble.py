@@ -21,10 +21,10 @@ from stepscope.core.trace import (
     Trace,
     TraceMeta,
 )
+from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.kineto.event_decoder import SEPARATOR, Scanner
 from stepscope.readers.trace.columns import Columns
 from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER
-from stepscope.untrusted import parse_json
 
 
 def assemble(chunks: list[Columns], scanner: Scanner, meta: TraceMeta, notes: Sequence[str]) -> Trace:

@@ -15,7 +15,6 @@ from stepscope.core.facts import PARTS
 from stepscope.report.comparison.page import ComparisonPage, Line, Table, chosen, page_of
 from stepscope.report.comparison.words import PART_NAMES, interval_words, letter, ratio
 from stepscope.report.html import render
-from stepscope.report.names import clean
 from stepscope.report.units import ms, percent
 
 SCRIPTS = ("charts.js", "page.js")
@@ -37,7 +36,7 @@ def html_page(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     many = len(comparisons) > 1
     return {
         "version": __version__,
-        "title": clean(" and ".join([comparisons[0].before.label, *(one.after.label for one in comparisons)])),
+        "title": " and ".join([comparisons[0].before.label, *(one.after.label for one in comparisons)]),
         "many": many,
         "comparisons": [
             _comparison(comparison, page, letter(place), many=many)
@@ -51,13 +50,13 @@ def _comparison(comparison: Comparison, page: ComparisonPage, name: str, *, many
     return {
         "letter": name,
         "prefix": prefix,
-        "headline": clean(page.headline),
-        "facts": [clean(fact) for fact in page.facts],
-        "warnings": [clean(warning) for warning in page.warnings],
+        "headline": page.headline,
+        "facts": page.facts,
+        "warnings": page.warnings,
         "chips": _chips(comparison, name),
         "bars": _bars(comparison, name),
         "tables": [_table(table, prefix, page.title if many else "") for table in page.tables],
-        "notes": [clean(note) for note in page.notes],
+        "notes": page.notes,
         "notes_title": f"How this was judged{': ' + page.title if many else ''}",
     }
 
@@ -76,7 +75,7 @@ def _chips(comparison: Comparison, name: str) -> list[dict[str, str]]:
     for word, run in (("A", comparison.before), (name, comparison.after)):
         value = "not measured" if run.step_ns is None else ms(run.step_ns)
         chips.append({"word": f"a step of {word}", "value": value, "of": run.bound})
-    return [{key: clean(value) for key, value in chip.items()} for chip in chips]
+    return chips
 
 
 def _bars(comparison: Comparison, name: str) -> list[dict[str, Any]]:
@@ -93,10 +92,10 @@ def _bars(comparison: Comparison, name: str) -> list[dict[str, Any]]:
         for row, ns in zip(rows, side, strict=True):
             width = 1000 * ns / longest
             if width >= 0.5:
-                told = {"part": row.name, "word": PART_NAMES[row.name], "value": clean(ms(ns))}
+                told = {"part": row.name, "word": PART_NAMES[row.name], "value": ms(ns)}
                 parts.append(told | {"at": f"{at:.2f}", "width": f"{width:.2f}"})
             at += width
-        bars.append({"word": word, "total": clean(ms(sum(side))), "parts": parts})
+        bars.append({"word": word, "total": ms(sum(side)), "parts": parts})
     return bars
 
 
@@ -104,8 +103,8 @@ def _table(table: Table, prefix: str, of: str) -> dict[str, Any]:
     return {
         "id": f"{prefix}{table.name}",
         "title": f"{table.title}{': ' + of if of else ''}",
-        "aside": clean(table.aside),
-        "columns": [{"word": clean(word), "right": place in table.right} for place, word in enumerate(table.columns)],
+        "aside": table.aside,
+        "columns": [{"word": word, "right": place in table.right} for place, word in enumerate(table.columns)],
         "has_bars": table.times is not None,
         "rows": [_row(line, table) for line in chosen(replace(table, most=MAX_ROWS))[0]],
         "is_quiet": table.is_quiet,
@@ -117,10 +116,10 @@ def _row(line: Line, table: Table) -> dict[str, Any]:
     start = HALF - width if line.change < 0 else HALF
     return {
         "cells": [
-            {"text": clean(cell), "right": place in table.right, "is_named": place == table.wide[0]}
+            {"text": cell, "right": place in table.right, "is_named": place == table.wide[0]}
             for place, cell in enumerate(line.cells)
         ],
-        "hint": clean(line.hint)[:MAX_HINT_CHARS],
+        "hint": line.hint[:MAX_HINT_CHARS],
         "kind": "total" if line.is_total else "rest" if line.is_rest else "",
         "bar": None
         if table.times is None or line.is_total or width < 0.2

@@ -1,46 +1,43 @@
-"""What became of a run's findings, as JSON: the contract `stepscope.fix/1`."""
+"""What became of a run's findings, as JSON: the document `stepscope.fix/1`."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from stepscope.core.fixed import Attempt, Fixed
-from stepscope.json_text import json_text
+from stepscope.core import fixed as core
+from stepscope.core.contract.codec import encode
+from stepscope.core.contract.fix import Attempt, FixContract, Predicted
 from stepscope.report.verify.json import verified_contract
 
-SCHEMA = "stepscope.fix/1"
+
+def fixed_json(fixed: core.Fixed) -> str:
+    """The document as indented text."""
+    return encode(fixed_contract(fixed))
 
 
-def fixed_json(fixed: Fixed) -> str:
-    """The contract as indented text."""
-    return json_text(fixed_contract(fixed), indent=2)
-
-
-def fixed_contract(fixed: Fixed) -> dict[str, Any]:
-    """The contract as plain values. What was not measured is null, never 0."""
+def fixed_contract(fixed: core.Fixed) -> FixContract:
+    """What was not measured is null, never 0."""
     whole = None if fixed.whole is None else verified_contract(fixed.whole)
-    return {
-        "schema": SCHEMA,
-        "command": list(fixed.command),
-        "before_ms": fixed.before_ms,
-        "speedup": None if whole is None else whole["speedup"],
-        "kept": dict(fixed.kept.knobs),
-        "findings": [_attempt(one) for one in fixed.attempts],
-        "whole": whole,
-        "left": list(fixed.left),
-        "notes": list(fixed.notes),
-        "folder": fixed.folder,
-    }
+    return FixContract(
+        command=fixed.command,
+        before_ms=fixed.before_ms,
+        speedup=None if whole is None else whole.speedup,
+        kept=fixed.kept.knobs,
+        findings=tuple(map(_attempt, fixed.attempts)),
+        whole=whole,
+        left=fixed.left,
+        notes=fixed.notes,
+        folder=fixed.folder,
+    )
 
 
-def _attempt(one: Attempt) -> dict[str, Any]:
-    return {
-        "code": one.code,
-        "summary": one.summary,
-        "action": one.action,
-        "outcome": one.outcome,
-        "why": one.why,
-        "predicted": {"value": one.predicted.value, "low": one.predicted.low, "high": one.predicted.high},
-        "knobs": dict(one.knobs),
-        "verification": None if one.verified is None else verified_contract(one.verified),
-    }
+def _attempt(attempt: core.Attempt) -> Attempt:
+    predicted = attempt.predicted
+    return Attempt(
+        code=attempt.code,
+        summary=attempt.summary,
+        action=attempt.action,
+        outcome=attempt.outcome,
+        why=attempt.why,
+        predicted=Predicted(value=predicted.value, low=predicted.low, high=predicted.high),
+        knobs=attempt.knobs,
+        verification=None if attempt.verified is None else verified_contract(attempt.verified),
+    )

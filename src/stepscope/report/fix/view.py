@@ -1,39 +1,29 @@
-"""What became of a run's findings, in the terminal: before and after, each finding, and what is left to do."""
+"""What became of a run's findings: before and after, each finding, and what is left to do."""
 
 from __future__ import annotations
 
-import io
 import shlex
-
-from rich.console import Console
+from collections.abc import Iterator
 
 from stepscope.core.experiment import UNSETTLED
 from stepscope.core.fixed import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, REVERTED, Attempt, Fixed
 from stepscope.core.trials import Change
-from stepscope.report.sheet import Column, Sheet
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
+from stepscope.report.document.blocks import (
+    Block,
+    Column,
+    Document,
+    Headline,
+    Items,
+    Section,
+    Table,
+    notes,
+)
 from stepscope.report.units import plural, short_time
 from stepscope.report.verify.view import LARGE, change_words, interval_words
 
-STYLES = {KEPT: "green", REVERTED: "red"}
 
-
-def render_fixed(fixed: Fixed, *, width: int = PLAIN_WIDTH) -> str:
-    """The report as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, no_color=True, legacy_windows=False)
-    with console.capture() as captured:
-        show_fixed(fixed, console)
-    return captured.get()
-
-
-def show_fixed(fixed: Fixed, console: Console) -> None:
-    """Print the report."""
-    utf8 = "utf" in console.encoding.lower()
-    fancy = utf8 and console.is_terminal and console.color_system is not None
-    sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
-    _draw(sheet, fixed)
-    for line in sheet.lines:
-        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+def fixed_document(fixed: Fixed) -> Document:
+    return tuple(_blocks(fixed))
 
 
 def head_words(fixed: Fixed) -> str:
@@ -85,40 +75,39 @@ def knob_words(attempt: Attempt) -> str:
     return change_words(Change(knobs=attempt.knobs)) or "-"
 
 
-def _draw(sheet: Sheet, fixed: Fixed) -> None:
-    sheet.prose(sheet.clean(f"command: {shlex.join(fixed.command)}"), style="dim")
-    sheet.blank()
-    sheet.prose(sheet.clean(head_words(fixed)), style="bold green" if fixed.is_faster else "bold")
-    is_plan = all(one.verified is None for one in fixed.attempts)
+def _blocks(fixed: Fixed) -> Iterator[Block]:
+    yield Headline(
+        command="stepscope fix",
+        text=head_words(fixed),
+        about=(f"command: {shlex.join(fixed.command)}",),
+        tone="good" if fixed.is_faster else "",
+    )
+    is_plan = all(attempt.verified is None for attempt in fixed.attempts)
     if fixed.attempts:
-        sheet.heading(
-            "Findings", "from the top" if is_plan else "from the top; each was compared with what had been kept before it"
-        )
-        columns = (
-            Column(title=""),
-            Column(title="finding"),
-            Column(title="predicted"),
-            Column(title="gave"),
-            Column(title="outcome"),
-        )
-        sheet.table(
-            columns,
-            [(str(at), one.code, predicted_words(one), gave_words(one), one.outcome) for at, one in enumerate(fixed.attempts, 1)],
-        )
-    _draw_rest(sheet, fixed, KEPT, "To make it stay", "change the code; what was set from outside ends with each run")
-    _draw_rest(sheet, fixed, REVERTED, "Reverted", "and why")
-    _draw_rest(sheet, fixed, BY_HAND, "By hand", "not tried from outside")
-    _draw_rest(sheet, fixed, NOT_TRIED, "Would be tried" if is_plan else "Not tried", "set from outside" if is_plan else "")
-    _draw_notes(sheet, fixed)
+        yield _findings_section(fixed, is_plan=is_plan)
+    asides = {
+        KEPT: ("To make it stay", "change the code; what was set from outside ends with each run"),
+        REVERTED: ("Reverted", "and why"),
+        BY_HAND: ("By hand", "not tried from outside"),
+        NOT_TRIED: ("Would be tried", "set from outside") if is_plan else ("Not tried", ""),
+    }
+    for outcome, (title, aside) in asides.items():
+        chosen = [attempt for attempt in fixed.attempts if attempt.outcome == outcome]
+        if chosen:
+            lines = tuple(f"{attempt.code}: {_rest_words(attempt)}" for attempt in chosen)
+            yield Section(title=title, aside=aside, blocks=(Items(lines),))
+    kept = [f"the runs are kept in {fixed.folder}"] if fixed.folder else []
+    yield from notes([*fixed.notes, *kept], aside="")
 
 
-def _draw_rest(sheet: Sheet, fixed: Fixed, outcome: str, title: str, beside: str) -> None:
-    chosen = [one for one in fixed.attempts if one.outcome == outcome]
-    if not chosen:
-        return
-    sheet.heading(title, beside)
-    for one in chosen:
-        sheet.prose(sheet.clean(f"{one.code}: {_rest_words(one)}"), indent=4, lead="  -")
+def _findings_section(fixed: Fixed, *, is_plan: bool) -> Section:
+    titles = ("", "finding", "predicted", "gave", "outcome")
+    rows = tuple(
+        (str(at), each.code, predicted_words(each), gave_words(each), each.outcome) for at, each in enumerate(fixed.attempts, 1)
+    )
+    table = Table(columns=tuple(Column(title=title) for title in titles), rows=rows)
+    against = "" if is_plan else "; each was compared with what had been kept before it"
+    return Section(title="Findings", aside=f"from the top{against}", blocks=(table,))
 
 
 def _rest_words(one: Attempt) -> str:
@@ -128,12 +117,3 @@ def _rest_words(one: Attempt) -> str:
     if one.outcome == KEPT:
         return f"{one.action} (tried as {knob_words(one)})"
     return knob_words(one) if one.verified is None and one.why == NOT_RUN else f"{knob_words(one)}: {one.why}"
-
-
-def _draw_notes(sheet: Sheet, fixed: Fixed) -> None:
-    notes = [*fixed.notes, *([f"the runs are kept in {fixed.folder}"] if fixed.folder else [])]
-    if not notes:
-        return
-    sheet.heading("Notes")
-    for note in notes[:MAX_NOTES]:
-        sheet.prose(sheet.clean(note), indent=4, lead="  -")

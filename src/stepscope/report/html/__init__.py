@@ -10,9 +10,13 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
+from stepscope.report.names import clean
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 SCRIPTS = ("vendor/echarts.js", "timeline_data.js", "timeline_panels.js", "timeline.js", "charts.js", "page.js")
 STYLES = ("page.css", "timeline.css", "beside.css")
@@ -23,7 +27,7 @@ def render_page(page: dict[str, Any]) -> str:
     from markupsafe import Markup
 
     data = Markup(data_block(page["data"]))  # noqa: S704 - it cannot end its element
-    more = {"data": data, "notice": _file("vendor/echarts.NOTICE")}
+    more = {"data": data, "notice": Markup.escape(_file("vendor/echarts.NOTICE"))}
     return render("report.html", page, SCRIPTS, STYLES, policy=("img-src data: blob:",), **more)
 
 
@@ -37,16 +41,8 @@ def render(
     **more: Any,
 ) -> str:
     """One of our pages as a file, under a policy that lets these scripts and styles alone run."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=PackageLoader("stepscope.report.html", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     scripts, styles = ([_file(name) for name in names] for names in (script_names, style_names))
     rules = (
         "default-src 'none'",
@@ -56,13 +52,39 @@ def render(
         "base-uri 'none'",
         "form-action 'none'",
     )
-    return environment.get_template(template).render(
-        page=page,
-        policy="; ".join(rules),
-        scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files
-        styles=[Markup(text) for text in styles],  # noqa: S704 - our own files
-        **more,
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            page=page,
+            policy=Markup.escape("; ".join(rules)),
+            scripts=[Markup(text) for text in scripts],  # noqa: S704 - our own files
+            styles=[Markup(text) for text in styles],  # noqa: S704 - our own files
+            **more,
+        )
     )
+
+
+def environment(*, is_inline: bool = False) -> Environment:
+    """Our templates, which escape whatever they are given. `is_inline`: for a piece of another's page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("stepscope.report.html", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_harmless,
+    )
+    made.filters["kind"] = lambda block: type(block).__name__
+    made.globals["is_inline"] = is_inline
+    return made
+
+
+def _harmless(value: object) -> object:
+    """Every text on its way into a page; what is markup already is our own."""
+    return clean(value) if type(value) is str else value
 
 
 def data_block(data: Any) -> str:

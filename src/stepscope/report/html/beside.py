@@ -6,22 +6,24 @@ Recordings are strangers' files: what is shown of each is bounded, and what is l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepscope.core.beside import Advice
+from stepscope.core.auxiliary import Advice
+from stepscope.core.contract import diagnosis as document
+from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.contract.nccl import Nccl, NcclLinks
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.nccl import NcclLog
-from stepscope.core.recording import Recording, Table
+from stepscope.core.nccl import NcclConnection, NcclLog
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
 from stepscope.report.beside_view import weight_words
 from stepscope.report.names import clean, shorten
 from stepscope.report.nccl_view import nccl_recording
+from stepscope.report.recordings.text import RecordingText, Table, recording_texts
 from stepscope.rules.explanation import explain
 
-Contract = Mapping[str, Any]
 MAX_ADVICE = 100
 MAX_EVIDENCE = 20
 MAX_RECORDINGS = 64
@@ -40,7 +42,7 @@ NUMBER = re.compile(r"[<~]?[-+]?\d")
 NOT_TOLD = ("", "-")
 
 
-def beside_page(advice: Sequence[Advice], recordings: Sequence[Recording], *, is_alone: bool) -> dict[str, Any] | None:
+def beside_page(advice: Sequence[Advice], recordings: Sequence[RecordingText], *, is_alone: bool) -> dict[str, Any] | None:
     """The section; None where there is nothing to show. `is_alone`: there is no trace, and the tables stand open."""
     if not advice and not recordings:
         return None
@@ -57,16 +59,14 @@ def beside_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Of a diagnosis just made."""
     beside, nccl = diagnosis.facts.beside, diagnosis.facts.nccl
     log = () if nccl is None else (nccl_recording(nccl),)
-    others = () if beside is None else beside.recordings
-    return beside_page(diagnosis.advice, (*log, *others), is_alone=not diagnosis.facts.ranks)
+    return beside_page(diagnosis.advice, (*log, *recording_texts(beside)), is_alone=not diagnosis.facts.ranks)
 
 
-def beside_of_contract(told: Contract) -> dict[str, Any] | None:
-    """Of a diagnosis that was kept as JSON. TypeError, KeyError or ValueError where it is damaged."""
-    advice = [_told_advice(one) for one in _list(told.get("advice", []))]
-    recordings = [_told_recording(one) for one in _list(told.get("recordings", []))]
-    log = [_told_nccl(told["nccl"])] if "nccl" in told else []
-    return beside_page(advice, [*log, *recordings], is_alone=not told["ranks"])
+def beside_of_document(told: DiagnosisContract) -> dict[str, Any] | None:
+    """Of a diagnosis that was kept as JSON."""
+    recordings = [_told_recording(one) for one in told.recordings or ()]
+    log = [_told_nccl(told.nccl)] if told.nccl else []
+    return beside_page(told.advice or (), [*log, *recordings], is_alone=not told.ranks)
 
 
 def explained(code: str) -> list[str]:
@@ -92,7 +92,7 @@ def _card(place: int, advice: Advice) -> dict[str, Any]:
     }
 
 
-def _recording(told: Recording) -> dict[str, Any]:
+def _recording(told: RecordingText) -> dict[str, Any]:
     known = BY_NAME.get(told.format)
     return {
         "format": told.format,
@@ -128,70 +128,59 @@ def _cell(text: str, is_number: bool) -> dict[str, Any]:
     return {"text": short, "full": "" if short == text else text, "is_number": is_number}
 
 
-def _told_advice(told: Contract) -> Advice:
-    weight = told["weight"]
-    if weight is not None and (isinstance(weight, bool) or not isinstance(weight, int | float)):
-        raise TypeError("a weight is a number")
-    return Advice(
-        code=_text(told["code"]),
-        bound=_text(told["bound"]),
-        summary=_text(told["summary"]),
-        action=_text(told["action"]),
-        evidence=_texts(told["evidence"]),
-        weight=weight,
-        weight_of=_text(told["weight_of"]),
+def _told_recording(told: document.Recording) -> RecordingText:
+    return RecordingText(
+        format=told.format,
+        paths=told.paths,
+        lines=tuple((line.name, line.value) for line in told.lines),
+        tables=tuple(_told_table(table) for table in told.tables),
+        notes=told.notes,
     )
 
 
-def _told_recording(told: Contract) -> Recording:
-    return Recording(
-        format=_text(told["format"]),
-        paths=_texts(told["paths"]),
-        lines=tuple((_text(line["name"]), _text(line["value"])) for line in _list(told["lines"])),
-        tables=tuple(_told_table(table) for table in _list(told["tables"])),
-        notes=_texts(told["notes"]),
+def _told_nccl(told: Nccl) -> RecordingText:
+    """The document counts the connections of each pair of ranks, and has the notes in words."""
+    log = NcclLog(
+        library=told.library,
+        files=told.files,
+        versions=told.versions,
+        hosts=told.hosts,
+        communicators=told.communicators,
+        connections=tuple(_connections(told.connections)),
+        topology=told.topology,
+        graphs=told.graphs,
+        networks=told.networks,
+        ib_devices=told.ib_devices,
+        interfaces=told.interfaces,
+        algorithms=told.algorithms,
+        calls=told.calls,
+        env=told.env,
+        warnings=told.warnings,
     )
+    return replace(nccl_recording(log), notes=told.notes)
 
 
-def _told_nccl(told: Contract) -> Recording:
-    """The contract counts the connections of each pair of ranks, and has the notes in words."""
-    import msgspec
-
-    links = [
-        {name: link[name] for name in ("communicator", "rank", "peer", "via", "received_via")} | {"channel": channel}
-        for link in _list(told["connections"])
-        for channel in range(min(link["channels"], MAX_CHANNELS))
-    ]
-    try:
-        log = msgspec.convert({**told, "connections": links}, NcclLog)
-    except msgspec.ValidationError as problem:
-        raise ValueError(f"what is told of {told['library']}: {problem}") from None
-    return replace(nccl_recording(log), notes=_texts(told["notes"]))
+def _connections(links: Iterable[NcclLinks]) -> Iterator[NcclConnection]:
+    for link in links:
+        for channel in range(min(link.channels, MAX_CHANNELS)):
+            yield NcclConnection(
+                communicator=link.communicator,
+                channel=channel,
+                rank=link.rank,
+                peer=link.peer,
+                via=link.via,
+                received_via=link.received_via,
+            )
 
 
-def _told_table(told: Contract) -> Table:
-    """The contract does not say which columns are numbers: those after the first in which nothing else stands."""
-    columns, rows = _texts(told["columns"]), tuple(_texts(row) for row in _list(told["rows"]))
-    right = tuple(place for place in range(1, len(columns)) if _are_numbers(row[place] for row in rows if place < len(row)))
-    return Table(title=_text(told["title"]), columns=columns, rows=rows, right=right)
+def _told_table(told: document.RecordingTable) -> Table:
+    """The document does not say which columns are numbers: those after the first in which nothing
+    else stands."""
+    cells = [[row[i] for row in told.rows if i < len(row)] for i in range(len(told.columns))]
+    right = tuple(i for i in range(1, len(cells)) if _are_numbers(cells[i]))
+    return Table(title=told.title, columns=told.columns, rows=told.rows, right=right)
 
 
 def _are_numbers(cells: Iterable[str]) -> bool:
     told = [cell for cell in cells if cell not in NOT_TOLD]
     return bool(told) and all(NUMBER.match(cell) for cell in told)
-
-
-def _list(value: Any) -> Sequence[Any]:
-    if not isinstance(value, list | tuple):
-        raise TypeError("a list is wanted in what is told of recordings")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("text is wanted in what is told of recordings")
-    return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(_text(one) for one in _list(value))

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from stepscope import __version__
-from stepscope.core.contract import SCHEMA
-from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.facts import PARTS, RankFacts
-from stepscope.errors import InputError
+from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_rank, parts_ms
+from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
+from stepscope.core.facts import RankFacts
 from stepscope.pipeline.page import Page
-from stepscope.report.html.beside import beside_of, beside_of_contract, explained
+from stepscope.report.diagnosis_view import BOUND_WORDS, SOURCE_WORDS
+from stepscope.report.html.beside import beside_of, beside_of_document, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
-from stepscope.report.json import contract, median_place
+from stepscope.report.json import diagnosis_contract
 from stepscope.report.kernel_view import COLLECTIVE
 from stepscope.report.names import clean
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
-from stepscope.report.terminal import BOUND_WORDS, SOURCE_WORDS
 from stepscope.report.timeline_json import timeline_values
 from stepscope.report.units import digits_after_point, number, plural
 
-Contract = Mapping[str, Any]
 LEAST_MORE = 0.001
 """Of the step, from which a fix is said to add to those above it."""
 MAX_STEPS_DOWN = 8
@@ -34,7 +32,7 @@ def page_of(recorded: Page) -> dict[str, Any]:
     """The page of a diagnosis just made, and of what is drawn beside it."""
     diagnosis = recorded.diagnosis
     rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
-    page = page_of_contract(contract(diagnosis), floor_ms=_floor_ms(rank))
+    page = page_of_document(diagnosis_contract(diagnosis), floor_ms=_floor_ms(rank))
     page["title"] = _title(diagnosis)
     page["beside"] = beside_of(diagnosis)
     if rank is not None:
@@ -54,43 +52,10 @@ def page_of(recorded: Page) -> dict[str, Any]:
     return cleaned
 
 
-def page_of_contract(told: Contract, floor_ms: float | None = None) -> dict[str, Any]:
+def page_of_document(told: DiagnosisContract, floor_ms: float | None = None) -> dict[str, Any]:
     """The page of a diagnosis that was kept as JSON: its verdict, findings, ranks and notes."""
-    if told.get("schema") != SCHEMA:
-        raise InputError(
-            f"this is not a diagnosis that stepscope wrote: its schema is {str(told.get('schema'))[:60]!r}, not {SCHEMA}"
-        )
-    try:
-        _check(told)
-        page: dict[str, Any] = _cleaned(_page(told, floor_ms))
-        return page
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
-        raise InputError(
-            f"the diagnosis is damaged: {type(problem).__name__}: {problem}. Make it anew: stepscope diagnose"
-        ) from None
-
-
-def _check(told: Contract) -> None:
-    """Raises where the page would tell nonsense: numbers that are none, gains of nothing, text that is none."""
-    _check_finite(told)
-    if not isinstance(told["findings"], list) or not isinstance(told["notes"], list):
-        raise TypeError("findings and notes are lists")
-    if not all(isinstance(note, str) for note in told["notes"]):
-        raise TypeError("a note is text")
-    gains = [finding["predicted_speedup"] for finding in told["findings"]] + list(told.get("ladder") or ())
-    if not all(gain > 0 for gain in gains):
-        raise ValueError("a speedup is above 0")
-
-
-def _check_finite(value: Any) -> None:
-    if isinstance(value, Mapping):
-        for one in value.values():
-            _check_finite(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            _check_finite(one)
-    elif isinstance(value, float | int) and not abs(value) < 1e300:
-        raise ValueError("a number that is not finite")
+    page: dict[str, Any] = _cleaned(_page(told, floor_ms))
+    return page
 
 
 def _cleaned(value: Any) -> Any:
@@ -102,31 +67,32 @@ def _cleaned(value: Any) -> Any:
     return [_cleaned(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _step_chips(step: Mapping[str, Any]) -> list[dict[str, str]]:
-    of = SOURCE_WORDS.get(step["source"], step["source"]) if step["ms"] is not None else ""
-    chips = [{"word": "a step", "value": _ms(step["ms"]), "of": of}]
-    if step["profiled_ms"] is not None:
-        chips.append({"word": "while profiled", "value": _ms(step["profiled_ms"]), "of": f"{step['count']} steps recorded"})
+def _step_chips(step: StepTime) -> list[dict[str, str]]:
+    of = SOURCE_WORDS.get(step.source, step.source) if step.ms is not None else ""
+    chips = [{"word": "a step", "value": _ms(step.ms), "of": of}]
+    if step.profiled_ms is not None:
+        recorded = f"{step.count} steps recorded"
+        chips.append({"word": "while profiled", "value": _ms(step.profiled_ms), "of": recorded})
     return chips
 
 
-def _page(told: Contract, floor_ms: float | None) -> dict[str, Any]:
-    verdict, step = told["verdict"], told["step"]
+def _page(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
+    bound = told.verdict.bound
     return {
         "version": __version__,
         "title": "Training run",
-        "bound": verdict["bound"],
-        "headline": verdict["summary"],
-        "limits": BOUND_WORDS.get(verdict["bound"], "What limits this run could not be told."),
-        "chips": _step_chips(step),
-        "is_judged": told["replay"] is not None,
+        "bound": bound,
+        "headline": told.verdict.summary,
+        "limits": BOUND_WORDS.get(bound, "What limits this run could not be told."),
+        "chips": _step_chips(told.step),
+        "is_judged": told.replay is not None,
         "where": "device",
-        "findings": [_card(place, finding) for place, finding in enumerate(told["findings"], 1)],
-        "beside": beside_of_contract(told),
+        "findings": [_card(place, finding) for place, finding in enumerate(told.findings, 1)],
+        "beside": beside_of_document(told),
         "picture": _picture(told, floor_ms),
-        "ranks": [_rank(rank) for rank in told["ranks"]],
-        "notes": list(told["notes"]),
-        "unknown_events": told["unknown_events"],
+        "ranks": [_rank(rank) for rank in told.ranks],
+        "notes": list(told.notes),
+        "unknown_events": told.unknown_events,
         "kernels": [],
         "num_kernels_left_out": 0,
         "ops": [],
@@ -141,105 +107,107 @@ def _page(told: Contract, floor_ms: float | None) -> dict[str, Any]:
     }
 
 
-def _picture(told: Contract, floor_ms: float | None) -> dict[str, Any]:
+def _picture(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
     """The step as recorded by its parts, today's step, and what it becomes after each fix, down to the floor."""
-    place = median_place([_total(rank) for rank in told["ranks"]])
-    parts = {} if place is None else told["ranks"][place]["partition_ms"] or {}
-    unsplit = parts.get("comms_wait", 0) is None
-    shown = [(part, parts[part]) for part in PARTS if parts.get(part)]
+    rank = median_rank(told.ranks)
+    shown = {} if rank is None else _shown_parts(rank)
     bars: list[dict[str, Any]] = []
     if shown:
-        bars.append({"name": "recorded, with the profiler", "ms": sum(ms for _, ms in shown), "parts": dict(shown)})
+        recorded_ms = sum(shown.values())
+        bars.append({"name": "recorded, with the profiler", "ms": recorded_ms, "parts": shown})
     name, today = _today(told)
     if today is not None:
         bars.append({"name": name, "ms": today, "is_today": True})
         before = 1.0
-        for gain, finding in zip(_ladder(told), told["findings"], strict=False):
-            name = f"after {finding['code']}" if gain > before * (1 + LEAST_MORE) else f"{finding['code']}: no more after these"
-            bars.append({"name": name, "ms": today / gain, "code": finding["code"]})
+        for gain, finding in zip(_ladder(told), told.findings, strict=False):
+            is_more = gain > before * (1 + LEAST_MORE)
+            name = f"after {finding.code}" if is_more else f"{finding.code}: no more after these"
+            bars.append({"name": name, "ms": today / gain, "code": finding.code})
             before = gain
         if floor_ms is not None and floor_ms < min(bar["ms"] for bar in bars):
             bars.append({"name": "floor: the device's work at its roofs", "ms": floor_ms, "is_floor": True})
     return {
         # Today's step alone is a number, and no picture.
         "bars": bars if len(bars) > 1 or shown else [],
-        "parts": [{"part": part, "word": _part_word(part, unsplit=unsplit)} for part, _ in shown],
+        "parts": [{"part": part, "word": _part_word(part, rank)} for part in shown],
     }
 
 
-def _today(told: Contract) -> tuple[str, float | None]:
-    """The step that gains are gains of: where only the trace tells it, less what the profiler costs, as the replay has it."""
-    known = told["step"]["ms"] or told["step"]["profiled_ms"]
-    if told["step"]["source"] != "trace" or not told["findings"]:
-        return "today", known
-    first = told["findings"][0]
-    return "without the profiler's usual cost", first["predicted_step_ms"] * first["predicted_speedup"]
+def _shown_parts(rank: Rank) -> dict[str, float]:
+    """The parts that took any time."""
+    return {part: ms for part, ms in parts_ms(rank).items() if ms}
 
 
-def _total(rank: Mapping[str, Any]) -> float | None:
-    parts = rank["partition_ms"]
-    return None if parts is None else sum(ms for ms in parts.values() if ms is not None)
+def _today(told: DiagnosisContract) -> tuple[str, float | None]:
+    """The step that gains are gains of: where only the trace tells it, less what the profiler
+    costs, as the replay has it."""
+    if told.step.source != "trace" or not told.findings:
+        return "today", told.step.ms or told.step.profiled_ms
+    first = told.findings[0]
+    return "without the profiler's usual cost", first.predicted_step_ms * first.predicted_speedup
 
 
-def _ladder(told: Contract) -> list[float]:
+def _ladder(told: DiagnosisContract) -> Sequence[float]:
     """With one finding, or an older file, what is known of it alone."""
-    gains = [float(gain) for gain in told.get("ladder") or ()]
-    if not gains and told["findings"]:
-        gains = [float(told["findings"][0]["predicted_speedup"])]
-    return gains[:MAX_STEPS_DOWN]
+    alone = [finding.predicted_speedup for finding in told.findings[:1]]
+    return told.ladder[:MAX_STEPS_DOWN] or alone
 
 
-def _card(place: int, finding: Mapping[str, Any]) -> dict[str, Any]:
-    low, likely, high = (finding[f"predicted_{name}"] for name in ("low", "speedup", "high"))
-    places = finding.get("places") or []
+def _card(place: int, finding: Finding) -> dict[str, Any]:
+    low, high = finding.predicted_low, finding.predicted_high
+    ranks = finding.ranks
     return {
         "place": place,
-        "code": finding["code"],
-        "bound": finding["bound"],
-        "summary": finding["summary"],
-        "action": finding["action"],
-        "evidence": list(finding["evidence"]),
-        "gain": f"{likely:.2f}",
+        "code": finding.code,
+        "bound": finding.bound,
+        "summary": finding.summary,
+        "action": finding.action,
+        "evidence": list(finding.evidence),
+        "gain": f"{finding.predicted_speedup:.2f}",
         "between": None if high - low < 0.005 else f"{low:.2f} to {high:.2f}",
-        "step": _ms(finding["predicted_step_ms"]),
-        "changes_numerics": bool(finding.get("changes_numerics")),
-        "ranks": ", ".join(map(str, finding["ranks"][:16])) + (" ..." if len(finding["ranks"]) > 16 else ""),
-        "num_ranks": len(finding["ranks"]),
+        "step": _ms(finding.predicted_step_ms),
+        "changes_numerics": finding.changes_numerics,
+        "ranks": ", ".join(map(str, ranks[:16])) + (" ..." if len(ranks) > 16 else ""),
+        "num_ranks": len(ranks),
         "places": [
             {
-                "where": one["line"] or f"module {one['module']}",
-                "module": one["module"] if one["line"] else None,
-                "share": f"{one['share']:.0%}",
+                "where": place.line or f"module {place.module}",
+                "module": place.module if place.line else None,
+                "share": f"{place.share:.0%}",
             }
-            for one in places
+            for place in finding.places
         ],
-        "explain": explained(str(finding["code"])),
+        "explain": explained(finding.code),
     }
 
 
-def _rank(told: Mapping[str, Any]) -> dict[str, Any]:
-    parts = told["partition_ms"]
-    unsplit = bool(parts) and parts.get("comms_wait") is None
-    shown = [] if not parts else [(part, parts[part]) for part in PARTS if parts.get(part)]
-    total = sum(ms for _, ms in shown)
+def _rank(rank: Rank) -> dict[str, Any]:
+    shown, busy_ms = _shown_parts(rank), rank.gpu_busy_ms
+    total = sum(shown.values())
+    most = sorted(shown.items(), key=lambda part: -part[1])[:3]
     return {
-        "rank": told["rank"],
+        "rank": rank.rank,
         "step": _ms(total) if shown else None,
         "step_ms": total if shown else None,
-        "busy": None if told["gpu_busy_ms"] is None or not total else f"{told['gpu_busy_ms'] / total:.0%}",
-        "mfu": None if told["mfu"] is None else f"{told['mfu']:.1%}",
-        "most": "; ".join(
-            f"{_part_word(part, unsplit=unsplit)} {ms / total:.1%}" for part, ms in sorted(shown, key=lambda one: -one[1])[:3]
-        ),
+        "busy": f"{busy_ms / total:.0%}" if total and busy_ms is not None else None,
+        "mfu": None if rank.mfu is None else f"{rank.mfu:.1%}",
+        "most": "; ".join(f"{_part_word(part, rank)} {ms / total:.1%}" for part, ms in most),
         "parts": [
-            {"part": part, "word": _part_word(part, unsplit=unsplit), "ms": _ms(ms), "share": f"{ms / total:.1%}"}
-            for part, ms in shown
+            {
+                "part": part,
+                "word": _part_word(part, rank),
+                "ms": _ms(ms),
+                "share": f"{ms / total:.1%}",
+            }
+            for part, ms in shown.items()
         ],
     }
 
 
-def _part_word(part: str, *, unsplit: bool) -> str:
-    return UNSPLIT_COMMS if part == "comms_transfer" and unsplit else PART_WORDS[part]
+def _part_word(part: str, rank: Rank | None) -> str:
+    if part == "comms_transfer" and rank is not None and rank.partition_ms is not None:
+        return PART_WORDS[part] if rank.partition_ms.comms_wait is not None else UNSPLIT_COMMS
+    return PART_WORDS[part]
 
 
 def _chips(rank: RankFacts) -> list[dict[str, str]]:

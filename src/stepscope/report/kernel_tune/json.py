@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from stepscope.core.kernel_tuning import Case, CaseResult, Deviation, Floor, Gain, KernelTuning, Timed, Trying
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 
 SCHEMA = "stepscope.kernel_tuning/1"
 

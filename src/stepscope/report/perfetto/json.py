@@ -8,7 +8,7 @@ from typing import BinaryIO
 import numpy as np
 
 from stepscope.core.trace import Float64, Int64
-from stepscope.json_text import json_text
+from stepscope.protocol.json_text import json_text
 from stepscope.report.perfetto.shapes import Arg, Slices, Value, plain
 
 AT_ONCE = 1 << 14

@@ -1,17 +1,16 @@
-"""A plan's memory beside what a recording measured: in the terminal, as JSON, on the page."""
+"""A plan's memory beside what a recording measured: as a section, as JSON, on the page."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stepscope.report.names import clean
+from stepscope.core.contract import plan as document
+from stepscope.report.document.blocks import Block, Column, Items, Section, Table, numbers
 from stepscope.report.plan.words import gib
 
 if TYPE_CHECKING:
     from stepscope.analyses.run.memory_plan import PlanRow
-    from stepscope.report.plan.account import Plan
-    from stepscope.report.sheet import Sheet
 
 TITLE = "Beside the recording"
 PART_WORDS = {"activations": "activations, logits", "others": "others", "peak": "all tensors, peak", "reserved": "reserved"}
@@ -32,43 +31,23 @@ class PlanBeside:
     """Where plan and recording count the same bytes under different names, and what could not be read."""
 
 
-def draw_beside(sheet: Sheet, beside: PlanBeside) -> None:
-    from stepscope.report.sheet import Column
+def beside_section(beside: PlanBeside) -> Section:
+    columns = (Column(), *numbers("planned", "recorded", "at the peak", "planned/recorded"))
+    rows = tuple((_word(row), *_sizes(row), _ratio(row)) for row in beside.rows)
+    blocks: list[Block] = [Table(columns=columns, rows=rows)]
+    if beside.notes:
+        blocks.append(Items(beside.notes))
+    return Section(title=TITLE, aside=_aside(beside), blocks=tuple(blocks))
 
-    sheet.heading(TITLE, _aside(beside))
-    columns = (
-        Column(),
-        *(Column(title=title, right=True) for title in ("planned", "recorded", "at the peak", "planned/recorded")),
+
+def beside_contract(beside: PlanBeside) -> document.Beside:
+    """The key `beside` of the JSON."""
+    return document.Beside(
+        layout=beside.layout,
+        recordings=beside.recordings,
+        rows=tuple(document.BesideRow(**asdict(row)) for row in beside.rows),
+        notes=beside.notes,
     )
-    sheet.table(columns, [[_word(row), *_sizes(row), _ratio(row)] for row in beside.rows])
-    for note in beside.notes:
-        sheet.prose(note, indent=4, lead="  -")
-
-
-def beside_contract(beside: PlanBeside) -> dict[str, Any]:
-    """As plain values, for JSON."""
-    return {
-        "layout": beside.layout,
-        "recordings": list(beside.recordings),
-        "rows": [asdict(row) for row in beside.rows],
-        "notes": list(beside.notes),
-    }
-
-
-def beside_html(plan: Plan, beside: PlanBeside) -> str:
-    """The plan's page, with one account more."""
-    from stepscope.report.plan.explain import Part
-    from stepscope.report.plan.html import drawn, page_of
-
-    page = page_of(plan)
-    parts = []
-    for row in beside.rows:
-        planned, most, at_peak = _sizes(row)
-        words = f"planned; recorded {most} at most, {at_peak} at the peak"
-        parts.append(Part(word=_word(row), value=planned, share=_ratio(row), formula=words))
-    parts += [Part(word="", value="", share="", formula=clean(note)) for note in beside.notes]
-    page["explained"] = [*page["explained"], (TITLE, clean(_aside(beside)), parts)]
-    return drawn(page)
 
 
 def _aside(beside: PlanBeside) -> str:

@@ -6,23 +6,31 @@ Bars and curves are drawings in the page itself, placed by attributes: the page'
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stepscope import __version__
+from stepscope.report.document.blocks import Section
 from stepscope.report.html import render
-from stepscope.report.names import clean
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
+from stepscope.report.plan.beside import PlanBeside, beside_section
+from stepscope.report.plan.text import (
+    answer_sections,
+    budget_section,
+    explained_sections,
+    scaling_section,
+    trust_section,
+    what_ifs_section,
+)
 from stepscope.report.plan.words import (
     count_words,
     days_words,
     gib,
     headline_words,
     job_words,
-    money,
     seconds,
     tokens_words,
-    trust_words,
 )
 from stepscope.report.units import fixed, number, percent
 
@@ -38,9 +46,9 @@ LEFT, RIGHT, TOP, BOTTOM = 64.0, 400.0, 26.0, 212.0
 NEGLIGIBLE = 0.001
 
 
-def plan_html(plan: Plan) -> str:
+def plan_html(plan: Plan, beside: PlanBeside | None = None) -> str:
     """The whole file."""
-    return drawn(page_of(plan))
+    return drawn(page_of(plan, beside))
 
 
 def drawn(page: dict[str, Any]) -> str:
@@ -48,31 +56,24 @@ def drawn(page: dict[str, Any]) -> str:
     return render("plan.html", page, SCRIPTS, STYLES)
 
 
-def page_of(plan: Plan) -> dict[str, Any]:
-    """What the template shows, as plain values."""
+def page_of(plan: Plan, beside: PlanBeside | None = None) -> dict[str, Any]:
+    """What the template shows: plain values, and sections of the plan's document."""
     account = plan.explained or plan.best
     job = plan.job
     page: dict[str, Any] = {
-        "title": clean(f"{job.model.name} on {job.cluster.name}"),
-        "job": clean(job_words(job)),
-        "headline": clean(headline_words(plan)),
+        "title": f"{job.model.name} on {job.cluster.name}",
+        "job": job_words(job),
+        "headline": headline_words(plan),
         "version": __version__,
-        "advice": [clean(line) for line in plan.advice],
-        "notes": [clean(line) for line in (*trust_words(plan), *plan.assumptions)],
+        "advice": plan.advice,
         "counts": count_words(plan),
         "chips": [] if account is None else _chips(plan, account),
         "layouts": _rows(plan.layouts, plan.best) if len(plan.layouts) > 1 else [],
         "pareto": _rows(plan.pareto, plan.best) if len(plan.pareto) > 1 else [],
         "front_curve": _front_curve(plan.pareto) if len(plan.pareto) > 1 else None,
-        "scaling_words": "The same global batch at each width, the best layout of each. Dashed: as much more as are devices.",
-        "scaling_rate": "tokens/s",
-        "scaling_what": "layout",
-        "scaling": _scaling_rows(plan.scaling),
+        "scaling": scaling_section(plan.scaling) if plan.scaling else None,
         "scaling_curve": _scaling_curve(plan.scaling),
-        "what_ifs": _variant_rows(plan.what_ifs, plan.best),
-        "facts": _facts(plan),
-        "facts_title": "Budget" if plan.budget is not None and not (plan.largest or plan.smallest) else "Answers",
-        "explained": _explained(plan),
+        "parts": list(_parts_of(plan, beside)),
         "memory": [],
     }
     if account is not None:
@@ -134,73 +135,19 @@ def _rows(accounts: Sequence[Account], best: Account | None) -> list[dict[str, A
     ]
 
 
-def _variant_rows(variants: Sequence[Variant], base: Account | None) -> list[dict[str, str]]:
-    rows = []
-    for each in variants:
-        one = each.best
-        if one is None:
-            rows.append(
-                {
-                    "name": clean(each.name),
-                    "step": "-",
-                    "tokens": "",
-                    "mfu": "",
-                    "memory": "",
-                    "layout": each.note or "nothing fits or divides",
-                }
-            )
-            continue
-        more = "" if base is None else f" ({one.tokens_per_s / base.tokens_per_s:.2f}x)"
-        row = {"name": clean(each.name), "step": seconds(one.step_s), "tokens": f"{number(one.tokens_per_s)}{more}"}
-        rows.append(row | {"mfu": percent(one.mfu), "memory": gib(one.memory_bytes), "layout": str(one.layout)})
-    return rows
-
-
-def _scaling_rows(variants: Sequence[Variant]) -> list[dict[str, str]]:
-    told = [(each.num_devices, each.best) for each in variants if each.best is not None]
-    rows = []
-    for each in variants:
-        row = {
-            "num": fixed(each.num_devices, 0),
-            "step": "-",
-            "tokens": "",
-            "efficiency": "",
-            "layout": each.note or "nothing fits or divides",
-        }
-        if each.best is not None:
-            num, base = told[0]
-            efficiency = each.best.tokens_per_s / base.tokens_per_s * num / each.num_devices
-            row |= {"step": seconds(each.best.step_s), "tokens": number(each.best.tokens_per_s)}
-            row |= {"efficiency": percent(efficiency), "layout": str(each.best.layout)}
-        rows.append(row)
-    return rows
-
-
-def _facts(plan: Plan) -> list[dict[str, str]]:
-    facts = []
-    budget, price = plan.budget, plan.job.cluster.price_per_hour
-    if budget is not None:
-        facts.append(("time", f"{days_words(budget.days)} for {tokens_words(budget.tokens)}, without restarts"))
-        facts.append(("steps", fixed(budget.num_steps, 0)))
-        facts.append(("device-hours", number(budget.device_hours)))
-        if budget.cost is not None:
-            facts.append(("cost", f"{money(budget.cost)} at {price:g} a device-hour"))
-        if budget.energy_kwh is not None:
-            facts.append(("energy", f"{number(budget.energy_kwh / 1000)} MWh"))
-    for word, one in (("largest model that fits", plan.largest), ("smallest cluster that holds it", plan.smallest)):
-        if one is not None:
-            facts.append(
-                (word, one.name if one.best is None else f"{one.name}: {one.best.layout}, {seconds(one.best.step_s)} a step")
-            )
-    return [{"word": word, "value": clean(value)} for word, value in facts]
-
-
-def _explained(plan: Plan) -> list[Any]:
-    if plan.explained is None:
-        return []
-    from stepscope.report.plan.explain import explained
-
-    return explained(plan.job, plan.explained)
+def _parts_of(plan: Plan, beside: PlanBeside | None) -> Iterator[tuple[str, Section]]:
+    """Sections as the terminal has them, by what a link to each is called."""
+    if plan.what_ifs:
+        yield "what-if", what_ifs_section(plan.what_ifs, plan.best)
+    if plan.budget is not None:
+        yield "budget", budget_section(plan.job, plan.budget)
+    for at, section in enumerate(answer_sections(plan), 1):
+        yield f"answer-{at}", section
+    accounts = [] if plan.explained is None else list(explained_sections(plan.job, plan.explained))
+    accounts += [] if beside is None else [beside_section(beside)]
+    for at, section in enumerate(accounts, 1):
+        yield f"account-{at}", replace(section, title=f"The account: {section.title.lower()}")
+    yield "notes", trust_section(plan)
 
 
 # Curves.

@@ -1,20 +1,25 @@
-"""A recorded run at other widths, in the terminal and as JSON (the contract `stepscope.plan-run/1`)."""
+"""A recorded run at other widths, as a document and as JSON (the contract `stepscope.plan-run/1`)."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from stepscope.json_text import json_text
 from stepscope.planner.from_run import COMMS, Extrapolation, WidthStep
+from stepscope.protocol.json_text import json_text
+from stepscope.report.document.blocks import (
+    MOST_NOTES,
+    Bar,
+    Column,
+    Document,
+    Headline,
+    Items,
+    Section,
+    Table,
+    numbers,
+)
 from stepscope.report.plan.words import seconds
-from stepscope.report.sheet import Column, Sheet
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import number, percent, plural
 
 SCHEMA = "stepscope.plan-run/1"
@@ -43,31 +48,21 @@ class RunPlan:
         return None if samples is None or self.seq_len is None else samples * self.seq_len
 
 
-def run_plan_text(plan: RunPlan, *, width: int = PLAIN_WIDTH) -> str:
-    """As plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, no_color=True, legacy_windows=False)
-    with console.capture() as captured:
-        show_run_plan(plan, console)
-    return captured.get()
+def run_plan_document(plan: RunPlan) -> Document:
+    answer = Headline(command="stepscope plan", text=verdict_words(plan), about=(recorded_words(plan),))
+    return (answer, *run_plan_sections(plan))
 
 
-def show_run_plan(plan: RunPlan, console: Console) -> None:
-    utf8 = "utf" in console.encoding.lower()
-    fancy = utf8 and console.is_terminal and console.color_system is not None
-    sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
-    made = plan.made
-    sheet.prose(recorded_words(plan), style="dim")
-    sheet.blank()
-    sheet.prose(verdict_words(plan), style="bold")
-    sheet.heading("Widths", "comms: what of a step is exposed communication; efficiency: against the recorded run")
-    _draw_widths(sheet, plan)
-    sheet.heading("How this was judged")
-    if made.methods:
-        sheet.prose(f"Collectives carried to other groups by {' and by '.join(made.methods)}.", indent=4, lead="  -")
-    for note in plan.notes[:MAX_NOTES]:
-        sheet.prose(note, indent=4, lead="  -")
-    for line in sheet.lines:
-        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+def run_plan_sections(plan: RunPlan) -> tuple[Section, Section]:
+    """The widths, and what they rest on."""
+    methods = plan.made.methods
+    carried = [f"Collectives carried to other groups by {' and by '.join(methods)}."] if methods else []
+    judged = Items((*carried, *plan.notes[:MOST_NOTES]))
+    aside = "comms: what of a step is exposed communication; efficiency: against the recorded run"
+    return (
+        Section(title="Widths", aside=aside, blocks=(_widths_table(plan),)),
+        Section(title="How this was judged", blocks=(judged,)),
+    )
 
 
 def recorded_words(plan: RunPlan) -> str:
@@ -87,22 +82,17 @@ def verdict_words(plan: RunPlan) -> str:
     return f"{head}: {last.speedup:.2f}x the work of the recorded run in the same time, {percent(last.efficiency)} of the ideal."
 
 
-def _draw_widths(sheet: Sheet, plan: RunPlan) -> None:
-    rows: list[list[str | Text]] = []
+def _widths_table(plan: RunPlan) -> Table:
+    rows: list[tuple[str | Bar, ...]] = []
     has_samples = plan.global_batch is not None
     for step in plan.made.steps:
-        said = "measured" if step.is_measured else "derived"
         comms = percent(step.parts_s.get(COMMS, 0.0) / step.step_s)
-        row: list[str | Text] = [str(step.num_nodes), str(step.width), seconds(step.step_s), comms, percent(step.efficiency)]
-        row.append(sheet.bar(step.efficiency, BAR_WIDTH))
-        if has_samples:
-            row.append(number(plan.tokens_per_s(step) or plan.samples_per_s(step) or 0.0))
-        rows.append([*row, said])
-    columns = [Column(title=title, right=True) for title in ("nodes", "ranks", "step", "comms", "efficiency")]
-    columns.append(Column())
-    if has_samples:
-        columns.append(Column(title="samples/s" if plan.seq_len is None else "tokens/s", right=True))
-    sheet.table((*columns, Column()), rows)
+        figures = (str(step.num_nodes), str(step.width), seconds(step.step_s), comms, percent(step.efficiency))
+        rate = (number(plan.tokens_per_s(step) or plan.samples_per_s(step) or 0.0),) if has_samples else ()
+        rows.append((*figures, Bar(step.efficiency), *rate, "measured" if step.is_measured else "derived"))
+    titles = ("samples/s" if plan.seq_len is None else "tokens/s",) if has_samples else ()
+    columns = numbers("nodes", "ranks", "step", "comms", "efficiency")
+    return Table(columns=(*columns, Column(most=BAR_WIDTH), *numbers(*titles), Column()), rows=tuple(rows))
 
 
 def run_plan_json(plan: RunPlan) -> str:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope import __version__
-from stepscope.planner.from_run import COMMS, WidthStep
-from stepscope.report.names import clean
+from stepscope.planner.from_run import WidthStep
 from stepscope.report.plan.html import curve, drawn
-from stepscope.report.plan.run import RunPlan, recorded_words, verdict_words
+from stepscope.report.plan.run import RunPlan, recorded_words, run_plan_sections, verdict_words
 from stepscope.report.plan.words import seconds
-from stepscope.report.units import fixed, number, percent
+from stepscope.report.units import percent
 
-EMPTY: dict[str, Any] = {
-    "advice": [], "counts": "", "layouts": [], "pareto": [], "front_curve": None, "what_ifs": [], "facts": [], "facts_title": "",
-    "explained": [], "memory": [],
-}  # fmt: skip
+EMPTY: dict[str, Any] = {"advice": [], "counts": "", "layouts": [], "pareto": [], "front_curve": None, "memory": []}
 
 
 def run_plan_html(plan: RunPlan) -> str:
@@ -23,24 +19,20 @@ def run_plan_html(plan: RunPlan) -> str:
     made = plan.made
     last = made.steps[-1]
     rate = "work/s" if plan.global_batch is None else "samples/s" if plan.seq_len is None else "tokens/s"
-    methods = [f"Collectives carried to other groups by {' and by '.join(made.methods)}."] if made.methods else []
-    kind = "The global batch stays" if made.is_strong else "Each rank's batch stays"
+    widths, judged = run_plan_sections(plan)
     page = EMPTY | {
-        "title": clean(plan.path[0]),
-        "job": clean(recorded_words(plan)),
-        "headline": clean(verdict_words(plan)),
+        "title": plan.path[0],
+        "job": recorded_words(plan),
+        "headline": verdict_words(plan),
         "version": __version__,
-        "notes": [clean(line) for line in (*methods, *plan.notes)],
         "chips": [
             {"word": "recorded", "value": seconds(made.run.step_s), "of": f"{made.run.width} ranks"},
             {"word": "at the widest", "value": seconds(last.step_s), "of": f"{last.width} ranks"},
             {"word": "efficiency", "value": percent(last.efficiency), "of": "against the recorded run"},
         ],
-        "scaling_words": f"{kind}. Dashed: as much more as there are ranks. Work is that of the recorded run in a second.",
-        "scaling_rate": rate,
-        "scaling_what": "exposed communication",
-        "scaling": [_row(plan, step) for step in made.steps],
+        "scaling": widths,
         "scaling_curve": _curve_of(plan, rate),
+        "parts": [("notes", judged)],
     }
     return drawn(page)
 
@@ -48,17 +40,6 @@ def run_plan_html(plan: RunPlan) -> str:
 def _rate(plan: RunPlan, step: WidthStep) -> float:
     told = plan.tokens_per_s(step) or plan.samples_per_s(step)
     return told if told is not None else step.speedup / plan.made.run.step_s
-
-
-def _row(plan: RunPlan, step: WidthStep) -> dict[str, str]:
-    said = "measured" if step.is_measured else "derived"
-    return {
-        "num": fixed(step.width, 0),
-        "step": seconds(step.step_s),
-        "tokens": number(_rate(plan, step)),
-        "efficiency": percent(step.efficiency),
-        "layout": f"{percent(step.parts_s.get(COMMS, 0.0) / step.step_s)} of the step; {said}",
-    }
 
 
 def _curve_of(plan: RunPlan, rate: str) -> dict[str, Any] | None:

@@ -1,17 +1,24 @@
-"""Scaling in the terminal: the answer for the widest run, a line for each run, and where the step and the loss lie."""
+"""Scaling: the answer for the widest run, a line for each run, and where the step and the loss lie."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping, Sequence
-
-from rich.console import Console
-from rich.text import Text
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from stepscope.core.scaling import RANK_SPREAD, SCALING_PARTS, UNPROFILED, Gain, Scaling, WidthRun
-from stepscope.report.sheet import Column, Sheet
+from stepscope.report.document.blocks import (
+    Block,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Headline,
+    Prose,
+    Section,
+    Table,
+    notes,
+    numbers,
+)
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
 from stepscope.report.units import digits_after_point, fixed, in_column, ms, percent, plural
 
 WORDS = PART_WORDS | {RANK_SPREAD: "median rank less the mean", UNPROFILED: "given step less recorded"}
@@ -22,34 +29,16 @@ NEGLIGIBLE = 0.0005
 """Of the longest step: a part that is less than this in every run has no line."""
 
 
-def render_scaling(scaling: Scaling, *, width: int = PLAIN_WIDTH) -> str:
-    """The report as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, no_color=True, legacy_windows=False)
-    with console.capture() as captured:
-        show_scaling(scaling, console)
-    return captured.get()
+def scaling_document(scaling: Scaling) -> Document:
+    return tuple(_blocks(scaling))
 
 
-def show_scaling(scaling: Scaling, console: Console) -> None:
-    """Print the report."""
-    utf8 = "utf" in console.encoding.lower()
-    fancy = utf8 and console.is_terminal and console.color_system is not None
-    sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
-    _draw(sheet, scaling)
-    for line in sheet.lines:
-        console.print(line, no_wrap=True, overflow="ignore", crop=False)
-
-
-def _draw(sheet: Sheet, scaling: Scaling) -> None:
-    sheet.prose(_kind_words(scaling), style="dim")
-    sheet.blank()
-    sheet.prose(_verdict(scaling), style="bold")
-    _draw_runs(sheet, scaling)
-    shown = _shown(scaling)
-    _draw_parts(sheet, shown)
-    _draw_losses(sheet, shown)
-    _draw_laws(sheet, scaling)
-    _draw_notes(sheet, scaling)
+def _blocks(scaling: Scaling) -> Iterator[Block]:
+    yield Headline(command="stepscope diagnose --scaling", text=_verdict(scaling), about=(_kind_words(scaling),))
+    yield _runs_section(scaling)
+    yield from _parts_sections(_shown(scaling))
+    yield from _laws_sections(scaling)
+    yield from notes(_all_notes(scaling))
 
 
 def _kind_words(scaling: Scaling) -> str:
@@ -88,21 +77,20 @@ def _part_words(part: str, parts: Mapping[str, int | None]) -> str:
     return UNSPLIT_COMMS if part == "comms_transfer" and parts["comms_wait"] is None else WORDS[part]
 
 
-def _draw_runs(sheet: Sheet, scaling: Scaling) -> None:
-    sheet.heading("Runs")
+def _runs_section(scaling: Scaling) -> Section:
     columns = (
-        Column(title="ranks", right=True),
-        Column(title="step", right=True),
-        Column(title="ideal", right=True),
-        Column(title="speedup", right=True),
+        *numbers("ranks", "step", "ideal", "speedup"),
         Column(title="efficiency"),
-        Column(title="run", shrinks=True),
+        Column(title="run", fit="shorten"),
     )
-    rows = [_row(run, gain, scaling.runs[0]) for run, gain in zip(scaling.runs, scaling.gains, strict=True)]
-    sheet.table(columns, rows)
+    pairs = zip(scaling.runs, scaling.gains, strict=True)
+    rows = tuple(_row(run, gain, scaling.runs[0]) for run, gain in pairs)
+    blocks: list[Block] = [Table(columns=columns, rows=rows)]
     counted = [str(run.width) for run in scaling.runs if run.width_source == "counted"]
     if counted:
-        sheet.prose(f"Width {', '.join(counted)}: no world size was recorded; the ranks that were found.", indent=2, style="dim")
+        words = f"Width {', '.join(counted)}: no world size was recorded; the ranks that were found."
+        blocks.append(Prose(words, "quiet"))
+    return Section(title="Runs", blocks=tuple(blocks))
 
 
 def _row(run: WidthRun, gain: Gain | None, base: WidthRun) -> tuple[str, ...]:
@@ -124,28 +112,26 @@ def _shown(scaling: Scaling) -> Shown:
     return pairs if len(pairs) <= MAX_COLUMNS else [pairs[0], *pairs[1 - MAX_COLUMNS :]]
 
 
-def _draw_parts(sheet: Sheet, shown: Shown) -> None:
-    split = [(run.width, run.parts_ns, run.step.ns or 0) for run, _ in shown if run.parts_ns is not None]
+def _parts_sections(shown: Shown) -> Iterator[Section]:
+    """Where the steps go, and where what they lose is lost."""
+    split = [(str(run.width), run.parts_ns, run.step.ns or 0) for run, _ in shown if run.parts_ns is not None]
     if split:
-        sheet.heading("Where the step goes", "ms, the mean over ranks")
-        _table(sheet, [(str(width), parts, total) for width, parts, total in split], in_column)
-
-
-def _draw_losses(sheet: Sheet, shown: Shown) -> None:
+        table = _table(split, in_column)
+        yield Section(title="Where the step goes", aside="ms, the mean over ranks", blocks=(table,))
     lost = [
         (str(run.width), gain.loss.parts_ns, gain.loss.lost_ns)
         for run, gain in shown
         if gain is not None and gain.loss.parts_ns is not None
     ]
     if lost:
-        sheet.heading("Where it is lost", "ms above the ideal step; the parts sum to the loss")
-        _table(sheet, lost, _signed)
+        aside = "ms above the ideal step; the parts sum to the loss"
+        yield Section(title="Where it is lost", aside=aside, blocks=(_table(lost, _signed),))
 
 
-Table = Sequence[tuple[str, Mapping[str, int | None], int]]
+Runs = Sequence[tuple[str, Mapping[str, int | None], int]]
 
 
-def _table(sheet: Sheet, runs: Table, number: Callable[[float, int], str]) -> None:
+def _table(runs: Runs, number: Callable[[float, int], str]) -> Table:
     """A column for each run, a line for each part that any has, and their sum."""
     longest = max(1, *(abs(total) for _, _, total in runs))
     # As many as the shortest column needs, and one up to a second, as a single run's parts have.
@@ -153,16 +139,17 @@ def _table(sheet: Sheet, runs: Table, number: Callable[[float, int], str]) -> No
     decimals = max(digits_after_point(shortest / 1e6), 1 if longest < 1e9 else 0)
     kept = [part for part in SCALING_PARTS if any(abs(parts[part] or 0) > NEGLIGIBLE * longest for _, parts, _ in runs)]
     merged = "comms_wait" not in kept and any(parts["comms_wait"] is None for _, parts, _ in runs)
-    rows: list[list[str | Text]] = []
+    rows: list[tuple[str | Cell, ...]] = []
     for part in kept:
         words = UNSPLIT_COMMS if part == "comms_transfer" and merged else WORDS[part]
         values = [parts[part] for _, parts, _ in runs]
-        rows.append([words, *("-" if ns is None else number(ns / 1e6, decimals) for ns in values)])
+        rows.append((words, *("-" if ns is None else number(ns / 1e6, decimals) for ns in values)))
     rest = [sum(parts[part] or 0 for part in SCALING_PARTS if part not in kept) for _, parts, _ in runs]
     if any(rest):
-        rows.append(["all else", *(number(ns / 1e6, decimals) for ns in rest)])
-    rows.append([Text("total", "bold"), *(Text(number(total / 1e6, decimals), "bold") for _, _, total in runs)])
-    sheet.table((Column(), *(Column(title=title, right=True) for title, _, _ in runs)), rows)
+        rows.append(("all else", *(number(ns / 1e6, decimals) for ns in rest)))
+    totals = ("total", *(number(total / 1e6, decimals) for _, _, total in runs))
+    rows.append(tuple(Cell(text, "strong") for text in totals))
+    return Table(columns=(Column(), *numbers(*(title for title, _, _ in runs))), rows=tuple(rows))
 
 
 def _signed(value: float, decimals: int) -> str:
@@ -170,7 +157,7 @@ def _signed(value: float, decimals: int) -> str:
     return text if float(text.replace("\u00a0", "")) == 0 else f"{'-' if value < 0 else '+'}{text}"
 
 
-def _draw_laws(sheet: Sheet, scaling: Scaling) -> None:
+def _laws_sections(scaling: Scaling) -> Iterator[Section]:
     told = [
         (run, gain.karp_flatt)
         for run, gain in zip(scaling.runs, scaling.gains, strict=True)
@@ -178,14 +165,15 @@ def _draw_laws(sheet: Sheet, scaling: Scaling) -> None:
     ]
     if not told:
         return
-    sheet.heading("Serial share", "of the work, that more ranks do not shorten")
     base = scaling.runs[0].width
     listed = ", ".join(f"{_share_words(share)} at {run.width} ranks" for run, share in told)
-    sheet.entry("Karp-Flatt", f"{listed} (of a step at width {base})")
+    facts = [("Karp-Flatt", f"{listed} (of a step at width {base})")]
     if scaling.amdahl is not None:
         fit = scaling.amdahl
         words = f"{percent(fit.serial_fraction)}, fitted to {fit.num_widths} widths within {percent(fit.worst)}"
-        sheet.entry("Amdahl", f"{words} (of a step on one rank)")
+        facts.append(("Amdahl", f"{words} (of a step on one rank)"))
+    aside = "of the work, that more ranks do not shorten"
+    yield Section(title="Serial share", aside=aside, blocks=(Facts(tuple(facts)),))
 
 
 def _share_words(share: float) -> str:
@@ -195,18 +183,11 @@ def _share_words(share: float) -> str:
     return percent(share) if share >= 0 else "under 0\u00a0%"
 
 
-def _draw_notes(sheet: Sheet, scaling: Scaling) -> None:
+def _all_notes(scaling: Scaling) -> list[str]:
     """What holds for all, then what was said of single runs, with their widths."""
     widths: dict[str, list[str]] = {}
     for run in scaling.runs:
         for note in run.notes:
             widths.setdefault(note, []).append(str(run.width))
     single = [note if len(at) == len(scaling.runs) else f"{note} (width {', '.join(at)})" for note, at in widths.items()]
-    notes = [*scaling.notes, *single]
-    if not notes:
-        return
-    sheet.heading("Notes", "what could not be judged, and why")
-    for note in notes[:MAX_NOTES]:
-        sheet.prose(note, indent=4, lead="  -")
-    if len(notes) > MAX_NOTES:
-        sheet.prose(f"and {plural(len(notes) - MAX_NOTES, 'note')} more", indent=4, style="dim")
+    return [*scaling.notes, *single]

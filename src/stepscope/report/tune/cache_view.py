@@ -1,17 +1,13 @@
-"""What a tuning cache holds, as a table and as JSON."""
+"""What a tuning cache holds, as a document and as JSON."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from rich.console import Console
-
 from stepscope.core.trials import Value
-from stepscope.json_text import json_text
-from stepscope.report.sheet import Sheet
-from stepscope.report.terminal import MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
+from stepscope.protocol.json_text import json_text
+from stepscope.report.document.blocks import Block, Document, Headline, Prose, Section
 from stepscope.report.tune.words import setting_words
 from stepscope.report.units import plural, short_time
 
@@ -38,30 +34,22 @@ def cache_json(rows: Sequence[Row], unread: int) -> str:
     return json_text({"schema": SCHEMA, "unread_lines": unread, "entries": [asdict(row) for row in rows]}, indent=2)
 
 
-def render_cache(rows: Sequence[Row], unread: int, *, width: int = PLAIN_WIDTH) -> str:
-    """The list as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, no_color=True, legacy_windows=False)
-    with console.capture() as captured:
-        show_cache(rows, unread, console)
-    return captured.get()
+def cache_document(rows: Sequence[Row], unread: int) -> Document:
+    return tuple(_blocks(rows, unread))
 
 
-def show_cache(rows: Sequence[Row], unread: int, console: Console) -> None:
-    """Print the list."""
-    utf8 = "utf" in console.encoding.lower()
-    fancy = utf8 and console.is_terminal and console.color_system is not None
-    sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
-    sheet.prose(f"{plural(len(rows), 'setting')} kept", style="bold")
+def _blocks(rows: Sequence[Row], unread: int) -> Iterator[Block]:
+    yield Headline(command="stepscope tune cache", text=f"{plural(len(rows), 'setting')} kept")
     for row in rows:
-        sheet.heading(sheet.shorten(sheet.clean(row.what), sheet.width))
         gain = "" if row.baseline_ns is None else f", {row.baseline_ns / row.ns:.2f}x as fast as before"
-        sheet.prose(sheet.clean(f"{setting_words(row.settings)}: {short_time(row.ns)}{gain}"), indent=2)
-        sheet.prose(sheet.clean(f"{row.shapes}; {row.dtype}; {row.device}"), indent=2)
         versions = ", ".join(f"{name} {version}" for name, version in row.versions.items())
-        sheet.prose(sheet.clean(f"{versions or 'no versions told'}; {row.at}"), indent=2)
+        lines = [
+            f"{setting_words(row.settings)}: {short_time(row.ns)}{gain}",
+            f"{row.shapes}; {row.dtype}; {row.device}",
+            f"{versions or 'no versions told'}; {row.at}",
+        ]
         if not row.checked:
-            sheet.prose("what it computes was not compared", indent=2)
+            lines.append("what it computes was not compared")
+        yield Section(title=row.what, blocks=tuple(map(Prose, lines)))
     if unread:
-        sheet.prose(f"{plural(unread, 'line')} could not be read", indent=2)
-    for line in sheet.lines:
-        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+        yield Prose(f"{plural(unread, 'line')} could not be read")

@@ -1,11 +1,9 @@
-"""What verify proved, in the terminal: the verdict, both sides, the runs, and what they computed."""
+"""What verify proved: the verdict, both sides, the runs, and what they computed."""
 
 from __future__ import annotations
 
-import io
 import math
-
-from rich.console import Console
+from collections.abc import Iterator
 
 from stepscope.core.experiment import (
     BASELINE,
@@ -20,6 +18,7 @@ from stepscope.core.experiment import (
     WORSE,
     Interval,
     Measured,
+    NumericsCheck,
     Prediction,
     Side,
     SideSummary,
@@ -27,8 +26,19 @@ from stepscope.core.experiment import (
 )
 from stepscope.core.trials import Change
 from stepscope.experiments.verify.numerics_check import DIFFERS
-from stepscope.report.sheet import Column, Sheet
-from stepscope.report.terminal import MAX_NOTES, MAX_WIDTH, MIN_WIDTH, PLAIN_WIDTH
+from stepscope.report.document.blocks import (
+    Block,
+    Code,
+    Column,
+    Document,
+    Headline,
+    Prose,
+    Section,
+    Table,
+    Tone,
+    notes,
+    numbers,
+)
 from stepscope.report.units import NBSP, percent, plural, short_time
 
 VERDICT_WORDS = {
@@ -39,7 +49,7 @@ VERDICT_WORDS = {
     DIVERGES: "Diverges",
     REFUSED: "Refused",
 }
-STYLES = {PROVEN: "bold green", WORSE: "bold red", DIVERGES: "bold red", REFUSED: "bold red"}
+TONES: dict[str, Tone] = {PROVEN: "good", WORSE: "bad", DIVERGES: "bad", REFUSED: "bad"}
 MAX_TAIL_LINES = 12
 MOST_SHOWN = 3.0
 """A smallest gain beyond this says that nothing could have been shown."""
@@ -47,22 +57,8 @@ LARGE = 1000.0
 """A ratio above this is not written out."""
 
 
-def render_verified(verified: Verified, *, width: int = PLAIN_WIDTH) -> str:
-    """The report as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, no_color=True, legacy_windows=False)
-    with console.capture() as captured:
-        show_verified(verified, console)
-    return captured.get()
-
-
-def show_verified(verified: Verified, console: Console) -> None:
-    """Print the report."""
-    utf8 = "utf" in console.encoding.lower()
-    fancy = utf8 and console.is_terminal and console.color_system is not None
-    sheet = Sheet(max(MIN_WIDTH, min(console.width, MAX_WIDTH)), fancy=fancy, ascii_only=not utf8)
-    _draw(sheet, verified)
-    for line in sheet.lines:
-        console.print(line, no_wrap=True, overflow="ignore", crop=False)
+def verified_document(verified: Verified) -> Document:
+    return tuple(_blocks(verified))
 
 
 def summary_words(verified: Verified) -> str:
@@ -152,22 +148,28 @@ def _after(verified: Verified) -> str:
     return f"{_capital(verified.because)}: {spent}."
 
 
-def _draw(sheet: Sheet, verified: Verified) -> None:
-    for side in (BASELINE, CANDIDATE):
-        sheet.prose(sheet.clean(f"{side}: {_side_words(verified, side)}"), style="dim")
-    sheet.blank()
-    style = "bold" if computes_else(verified) and verified.is_gain else STYLES.get(verified.verdict, "bold")
-    sheet.prose(sheet.clean(summary_words(verified)), style=style)
-    _draw_tail(sheet, verified)
-    _draw_sides(sheet, verified)
+def _blocks(verified: Verified) -> Iterator[Block]:
+    is_doubtful = computes_else(verified) and verified.is_gain
+    yield Headline(
+        command="stepscope verify",
+        text=summary_words(verified),
+        about=tuple(f"{side}: {_side_words(verified, side)}" for side in (BASELINE, CANDIDATE)),
+        tone="" if is_doubtful else TONES.get(verified.verdict, ""),
+    )
+    if verified.tail.strip():
+        yield Section(title="What it said last", blocks=(Code(tuple(_last_lines(verified.tail))),))
+    if any(run.round is not None for run in verified.runs):
+        yield _runs_section(verified)
     if (loss := loss_words(verified)) is not None:
-        sheet.heading("Loss", "of every run, over its first and its last steps")
-        sheet.prose(sheet.clean(f"{_capital(loss)}."), indent=2)
-    _draw_check(sheet, verified)
+        aside = "of every run, over its first and its last steps"
+        yield Section(title="Loss", aside=aside, blocks=(Prose(f"{_capital(loss)}."),))
+    if verified.check is not None:
+        yield _check_section(verified.check)
     if verified.prediction is not None:
-        sheet.heading("Predicted", "and what it gave")
-        sheet.prose(sheet.clean(_capital(prediction_words(verified.prediction, verified.speedup)) + "."), indent=2)
-    _draw_notes(sheet, verified)
+        words = _capital(prediction_words(verified.prediction, verified.speedup))
+        yield Section(title="Predicted", aside="and what it gave", blocks=(Prose(f"{words}."),))
+    kept = [f"the runs are kept in {verified.folder}"] if verified.folder else []
+    yield from notes([*verified.notes, *kept], aside="")
 
 
 def _side_words(verified: Verified, side: Side) -> str:
@@ -176,33 +178,25 @@ def _side_words(verified: Verified, side: Side) -> str:
     return f"{command} with {change}" if change and command else command or change or "as it is"
 
 
-def _draw_tail(sheet: Sheet, verified: Verified) -> None:
-    if not verified.tail.strip():
-        return
-    sheet.heading("What it said last")
-    # Lines of carets point at nothing once a line is cut.
-    lines = [line for line in verified.tail.rstrip().splitlines() if not line.strip() or line.strip(" ^~")]
-    for line in lines[-MAX_TAIL_LINES:]:
-        sheet.prose(sheet.shorten(sheet.clean(line), sheet.width - 4) or " ", indent=2, style="dim")
+def _last_lines(tail: str) -> list[str]:
+    """Lines of carets point at nothing once a line is cut."""
+    lines = [line for line in tail.rstrip().splitlines() if not line.strip() or line.strip(" ^~")]
+    return lines[-MAX_TAIL_LINES:]
 
 
-def _draw_sides(sheet: Sheet, verified: Verified) -> None:
-    if not any(run.round is not None for run in verified.runs):
-        return
+def _runs_section(verified: Verified) -> Section:
     unit = "sample" if verified.per_sample else "step"
-    beside = f"time a {unit}, the longest and shortest twentieth of the steps left out"
+    aside = f"time a {unit}, the longest and shortest twentieth of the steps left out"
     if verified.is_by_mean:
-        beside = f"time a {unit} with all of them counted; of each run without the longest and shortest twentieth"
-    sheet.heading("Runs", beside)
+        aside = f"time a {unit} with all of them counted; of each run without the longest and shortest twentieth"
     columns = (
         Column(title="side"),
-        Column(title="runs", right=True),
-        Column(title=f"a {unit}", right=True),
-        Column(title="runs differ by", right=True),
-        Column(title="each run, in order", shrinks=True),
+        *numbers("runs", f"a {unit}", "runs differ by"),
+        Column(title="each run, in order", fit="wrap"),
     )
     sides: tuple[tuple[Side, SideSummary], ...] = ((BASELINE, verified.baseline), (CANDIDATE, verified.candidate))
-    sheet.table(columns, [_row(verified, side, summary) for side, summary in sides])
+    rows = tuple(_row(verified, side, summary) for side, summary in sides)
+    return Section(title="Runs", aside=aside, blocks=(Table(columns=columns, rows=rows),))
 
 
 def _row(verified: Verified, side: Side, summary: SideSummary) -> tuple[str, ...]:
@@ -220,29 +214,16 @@ def _short(run: Measured, per_sample: bool) -> str:
     return short_time(run.pace_ns / samples).partition(NBSP)[0]
 
 
-def _draw_check(sheet: Sheet, verified: Verified) -> None:
-    check = verified.check
-    if check is None:
-        return
-    sheet.heading("What was computed", f"over {plural(max(check.loss.num, check.grad_norm.num), 'step')}")
-    sheet.prose(sheet.clean(f"{_capital(check.verdict)}: {check.because}."), indent=2)
+def _check_section(check: NumericsCheck) -> Section:
+    blocks: list[Block] = [Prose(f"{_capital(check.verdict)}: {check.because}.")]
     if check.is_deterministic is not None:
         same = "the same bits" if check.is_deterministic else "different bits"
-        sheet.prose(f"Two runs of the baseline gave {same}.", indent=2, style="dim")
+        blocks.append(Prose(f"Two runs of the baseline gave {same}.", "quiet"))
     if check.num_parameters_equal is not None:
         counts = f"{check.num_parameters_equal} of the {check.num_parameters_compared} steps compared"
-        sheet.prose(f"Every parameter had the same bits after {counts}.", indent=2, style="dim")
-
-
-def _draw_notes(sheet: Sheet, verified: Verified) -> None:
-    notes = [*verified.notes, *([f"the runs are kept in {verified.folder}"] if verified.folder else [])]
-    if not notes:
-        return
-    sheet.heading("Notes")
-    for note in notes[:MAX_NOTES]:
-        sheet.prose(sheet.clean(note), indent=4, lead="  -")
-    if len(notes) > MAX_NOTES:
-        sheet.prose(f"and {plural(len(notes) - MAX_NOTES, 'note')} more", indent=4, style="dim")
+        blocks.append(Prose(f"Every parameter had the same bits after {counts}.", "quiet"))
+    steps = plural(max(check.loss.num, check.grad_norm.num), "step")
+    return Section(title="What was computed", aside=f"over {steps}", blocks=tuple(blocks))
 
 
 def _capital(text: str) -> str:

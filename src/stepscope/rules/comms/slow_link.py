@@ -30,12 +30,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.collectives.link_fit import bus_factor
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.nccl import NcclLog
-from stepscope.core.nccl_notes import slow_links
 from stepscope.core.system_report import Topology
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
+from stepscope.rules.shared.nccl_notes import slow_links
 
 CODE = "slow-link"
 BOUND = "comms"
@@ -117,7 +117,7 @@ def _rates(job: JobCase, index: int) -> tuple[Float64, Bool]:
     return rates, job.tasks(index, large)
 
 
-def advise(auxiliary: Beside) -> Sequence[Advice]:
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """By the machine's topology, where a trace says that collectives weigh: devices that reach each
     other through the host."""
     kernels = [name for name in auxiliary.kernel_shares if COLLECTIVE.search(name)]

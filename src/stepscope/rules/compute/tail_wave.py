@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.kernel_report import KernelMetrics
 from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 
@@ -57,7 +57,7 @@ WORDINGS = {
 }
 
 
-def advise(auxiliary: Beside) -> Sequence[Advice]:
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     return advice_by_cause(auxiliary, CODE, BOUND, judge, WORDINGS)
 
 

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.find_db import Searched, SearchedConvolutions, together_of
 from stepscope.core.trace import NONE, Bool, Float64
@@ -229,7 +229,7 @@ def _left_out(graph: Graph, lookup: ConvolutionLookup) -> Iterator[str]:
         yield f"these take {lost_ms:.1f} ms a step"
 
 
-def advise(auxiliary: Beside) -> Advice | None:
+def advise(auxiliary: Auxiliary) -> Advice | None:
     """Convolutions of a user's find-db that MIOpen found no solver for but a naive one, or one for
     any size."""
     files = () if auxiliary.kernels is None else tuple(file for file in auxiliary.kernels.find_dbs if not file.is_system)

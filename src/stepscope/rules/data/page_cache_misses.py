@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.system_report import HostCounters, HostStacks
 
 CODE = "page-cache-misses"
@@ -47,7 +47,7 @@ class Policy:
 POLICY = Policy()
 
 
-def advise(auxiliary: Beside) -> Sequence[Advice]:
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     if auxiliary.system is None:
         return []
     counted = [_counted(counters) for counters in auxiliary.system.counters]

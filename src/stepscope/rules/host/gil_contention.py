@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.system_report import HostStacks, HostThread
 
 CODE = "gil-contention"
@@ -42,7 +42,7 @@ class Policy:
 POLICY = Policy()
 
 
-def advise(auxiliary: Beside) -> Sequence[Advice]:
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """The main thread where it has a name, or else the one that waits most."""
     if auxiliary.system is None:
         return []

@@ -33,7 +33,7 @@ from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, empty, join, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.compiler_report import NO_REASON, Break, BreakPlace
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.numbers import times
@@ -188,7 +188,7 @@ def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
     )
 
 
-def advise(auxiliary: Beside) -> tuple[Advice, ...]:
+def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     """One for each place where TorchDynamo could not go on, the most frequent first."""
     break_places = () if auxiliary.compiler is None else auxiliary.compiler.break_places()
     shown = break_places[: POLICY.most_advice]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.system_report import DeviceSeries, SystemReport
 
 CODE = "one-busy-core"
@@ -43,7 +43,7 @@ class Policy:
 POLICY = Policy()
 
 
-def advise(auxiliary: Beside) -> Advice | None:
+def advise(auxiliary: Auxiliary) -> Advice | None:
     """Nothing where one of the two recordings is missing, or a device is busy."""
     if auxiliary.system is None:
         return None

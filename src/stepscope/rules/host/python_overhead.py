@@ -29,7 +29,7 @@ import numpy as np
 
 from stepscope.analyses.host.source_locations import frames_at
 from stepscope.analyses.intervals import subtract
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.system_report import HostStacks
 from stepscope.core.trace import Kind
@@ -112,7 +112,7 @@ def _evidence(case: Case, graph: Graph, gaps: HostGaps) -> tuple[str, ...]:
     )
 
 
-def advise(auxiliary: Beside) -> Sequence[Advice]:
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """By stacks with native frames: only these tell Python's own work from the operators it
     calls."""
     if auxiliary.system is None:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stepscope.analyses.host.activity import COMPILE_RANGE
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.compiler_guard import (
     DEVICE,
     DTYPE,
@@ -115,7 +115,7 @@ def _compiled_once(case: Case, graph: Graph) -> Graph:
     return left if is_fitted else without_cost(left, USUAL_COST_NS)
 
 
-def advise(auxiliary: Beside) -> tuple[Advice, ...]:
+def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     """One for each function that was compiled again more than it takes to learn what changes, or
     given up."""
     report = auxiliary.compiler

@@ -28,7 +28,7 @@ import numpy as np
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import contains, join, union
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import Known
 from stepscope.core.system_report import HostCounters, HostStacks
@@ -150,7 +150,7 @@ def _at_once(trace: Trace, ops: Int64) -> tuple[int, int]:
     return int(running.max()), int(lengths[running >= POLICY.many_threads].sum())
 
 
-def advise(auxiliary: Beside) -> Sequence[Advice]:
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """By perf: the counters of a process, or the threads that its samples show on each core."""
     if auxiliary.system is None:
         return []

@@ -26,7 +26,7 @@ from statistics import median
 
 import numpy as np
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.system_report import FAULT, HEAT, POWER, DeviceSeries
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.case import Case
@@ -121,7 +121,7 @@ def _at_rate(job: JobCase, job_graph: JobGraph, index: int, factor: float) -> Jo
     return with_rank(job_graph, index, replace(graph, task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns)))
 
 
-def advise(auxiliary: Beside) -> Sequence[Advice]:
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """By monitors' samples: reasons that the driver gave while the device was at work, and clocks
     against the peers'."""
     devices = () if auxiliary.system is None else auxiliary.system.devices

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import MemoryRecord
 from stepscope.rules.case import Case
@@ -66,7 +66,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     )
 
 
-def advise(auxiliary: Beside) -> Advice | None:
+def advise(auxiliary: Auxiliary) -> Advice | None:
     """What memory recordings say of it: the worst record that is fragmented."""
     records = () if auxiliary.memory is None else auxiliary.memory.sized(auxiliary.system).records
     worst = max((record for record in records if _is_fragmented(record)), key=_unused, default=None)

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.kernel_report import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
 from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
@@ -68,7 +68,7 @@ WORDINGS = {
 }
 
 
-def advise(auxiliary: Beside) -> Sequence[Advice]:
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     peaks = [] if auxiliary.memory is None else [record.peak_bytes for record in auxiliary.memory.records]
     return advice_by_cause(auxiliary, CODE, BOUND, lambda kernel: judge(kernel, max(peaks, default=0)), WORDINGS)
 

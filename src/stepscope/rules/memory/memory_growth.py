@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import MemoryRecord
 from stepscope.rules.case import Case
@@ -73,7 +73,7 @@ def _left_behind(floors: np.ndarray) -> float | None:
     return float(np.median(growth))
 
 
-def advise(auxiliary: Beside) -> Advice | None:
+def advise(auxiliary: Auxiliary) -> Advice | None:
     """What memory snapshots say of it: how much each step leaves, and who made that."""
     for record in () if auxiliary.memory is None else auxiliary.memory.records:
         floors = np.array([step.floor_bytes for step in record.steps[1:]], dtype=float)

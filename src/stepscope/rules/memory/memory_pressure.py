@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.analyses.run.memory_breakdown import REMEDIES, breakdown_text, frame_lines, largest_category
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
 from stepscope.core.numbers import times
@@ -62,7 +62,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     return Remark(code=CODE, text=text)
 
 
-def advise(auxiliary: Beside) -> Advice | None:
+def advise(auxiliary: Auxiliary) -> Advice | None:
     """What memory recordings say of it: the trouble there was, what holds the peak, and what makes
     that smaller."""
     if auxiliary.memory is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from stepscope.core import job_output as said
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.numbers import number_ranges
 from stepscope.rules.comms import data_parallel_module, unused_parameter_scan
@@ -105,7 +105,7 @@ line. What is not here is shown in the recording alone: no rule of ours is about
 fault."""
 
 
-def advise(auxiliary: Beside) -> Sequence[Advice]:
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """One for each kind of warning, for memory that ran out, and for collectives that hung."""
     outputs = () if auxiliary.training is None else auxiliary.training.outputs
     return [*_warnings(outputs), *_out_of_memory(outputs), *_hangs(outputs)]

@@ -8,11 +8,11 @@ import numpy as np
 
 from stepscope.analyses.collectives.link_fit import cost_of
 from stepscope.core.trace import NONE, CollectiveArgs, Float64, Int64
+from stepscope.protocol.untrusted import parse_json
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase
 from stepscope.rules.shared.messages import messages
-from stepscope.untrusted import parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

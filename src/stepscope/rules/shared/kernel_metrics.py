@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stepscope.core.beside import Advice, Beside
+from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.kernel_report import KernelMetrics
 
 MAX_EVIDENCE = 10
@@ -80,7 +80,7 @@ def fills_device(kernel: KernelMetrics) -> bool:
 
 
 def advice_by_cause(
-    auxiliary: Beside, code: str, bound: str, judge: Callable[[KernelMetrics], Fault | None], wordings: Mapping[str, Wording]
+    auxiliary: Auxiliary, code: str, bound: str, judge: Callable[[KernelMetrics], Fault | None], wordings: Mapping[str, Wording]
 ) -> tuple[Advice, ...]:
     """An advice for each cause, with the kernels it is about, the weightiest first."""
     report = auxiliary.kernels
@@ -129,7 +129,7 @@ class Weights:
     """What kernels weigh: of the step where a trace has them, else of the time of all that was
     measured."""
 
-    def __init__(self, auxiliary: Beside) -> None:
+    def __init__(self, auxiliary: Auxiliary) -> None:
         self._shares = auxiliary.kernel_shares
         self._measured: dict[str, float] = {}
         self._traced: dict[str, list[str]] = {}

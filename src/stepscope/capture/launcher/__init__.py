@@ -1,1 +1,0 @@
-"""The launcher's side: it starts the job, and outlives it."""

@@ -1,0 +1,53 @@
+"""What other tools recorded of a run: kernels one by one, memory, compilation, the machine, the framework's own log.
+
+They stand beside traces, or alone. A field is None when it was not recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepscope.core.compiler_report import CompilerReport
+from stepscope.core.kernel_report import KernelReport
+from stepscope.core.memory_report import MemoryReport
+from stepscope.core.recording import Recording
+from stepscope.core.system_report import SystemReport
+from stepscope.core.training_log import TrainingLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Something a recording shows that a person can fix. No gain is predicted: only a replayed step could tell it."""
+
+    code: str
+    bound: str
+    summary: str
+    action: str
+    evidence: tuple[str, ...]
+    weight: float | None = None
+    """Share of what was recorded that it is about (of the kernels' time, of the peak); of the step, where a trace tells that."""
+    weight_of: str = ""
+    """Of what: "the step", "the kernels that were measured", "the peak"."""
+    kernels: tuple[str, ...] = ()
+    """Names of the kernels it is about, as a trace has them: a trace then says what they weigh."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auxiliary:
+    """Everything that was given beside traces."""
+
+    kernels: KernelReport | None = None
+    memory: MemoryReport | None = None
+    compiler: CompilerReport | None = None
+    system: SystemReport | None = None
+    training: TrainingLog | None = None
+    notes: tuple[str, ...] = ()
+    """Files that could not be read, and why."""
+    kernel_shares: Mapping[str, float] = field(default_factory=dict)
+    """Of the step, by kernel name, where a trace told it."""
+
+    @property
+    def recordings(self) -> tuple[Recording, ...]:
+        reports = (self.kernels, self.memory, self.compiler, self.system, self.training)
+        return tuple(recording for report in reports if report is not None for recording in report.recordings)

@@ -1,0 +1,68 @@
+"""Documents in JSON: written, and read again from strangers' files."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from stepscope.core.json_decode import convert_value
+from stepscope.errors import FormatError
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.untrusted import parse_json
+
+
+class Contract(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
+    """The JSON of one command; its tag is the name of its schema, and the key `schema` of its JSON."""
+
+    AGAIN: ClassVar[str] = "Make it again"
+    """What to do where one cannot be read."""
+    IS_CLOSED: ClassVar[bool] = True
+    """Whether its JSON Schema refuses keys that it does not name."""
+
+
+D = TypeVar("D", bound=Contract)
+
+
+def schema_of(shape: type[Contract]) -> str:
+    """`stepscope.diagnosis/1`."""
+    return str(shape.__struct_config__.tag)
+
+
+def plain(contract: Contract) -> dict[str, Any]:
+    """The document as dicts and lists, its keys in order."""
+    values: dict[str, Any] = msgspec.to_builtins(contract, enc_hook=_builtin)
+    return values
+
+
+def encode(contract: Contract) -> str:
+    """As indented text."""
+    return json_text(plain(contract), indent=2)
+
+
+def decode(text: str | bytes, shape: type[D], where: str, *, is_strict: bool = False) -> D:
+    """FormatError where it is none. Half characters, which names may hold, are let by. NaN was not
+    measured, and is refused where the reader is strict."""
+    schema = schema_of(shape)
+    kind = schema.removeprefix("stepscope.").partition("/")[0]
+    try:
+        value = parse_json(text, is_strict=is_strict)
+        if isinstance(value, dict):
+            _check_schema(value.get("schema"), schema)
+        return convert_value(value, shape)
+    except ValueError as problem:
+        message = f"{where} is not a {kind} of the schema {schema!r}: {problem}. {shape.AGAIN}"
+        raise FormatError(message) from None
+
+
+def _check_schema(told: object, schema: str) -> None:
+    if told != schema:
+        has = f"the schema {told[:80]!r}" if isinstance(told, str) else "no schema"
+        raise ValueError(f"it has {has}, and this version reads {schema!r}")
+
+
+def _builtin(value: Any) -> Any:
+    """Numbers of numpy that are Python's too."""
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} has no JSON")

@@ -1,0 +1,196 @@
+"""`stepscope.plan/1`: what `stepscope plan --format json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from msgspec import UNSET, Struct, UnsetType
+
+from stepscope.core.constraints import AtLeastZero, Count, one_of
+from stepscope.core.contract.codec import Contract
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """The model that is trained."""
+
+    name: str
+    params: Count
+    active_params: Count
+    """That a token passes through."""
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count
+    ffn_hidden: Count
+    vocab: Count
+    experts: Count | None
+    """Of one layer; null for a dense model."""
+    source: str
+    """Where its shape comes from."""
+
+
+class Tier(Struct, frozen=True, kw_only=True):
+    """A level of the network: so many devices reach one another at this rate."""
+
+    name: str
+    size: Count
+    bytes_per_s: AtLeastZero
+    latency_s: AtLeastZero
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """The machines."""
+
+    device: str
+    num_devices: Count
+    devices_per_node: Count
+    memory_bytes: AtLeastZero
+    """Of one device."""
+    tiers: tuple[Tier, ...]
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """What is trained, where and how."""
+
+    model: Model
+    cluster: Cluster
+    seq_len: Count
+    global_batch: Count
+    """Sequences of one step, on all devices."""
+    precision: str
+    framework: str
+    optimizer: str
+    adapters: bool
+    """Whether adapters (LoRA) are trained, and the model's weights stay."""
+
+
+class Layout(Struct, frozen=True, kw_only=True):
+    """One way to cut the job. Devices: tp x cp x pp x dp; the batch: dp x micro_batch x
+    num_micro."""
+
+    tp: Count
+    pp: Count
+    vpp: Count
+    dp: Count
+    cp: Count
+    ep: Count
+    """Experts are spread over so many ranks of the data and context width."""
+    micro_batch: Count
+    num_micro: Count
+    """Micro-batches of a step, on each data rank."""
+    zero_stage: Count
+    """0 nothing is sharded over data ranks, 1 the optimizer, 2 gradients too, 3 weights too
+    (FSDP)."""
+    shard: Count
+    """Ranks that share one copy of the weights (HSDP); 0 is all of them."""
+    is_sequence_parallel: bool
+    recompute: str
+    schedule: str
+    offload: str
+    is_flash: bool
+
+
+class Account(Struct, frozen=True, kw_only=True):
+    """One layout's figures."""
+
+    name: str
+    """As --explain takes it."""
+    layout: Layout
+    step_s: AtLeastZero
+    tokens_per_s: AtLeastZero
+    """Of the whole cluster."""
+    tokens_per_s_per_device: AtLeastZero
+    mfu: AtLeastZero
+    hfu: AtLeastZero
+    memory_bytes: AtLeastZero
+    """Of the device that holds most."""
+    fits: bool
+    memory_parts_bytes: Mapping[str, float]
+    """They add up to memory_bytes."""
+    time_parts_s: Mapping[str, float]
+    """They add up to step_s."""
+    why: str | None
+    """Why it loses against the best."""
+
+
+class Variant(Struct, frozen=True, kw_only=True):
+    """The best layout of the same job with one thing changed, or at another width."""
+
+    name: str
+    num_devices: Count
+    best: Account | None
+    """null where none fits."""
+    note: str | None
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """What so many tokens take. Cost and energy are null where price or power is not known."""
+
+    tokens: float
+    num_steps: Count
+    days: AtLeastZero
+    device_hours: AtLeastZero
+    cost: float | None
+    energy_kwh: float | None
+
+
+class JudgedBy(Struct, frozen=True, kw_only=True):
+    """Whose rates the times are of."""
+
+    kind: Annotated[str, one_of("calibrated", "datasheet")]
+    hardware: str | None
+    """The file that the machine's rates were read from."""
+
+
+class BesideRow(Struct, frozen=True, kw_only=True):
+    """One part of the memory. null is 'not planned' or 'not recorded'."""
+
+    part: str
+    planned_bytes: int | None
+    at_peak_bytes: int | None
+    most_bytes: int | None
+    """At any time: what a plan's figure is to be compared with, because a plan counts each part
+    when it is whole."""
+    ratio: float | None
+    """Planned over the most that was measured; null where either is missing, or too much of the
+    peak is of unknown use."""
+
+
+class Beside(Struct, frozen=True, kw_only=True):
+    """One layout's memory and what was recorded, part by part."""
+
+    layout: str | None
+    """null where none fits: there is nothing planned then."""
+    recordings: tuple[str, ...]
+    rows: tuple[BesideRow, ...]
+    notes: tuple[str, ...]
+
+
+class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
+    """What `stepscope plan --format json` prints. What is not known is null, never 0. docs/plan.md
+    says how it is reckoned."""
+
+    job: Job
+    best: Account | None
+    """null where no layout fits."""
+    layouts: tuple[Account, ...]
+    """The fastest first."""
+    pareto: tuple[Account, ...]
+    """Those that no other beats in both memory and time."""
+    counts: Mapping[str, Count]
+    """Layouts tried, and how many were left out for what."""
+    explained: Account | None
+    """Of --explain."""
+    budget: Budget | None
+    """Of --tokens."""
+    what_ifs: tuple[Variant, ...]
+    scaling: tuple[Variant, ...]
+    largest: Variant | None
+    smallest: Variant | None
+    judged_by: JudgedBy
+    assumptions: tuple[str, ...]
+    advice: tuple[str, ...]
+    """What to do where nothing fits."""
+    beside: Beside | UnsetType = UNSET
+    """There only with --beside."""

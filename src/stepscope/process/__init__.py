@@ -1,0 +1,1 @@
+"""Jobs: started, watched, ended."""

@@ -1,0 +1,86 @@
+"""Asking a running job for a recording, through its run folder."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.protocol.run_folder import CONTROL_FILE, RANK_FOLDER, SAMPLES_FILE, write_json
+from stepscope.protocol.untrusted import open_regular, parse_json_object, whole
+
+TAIL_BYTES = 16_384
+AHEAD_S = 3.0
+"""Between the request and the step it begins with: every rank looks once a second, and all must begin with the same step."""
+RECORD_NOW = "record-now"
+"""A file of this name in the run folder asks for a recording too."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a rank stands, by its last two samples."""
+
+    rank: int
+    step: int
+    at_ns: int
+    steps_per_s: float | None
+
+
+def progress(run: Path) -> list[Progress]:
+    """Each rank that has told of itself, in order."""
+    found = []
+    for folder in run.glob("rank-*"):
+        match = RANK_FOLDER.match(folder.name)
+        told = _tail(folder / SAMPLES_FILE) if match else []
+        if match and told:
+            found.append(_progress(int(match[1]), told))
+    return sorted(found, key=lambda one: one.rank)
+
+
+def _progress(rank: int, told: list[tuple[int, int]]) -> Progress:
+    (first_ns, first), (last_ns, last) = told[0], told[-1]
+    pace = (last - first) / ((last_ns - first_ns) / 1e9) if last_ns > first_ns else None
+    return Progress(rank=rank, step=last, at_ns=last_ns, steps_per_s=pace)
+
+
+def _tail(path: Path) -> list[tuple[int, int]]:
+    """(at_ns, step) of the last samples."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).splitlines()[-12:]
+    except OSError:
+        return []
+    samples = [(whole(value.get("at_ns"), 0), whole(value.get("step"), 0)) for value in map(parse_json_object, lines)]
+    return [(at_ns, step) for at_ns, step in samples if at_ns is not None and step is not None]
+
+
+def ask_recording(run: Path) -> int | None:
+    """Asks every rank to record from one step on, a little ahead of the furthest; returns it. None when no rank steps yet."""
+    ranks = progress(run)
+    if not ranks:
+        return None
+    pace = max((one.steps_per_s or 0.0 for one in ranks), default=0.0)
+    now = time.perf_counter_ns()
+    furthest = max(one.step + (one.steps_per_s or 0.0) * max(0.0, (now - one.at_ns) / 1e9) for one in ranks)
+    step = int(furthest + pace * AHEAD_S) + 2
+    write_json(run / CONTROL_FILE, {"record_from": step})
+    return step
+
+
+class Requests:
+    """Recordings asked for by signal or by file, held until a rank steps."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._is_asked = False
+
+    def ask(self) -> None:
+        self._is_asked = True
+
+    def look(self) -> None:
+        """Passes on what was asked for; called now and then."""
+        path = self._run / RECORD_NOW
+        if (self._is_asked or path.exists()) and ask_recording(self._run) is not None:
+            self._is_asked = False
+            path.unlink(missing_ok=True)

@@ -1,0 +1,141 @@
+"""The run folder: where each thing that a recorded run leaves behind lies, and what its lines mean.
+
+    RUN/run.json                        the command, when it ran, how it ended, what was asked of the capture
+    RUN/site/sitecustomize.py           what every Python of the job starts with
+    RUN/site/entered                    there from when it first met torch
+    RUN/control.json                    what the job is asked while it runs: a recording, a stop
+    RUN/alerts.jsonl                    a line per alert while the job ran: kind, ranks, step, words, at_wall_ns
+    RUN/rank-3/rank.json                who this rank is, its machine, versions, environment, knobs, model
+    RUN/rank-3/steps.jsonl              a header, then one array per step with no profiler attached (STEP_COLUMNS)
+    RUN/rank-3/pace.jsonl               a header, then one array per stretch of a long run (PACE_COLUMNS)
+    RUN/rank-3/samples.jsonl            a line per second: the device's counters, memory, the host
+    RUN/rank-3/events.jsonl             a line per save, compilation, collection of garbage, epoch, recording
+    RUN/rank-3/window-20.pt.trace.json  what the profiler saw from step 20 on
+    RUN/rank-3/problem.txt              why the capture switched itself off, where it did
+    RUN/rank-3/ended.json               that the rank ended itself after the steps that were asked for
+    RUN/rank-3/applied.json             of a trial: each setting applied on top of the job's, on how many objects, and why not
+    RUN/rank-3/equal.json               of a trial: the seed, and a digest of the first batches
+    RUN/rank-3/losses.json              of a trial: the loss that each backward pass started from, and when
+    RUN/rank-3/numerics.jsonl           of a trial: what each step computed (NUMERIC_COLUMNS)
+    RUN/stdout.txt, RUN/stderr.txt      of a trial: what the job printed
+    RUN/diagnosis.json, RUN/report.html what stepscope says of the run
+
+Times are integer nanoseconds: `_ns` of time.perf_counter_ns unless a name says `wall`. The standard library and `untrusted` alone
+are imported here: this module is a part of what runs inside a training job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from stepscope.protocol.json_text import json_text
+from stepscope.protocol.untrusted import read_json_object
+
+SCHEMA = "stepscope.run/1"
+RUN_FILE = "run.json"
+RANK_FILE = "rank.json"
+STEPS_FILE = "steps.jsonl"
+PACE_FILE = "pace.jsonl"
+SAMPLES_FILE = "samples.jsonl"
+EVENTS_FILE = "events.jsonl"
+PROBLEM_FILE = "problem.txt"
+CONTROL_FILE = "control.json"
+ALERTS_FILE = "alerts.jsonl"
+DIAGNOSIS_FILE = "diagnosis.json"
+REPORT_FILE = "report.html"
+ENDED_FILE = "ended.json"
+APPLIED_FILE = "applied.json"
+EQUAL_FILE = "equal.json"
+LOSSES_FILE = "losses.json"
+NUMERICS_FILE = "numerics.jsonl"
+STDOUT_FILE = "stdout.txt"
+STDERR_FILE = "stderr.txt"
+SITE_FOLDER = "site"
+ENTERED_FILE = "entered"
+"""In the site folder, from when the capture first got into a process that imports torch."""
+RANK_FOLDER = re.compile(r"^rank-(\d{1,7})(?:\.(\d{1,10}))?$")
+"""The number of the rank, and of the process where another one of the same rank was there before it."""
+WINDOW_NAME = re.compile(r"^window-(\d{1,12})\.pt\.trace\.json(?:\.gz)?$")
+
+STEP_COLUMNS = (
+    "step",
+    "end_ns",
+    "dur_ns",
+    "device_ns",
+    "wait_ns",
+    "num_batches",
+    "backward_ns",
+    "num_backwards",
+    "optimizer_ns",
+    "save_ns",
+    "gc_ns",
+    "state",
+)
+"""One step, from the end of one optimizer step to the end of the next.
+
+`device_ns` is the same distance on the device's own clock, null when it was not measured. `wait_ns` is spent in next() of a
+DataLoader, `backward_ns` in backward(), `optimizer_ns` in optimizer steps, all on the host. `state` is one of STATES.
+"""
+STATES = ("timed", "first", "profiled", "after")
+"""timed: nothing but our hooks; first: too early to count; profiled: a profiler was attached; after: the profiler has just left,
+or wrote its file in this step."""
+PACE_COLUMNS = ("first_step", "num_steps", "from_ns", "to_ns", "min_ns", "max_ns", "wait_ns")
+NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
+"""A loss or norm that is not finite is told as text: nan, inf or -inf."""
+
+
+MOST_STOCK_STEPS = 400
+
+
+def stock_steps(num_workers: object, prefetch_factor: object) -> int:
+    """Steps that a loader's stock of ready batches may feed, and for which a trial waits: workers fill it while a first step
+    compiles.
+
+    Twice the stock, for as it is used up it is half refilled; where a worker is hardly slower than a step, what is left of it
+    changes little.
+    """
+    workers = num_workers if isinstance(num_workers, int) else 0
+    factor = prefetch_factor if isinstance(prefetch_factor, int) else 2
+    return min(2 * max(workers, 0) * max(factor, 1), MOST_STOCK_STEPS)
+
+
+def read_options(run: Path) -> dict[str, Any]:
+    """What was asked of the capture; empty where nothing can be read."""
+    return _told(run, "options")
+
+
+def read_settings(run: Path) -> dict[str, Any]:
+    """What a trial lays over the job's own settings, by the names of capture.settings.SETTINGS."""
+    return _told(run, "settings")
+
+
+def _told(run: Path, name: str) -> dict[str, Any]:
+    held = read_json_object(run / RUN_FILE).get(name)
+    return held if isinstance(held, dict) else {}
+
+
+def write_json(path: Path, value: object) -> None:
+    """Whole or not at all: a reader never meets half a file."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(json_text(value, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def claim_rank(run: Path, rank: int) -> Path:
+    """A folder for this process to write to. A second process of the same rank gets its own, told by its process number."""
+    for name in (f"rank-{rank}", f"rank-{rank}.{os.getpid()}"):
+        folder = run / name
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    return folder
+
+
+def is_run(path: Path) -> bool:
+    """Whether it is a folder that `stepscope run` made."""
+    return read_json_object(path / RUN_FILE).get("schema") == SCHEMA

@@ -1,0 +1,191 @@
+"""A diagnosis: one verdict, where the step goes, what to do, and what could not be judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
+from stepscope.core.facts import Facts, RankFacts
+from stepscope.core.gate import Gate
+from stepscope.core.numbers import number_ranges
+from stepscope.report.beside_view import beside_sections
+from stepscope.report.comms_view import comms_sections, late_ranks
+from stepscope.report.document.blocks import (
+    Action,
+    Block,
+    Card,
+    Details,
+    Document,
+    Headline,
+    Prose,
+    Section,
+    Tone,
+    more,
+    notes,
+)
+from stepscope.report.gate import gate_section
+from stepscope.report.host_view import host_sections
+from stepscope.report.kernel_view import kernel_sections
+from stepscope.report.names import shorten
+from stepscope.report.nccl_view import nccl_section
+from stepscope.report.ranks_view import ranks_section
+from stepscope.report.run_view import run_section
+from stepscope.report.step_view import device_sections, step_section
+from stepscope.report.units import ms, percent, plural
+
+MAX_FINDINGS = 8
+MAX_PATH = 76
+MAX_FOLDER = 56
+"""Cells, of what stands on the first line of a terminal."""
+
+BOUND_WORDS = {
+    "data": "Waiting for input limits this run.",
+    "host": "The host limits this run.",
+    "transfer": "Copies between host and device limit this run.",
+    "comms": "Communication limits this run.",
+    "imbalance": "Waiting for other ranks limits this run.",
+    "compute": "The device's arithmetic limits this run.",
+    "memory": "The device's memory bandwidth limits this run.",
+}
+SOURCE_WORDS = {
+    "given": "as given",
+    "measured": "measured without the profiler",
+    "log": "as the job's own log tells",
+    "trace": "from the trace, while profiled",
+}
+
+
+def diagnosis_document(diagnosis: Diagnosis, gate: Gate | None = None) -> Document:
+    """The whole of it; with what became of a gate, where there is one."""
+    return tuple(_blocks(diagnosis, gate))
+
+
+def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
+    facts, verdict = diagnosis.facts, diagnosis.verdict
+    unnamed = BOUND_WORDS.get(verdict.bound, "What limits this run is not known.")
+    tones: dict[str, Tone] = {"compute": "good", "unknown": ""}
+    yield Headline(
+        text=verdict.summary.strip() or unnamed,
+        about=(_what_was_read(facts),),
+        tone=tones.get(verdict.bound, "warn"),
+    )
+    yield Prose(_time_words(diagnosis.step))
+    if gate is not None:
+        yield gate_section(gate)
+    if facts.ranks:
+        yield from _rank_blocks(diagnosis)
+    if facts.run is not None:
+        yield run_section(facts.run)
+    if facts.nccl is not None:
+        yield nccl_section(facts.nccl)
+    yield from beside_sections(diagnosis)
+    yield from notes(_all_notes(diagnosis))
+
+
+def _rank_blocks(diagnosis: Diagnosis) -> Iterator[Block]:
+    ranks, comms, rank = diagnosis.facts.ranks, diagnosis.facts.comms, diagnosis.facts.median_rank
+    if len(ranks) > 1:
+        yield ranks_section(ranks, comms, [] if comms is None else list(late_ranks(comms)))
+        yield Prose(f"From here on: rank {rank.rank}, the one with the median step.", "quiet")
+    yield step_section(rank)
+    yield from _findings(diagnosis)
+    if comms is not None:
+        yield from comms_sections(comms)
+    yield from device_sections(rank)
+    yield from kernel_sections(rank)
+    yield from host_sections(rank)
+
+
+def _what_was_read(facts: Facts) -> str:
+    """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps detected by ProfilerStep, 3 whole ones measured`."""
+    ranks = facts.ranks
+    if not ranks and facts.run is None and facts.beside is not None:
+        # A job's output is read for several things, and is one file.
+        files = {path for recording in facts.beside.recordings for path in recording.paths} | set(
+            () if facts.nccl is None else facts.nccl.files
+        )
+        return f"{plural(len(files), 'recording')}, no trace"
+    if not ranks:
+        return "No rank was read." if facts.run is None else f"{facts.run.path}: the profiler recorded no step"
+    if len(ranks) == 1:
+        read = shorten(ranks[0].path, MAX_PATH)
+    else:
+        folder = shorten(_common_folder([rank.path for rank in ranks]), MAX_FOLDER)
+        read = f"{len(ranks)} ranks" + (f" in {folder}" if folder else "")
+    names = Counter(rank.device_name for rank in ranks if rank.device_name)
+    devices = " and ".join(shorten(name, 40) for name, _ in names.most_common(2))
+    if len(names) > 2:
+        devices += f" and {len(names) - 2} other kinds of device"
+    if not devices:
+        devices = "no device named" if any(rank.steps.where == "device" for rank in ranks) else "no device"
+    return f"{read}, {devices}: {_step_words(facts.median_rank)}"
+
+
+def _step_words(rank: RankFacts) -> str:
+    steps = rank.steps
+    if steps.source == "whole trace":
+        return "no steps could be detected" if rank.num_events else "no events"
+    source = shorten(steps.source, 30)
+    seen = f"{plural(steps.num_seen, 'step')} detected by {source}"
+    if not steps.windows:
+        return f"{seen}, none of them whole"
+    return f"{seen}, {len(steps.windows)} measured" if len(steps.windows) != steps.num_seen else seen
+
+
+def _common_folder(paths: list[str]) -> str:
+    """The folder all paths begin with; they may be addresses in object storage."""
+    first, last = min(paths), max(paths)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[: first.rfind("/", 0, same) + 1]
+
+
+def _time_words(step: StepTime) -> str:
+    if step.ms is None:
+        return "The step time was not measured."
+    words = f"A step takes {ms(step.ms * 1e6)} ({SOURCE_WORDS.get(step.source, step.source)}"
+    if step.profiled_ms is not None and step.source != "trace":
+        words += f"; {ms(step.profiled_ms * 1e6)} while profiled"
+    return f"{words})."
+
+
+def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
+    findings = diagnosis.findings
+    if not findings:
+        return
+    many_ranks = len(diagnosis.facts.ranks) > 1
+    blocks: list[Block] = [
+        _card(number, finding, many_ranks=many_ranks) for number, finding in enumerate(findings[:MAX_FINDINGS], start=1)
+    ]
+    blocks += more(len(findings) - MAX_FINDINGS, "finding")
+    if diagnosis.together is not None:
+        first = findings[0]
+        left = ms(first.predicted_step_ms * first.predicted_speedup / diagnosis.together * 1e6)
+        gain = f"All of them together: {diagnosis.together:.2f}x"
+        blocks.append(Prose(f"{gain}, which leaves {left} a step; they do not multiply."))
+    if diagnosis.replay is not None:
+        error = diagnosis.replay.error
+        off = f"{percent(abs(error))} {'above' if error > 0 else 'below'} the real one"
+        words = f"Gains come from replaying the step; the replay is {off}."
+        blocks.append(Prose(words, "quiet"))
+    aside = "predicted gain, with its range"
+    yield Section(title="What to do", aside=aside, blocks=tuple(blocks))
+
+
+def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
+    gain = f"{finding.predicted_speedup:.2f}x ({finding.predicted_low:.2f}-{finding.predicted_high:.2f})"
+    ranks = f", ranks {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
+    after = f"{ms(finding.predicted_step_ms * 1e6)} a step"
+    blocks: list[Block] = [Prose(finding.summary), Action(finding.action)]
+    if finding.changes_numerics:
+        blocks.append(Prose("It can change the numbers: compare the loss before and after.", "warn"))
+    places = (f"{percent(place.share)} at {place.words}" for place in finding.places)
+    blocks.append(Details(title="Evidence", lines=(*finding.evidence, *places)))
+    return Card(number=number, code=finding.code, title=f"{gain}, {after}{ranks}", blocks=tuple(blocks))
+
+
+def _all_notes(diagnosis: Diagnosis) -> list[str]:
+    """The run's notes, then those of its ranks that are not among them."""
+    facts = diagnosis.facts
+    told = [*diagnosis.notes, *facts.notes] + ([facts.unknown_note] if facts.unknown_note else [])
+    return list(dict.fromkeys(told))

@@ -1,0 +1,190 @@
+"""The blocks that every document is made of. They hold words and say what these are, never how they look.
+
+Text is as it came, strangers' names too: each renderer makes it harmless, in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stepscope.report.units import plural
+
+MOST_NOTES = 12
+MOST_CELLS = 60
+
+Tone = Literal["", "strong", "quiet", "good", "warn", "bad"]
+Part = Literal["compute", "comms", "copies", "input", "idle", ""]
+"""What a bar shows, as its colour tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """The answer in a sentence."""
+
+    text: str
+    command: str = "stepscope"
+    """Who says it, where a reader may not know."""
+    about: tuple[str, ...] = ()
+    """What was looked at."""
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """A paragraph."""
+
+    text: str
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """What must not be overlooked."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do about it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of sentences."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Labelled facts; one without a label goes on from the one before."""
+
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Lines that are shown as they are, less their middle where there is no room."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """How one column of a table is set."""
+
+    title: str = ""
+    right: bool = False
+    """For numbers."""
+    fit: Literal["whole", "shorten", "wrap"] = "whole"
+    """How it gives way where there is no room: not at all, in the middle of its names, or on more lines."""
+    most: int = MOST_CELLS
+    """Cells it may take however much room there is."""
+    tone: Tone = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text of a table, with what is said about it below."""
+
+    text: str
+    tone: Tone = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A share as a bar, where one can be drawn; the numbers stand beside it."""
+
+    share: float
+    part: Part = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows under their titles. A column of bars has nothing else in it."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str | Cell | Bar, ...], ...]
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows), "a row has a cell for each column"
+
+    @property
+    def has_titles(self) -> bool:
+        return any(column.title for column in self.columns)
+
+    @property
+    def bars(self) -> frozenset[int]:
+        """The columns of bars."""
+        return frozenset(at for row in self.rows for at, cell in enumerate(row) if isinstance(cell, Bar))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What opens with a click, and is left out where there is none."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One of several numbered entries."""
+
+    number: int
+    code: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Blocks under a title."""
+
+    title: str
+    aside: str = ""
+    blocks: tuple[Block, ...]
+    is_folded: bool = False
+    """Whether it opens with a click, where there is one."""
+
+
+Block = Headline | Prose | Warn | Action | Items | Facts | Code | Table | Details | Card | Section
+Document = tuple[Block, ...]
+
+
+def cell(value: str | Cell | Bar) -> Cell:
+    """The cell as text; a bar has none."""
+    if isinstance(value, Cell):
+        return value
+    return Cell("" if isinstance(value, Bar) else value)
+
+
+def numbers(*titles: str) -> tuple[Column, ...]:
+    """Columns of numbers."""
+    return tuple(Column(title=title, right=True) for title in titles)
+
+
+def shortened(lines: Sequence[str], most: int, noun: str) -> tuple[Block, ...]:
+    """The first lines as a list, and how many more there are."""
+    shown = (Items(tuple(lines[:most])),) if lines else ()
+    return (*shown, *more(len(lines) - most, noun))
+
+
+def more(count: int, noun: str, rest: str = "") -> tuple[Prose, ...]:
+    """`and 3 kinds more`; nothing where there are no more."""
+    return (Prose(f"and {plural(count, noun)} more{rest}", "quiet"),) if count > 0 else ()
+
+
+def notes(lines: Sequence[str], aside: str = "what could not be judged, and why") -> tuple[Section, ...]:
+    """The notes that end a document; nothing where there are none."""
+    if not lines:
+        return ()
+    blocks = shortened(lines, MOST_NOTES, "note")
+    return (Section(title="Notes", aside=aside, blocks=blocks, is_folded=True),)

@@ -1,0 +1,280 @@
+"""A document in the terminal: no line wider than asked, tables by rich.
+
+Colour and block characters on a terminal; plain text anywhere else, ASCII where the encoding is not
+UTF-8. Names and notes come out of strangers' files: none is read as markup, and none reaches the
+terminal with a control character in it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group
+from rich.measure import Measurement
+from rich.table import Table as Grid
+from rich.text import Text
+
+from stepscope.report.document.blocks import (
+    Action,
+    Bar,
+    Block,
+    Card,
+    Cell,
+    Code,
+    Column,
+    Details,
+    Document,
+    Facts,
+    Headline,
+    Items,
+    Part,
+    Prose,
+    Section,
+    Table,
+    Tone,
+    Warn,
+    cell,
+)
+from stepscope.report.names import clean, shorten
+from stepscope.report.units import NBSP
+
+PLAIN_WIDTH = 80
+MIN_WIDTH = 40
+MAX_WIDTH = 100
+"""Wider than this and the eye loses the row."""
+INDENT = 2
+GAP = 2
+MIN_COLUMN = 8
+"""A column that gives way keeps at least this many cells."""
+LABEL_WIDTH = 17
+MOST_LABEL = 30
+BAR_WIDTH = 30
+HELD = "\ue000"
+"""Stands for a no-break space while lines are made, as rich breaks at those. No text of a stranger has it."""
+
+STYLES: dict[Tone, str] = {
+    "": "", "strong": "bold", "quiet": "dim", "good": "green", "warn": "yellow", "bad": "red",
+}  # fmt: skip
+BAR_STYLES: dict[Part, str] = {
+    "compute": "green", "comms": "magenta", "copies": "cyan", "input": "yellow", "idle": "red", "": "",
+}  # fmt: skip
+
+
+def to_text(document: Document, *, width: int = PLAIN_WIDTH, color: bool = False) -> str:
+    """The document as text, plain if not asked for otherwise."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        legacy_windows=False,
+    )
+    with console.capture() as captured:
+        show(document, console)
+    return captured.get()
+
+
+def show(document: Document, console: Console) -> None:
+    """Print the document."""
+    for line in frame(document, console).renderables:
+        console.print(line, crop=False)
+
+
+def frame(document: Document, console: Console) -> Group:
+    """The document's lines, for a console to print or to keep in their place."""
+    lines = _Lines(console)
+    lines.draw(document, 0)
+    for line in lines.made:
+        line.plain = line.plain.replace(HELD, " ")
+        line.no_wrap, line.overflow = True, "ignore"
+    return Group(*lines.made)
+
+
+class _Lines:
+    """The lines of a document, one after the other."""
+
+    def __init__(self, console: Console) -> None:
+        self.made: list[Text] = []
+        self._console = console
+        self._width = max(MIN_WIDTH, min(console.width, MAX_WIDTH))
+        is_utf8 = "utf" in console.encoding.lower()
+        self._is_ascii = not is_utf8
+        self._is_fancy = is_utf8 and console.is_terminal and console.color_system is not None
+
+    def draw(self, blocks: Sequence[Block], indent: int) -> None:
+        for at, block in enumerate(blocks):
+            if at and isinstance(blocks[at - 1], Section):
+                self._blank()
+            self._draw(block, indent)
+
+    def _draw(self, block: Block, indent: int) -> None:
+        match block:
+            case Headline():
+                self._headline(block)
+            case Prose():
+                self._paragraph(self._text(block.text, STYLES[block.tone]), indent)
+            case Warn():
+                self._paragraph(self._text(block.text, "bold red"), indent)
+            case Action():
+                lead = self._text(" " * indent + "->")
+                self._paragraph(self._text(block.text, "green"), indent + 3, lead)
+            case Items():
+                for line in block.lines:
+                    lead = self._text(" " * (indent or INDENT) + "-")
+                    self._paragraph(self._text(line), (indent or INDENT) + 2, lead)
+            case Facts():
+                self._facts(block, indent)
+            case Code():
+                for line in block.lines:
+                    self._line(Text(" " * indent), self.fitted(line, self._width - indent, "dim"))
+            case Table():
+                self._table(block, indent)
+            case Card():
+                lead = self._text(f"{' ' * indent}{block.number}.")
+                title = self._text(f"{block.code}  {block.title}".rstrip(), "bold")
+                self._paragraph(title, indent + 3, lead)
+                self.draw(block.blocks, indent + 3)
+            case Section():
+                self._section(block)
+            case Details():
+                pass
+
+    def _headline(self, block: Headline) -> None:
+        for line in block.about:
+            self._paragraph(self._text(line, "dim"), 0)
+        self._blank()
+        self._paragraph(self._text(block.text, f"bold {STYLES[block.tone]}".rstrip()), 0)
+
+    def _section(self, section: Section) -> None:
+        """The aside goes below the title where there is no room beside it."""
+        self._blank()
+        title, aside = self._text(section.title, "bold"), self._text(section.aside, "dim")
+        has_room = title.cell_len + aside.cell_len + 4 <= self._width
+        beside = Text.assemble(("  (", "dim"), aside, (")", "dim")) if section.aside else Text()
+        self._line(title, beside if has_room else Text())
+        if not has_room:
+            self._paragraph(aside, INDENT)
+        self.draw(section.blocks, INDENT)
+
+    def _facts(self, facts: Facts, indent: int) -> None:
+        indent = indent or INDENT
+        labels = [self._text(shorten(self._clean(label), MOST_LABEL), "dim") for label, _ in facts.rows]
+        width = max([LABEL_WIDTH, *(label.cell_len + GAP for label in labels)])
+        for label, (_, text) in zip(labels, facts.rows, strict=True):
+            lead = Text.assemble(" " * indent, label)
+            self._paragraph(self._text(text), indent + width, lead)
+
+    def _table(self, table: Table, indent: int) -> None:
+        if table.caption:
+            self._blank()
+            self._paragraph(self._text(table.caption, "bold"), indent)
+        indent = indent or INDENT
+        grid = Grid(
+            box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=table.has_titles,
+            header_style="", collapse_padding=True,
+        )  # fmt: skip
+        for at, column in enumerate(table.columns):
+            title = _Fitted(self, Cell(column.title, "quiet"), column)
+            # Rich takes from these alone, so that no number is cut.
+            gives_way = column.fit != "whole" or any(_gives_way(row[at]) for row in table.rows)
+            grid.add_column(title, justify="right" if column.right else "left", no_wrap=not gives_way)
+        for row in table.rows:
+            grid.add_row(*(_Fitted(self, value, table.columns[at]) for at, value in enumerate(row)))
+        options = self._console.options
+        # Where even that is not enough, what does not fit ends at the right edge.
+        least = Measurement.get(self._console, options.update(width=10_000), grid).minimum
+        width = max(self._width - indent, least)
+        for segments in self._console.render_lines(grid, options.update(width=width, height=None), pad=False):
+            styled = ((segment.text, segment.style or "") for segment in segments)
+            self._line(Text(" " * indent), Text.assemble(*styled))
+
+    def bar(self, share: float, width: int) -> str:
+        """A horizontal bar; eighths of a cell where the terminal can draw them."""
+        eighths = round(max(0.0, min(1.0, share)) * width * 8)
+        if not self._is_fancy:
+            return "#" * round(eighths / 8)
+        return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+    def fitted(self, text: str, width: int, style: str) -> Text:
+        """The text on one line, less its middle where it has to be."""
+        dots = "…" if self._is_fancy else "..."
+        return self._text(shorten(self._clean(text), width, dots), style)
+
+    def _clean(self, text: str) -> str:
+        return clean(text, ascii_only=self._is_ascii)
+
+    def _text(self, text: str, style: str = "") -> Text:
+        """The one way in: nothing that a terminal obeys, and nothing that is read as markup."""
+        return Text(self._clean(text).replace(NBSP, HELD), style)
+
+    def _blank(self) -> None:
+        if self.made and self.made[-1].plain:
+            self.made.append(Text())
+
+    def _paragraph(self, text: Text, margin: int, lead: Text | None = None) -> None:
+        """Wrapped; `lead` stands in the margin of the first line."""
+        if not text.plain.strip():
+            return
+        before = lead or Text(" " * margin)
+        before.pad_right(margin - before.cell_len)
+        for row in text.wrap(self._console, self._width - margin, overflow="fold"):
+            self._line(before, row)
+            before = Text(" " * margin)
+
+    def _line(self, *parts: Text) -> None:
+        line = Text.assemble(*parts)
+        line.rstrip()
+        line.truncate(self._width)
+        self.made.append(line)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A cell that knows how to give way; rich says how wide it may be."""
+
+    lines: _Lines
+    value: str | Cell | Bar
+    column: Column
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        if isinstance(self.value, Bar):
+            return Measurement(MIN_COLUMN, min(BAR_WIDTH, self.column.most))
+        told = cell(self.value)
+        text = min(cell_len(clean(told.text)), self.column.most)
+        least = text if self.column.fit == "whole" else min(text, MIN_COLUMN)
+        both = min(cell_len(clean(_both(told))), self.column.most)
+        return Measurement(least, max(text, both)).clamp(0, options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width = options.max_width
+        if isinstance(self.value, Bar):
+            yield Text(self.lines.bar(self.value.share, width), BAR_STYLES[self.value.part])
+            return
+        told = cell(self.value)
+        style = STYLES[told.tone or self.column.tone]
+        if self.column.fit == "wrap" or (told.note and cell_len(clean(_both(told))) <= width):
+            yield from self._wrapped(_both(told), style, console, width)
+            return
+        yield self.lines.fitted(told.text, width, style)
+        if told.note and self.column.fit == "shorten":
+            yield self.lines.fitted(told.note, width, "dim")
+        elif told.note:
+            yield from self._wrapped(told.note, "dim", console, width)
+
+    def _wrapped(self, text: str, style: str, console: Console, width: int) -> Iterator[Text]:
+        made = self.lines.fitted(text, 10 * MAX_WIDTH, style)
+        yield from made.wrap(console, width, overflow="fold") or [made]
+
+
+def _gives_way(value: str | Cell | Bar) -> bool:
+    """Whether it can be drawn in less room with nothing lost."""
+    return isinstance(value, Bar) or bool(cell(value).note)
+
+
+def _both(told: Cell) -> str:
+    """A cell on one line; its note stands below where there is no room for that."""
+    return f"{told.text}: {told.note}" if told.note else told.text

@@ -1,0 +1,109 @@
+"""A recording of torch.compile in words: what the report shows of it. The same for logs, counters and structured traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stepscope.core.compiler_report import CompiledFunction, CompilerRecording, CompilerReport
+from stepscope.report.recordings.text import Table
+
+MAX_ROWS = 100
+MAX_CELL = 160
+MAX_PLACE = 40
+
+
+def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
+    report = CompilerReport(recordings=(recording,))
+    functions, breaks = report.functions(), report.break_places()
+    if report.num_processes > 1:
+        yield "processes", f"{report.num_processes}; counts are those of the one with most"
+    if report.seconds is not None:
+        counts = [function.compiles for function in functions if function.compiles is not None]
+        yield "compiling", f"{report.seconds:.1f} s, {_number(sum(counts), 'compilation')} of {_number(len(counts), 'function')}"
+    again = [function for function in functions if function.recompiles]
+    if recording.compiles:
+        times = sum(function.recompiles for function in again)
+        yield "compiled again", f"{_number(len(again), 'function')}, {_number(times, 'time')}" if again else "nothing"
+    for function in functions:
+        if function.limit:
+            yield (
+                "given up",
+                f"{function.name} ({function.place}): {function.limit} was hit; calls that fit no compiled version run eagerly",
+            )
+    if breaks:
+        yield "graph breaks", f"{sum(each.count for each in breaks)} at {_number(len(breaks), 'place')}"
+    for counted in recording.counted:
+        told = [
+            f"{number} {word}"
+            for number, word in ((counted.frames, "frames"), (counted.frames_ok, "compiled"), (counted.graphs, "graphs"))
+            if number is not None
+        ]
+        if told:
+            yield "counted", ", ".join(told)
+        if counted.limit_hits:
+            yield "given up", f"the limit on recompilations was hit {_number(counted.limit_hits, 'time')}"
+    for use in recording.caches:
+        bypassed = f", bypassed {use.bypassed}" if use.bypassed else ""
+        yield f"{use.cache} cache", f"{use.hits} hits, {use.misses} misses{bypassed}"
+
+
+def tables(recording: CompilerRecording) -> Iterator[Table]:
+    report = CompilerReport(recordings=(recording,))
+    functions, breaks = report.functions(), report.break_places()
+    rows = tuple(_function_row(each) for each in functions if each.recompiles or each.limit or each.seconds is not None)
+    if rows:
+        yield Table(
+            title="compiled functions",
+            columns=("what changed", "again", "seconds", "function"),
+            rows=rows[:MAX_ROWS],
+            right=(1, 2),
+        )
+    if breaks:
+        yield Table(
+            title="graph breaks",
+            columns=("reason", "times", "place"),
+            rows=tuple(
+                (_cut(each.told.reason), str(each.count), short(each.told.place) or "not told") for each in breaks[:MAX_ROWS]
+            ),
+            right=(1,),
+        )
+    if recording.hints:
+        yield Table(
+            title="performance hints",
+            columns=("hint", "times"),
+            rows=tuple((_cut(text), str(count)) for text, count in recording.hints[:MAX_ROWS]),
+            right=(1,),
+        )
+    # Every count as it was told, for what no line has.
+    counts = tuple(
+        (f"{section}: {name.split(chr(10))[0]}"[:MAX_CELL], str(count))
+        for section, name, count in recording.counters
+        if section not in ("graph_break", "resumes")
+    )
+    if counts:
+        yield Table(title="counters", columns=("counter", "count"), rows=counts[:MAX_ROWS], right=(1,))
+
+
+def _function_row(function: CompiledFunction) -> tuple[str, str, str, str]:
+    guards = function.guards or function.resumed_guards
+    seconds = "-" if function.seconds is None else f"{function.seconds:.1f}"
+    changed = _cut(guards[0].words) if guards else "-"
+    return (
+        changed,
+        str(function.recompiles),
+        seconds,
+        f"{function.name or 'not told'}, {short(function.place) or 'place not told'}",
+    )
+
+
+def short(place: str) -> str:
+    """The end of a place: `.../models/attention.py:61`."""
+    return place if len(place) <= MAX_PLACE else "..." + place[-MAX_PLACE:]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 3] + "..."
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,59 @@
+"""Stacks of the host's code in words: how many samples, and where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stepscope.core.system_report import HostStacks, HotSpot, SystemRecording
+from stepscope.report.recordings.text import Table
+
+
+def lines(recording: SystemRecording) -> Iterator[tuple[str, str]]:
+    for stacks in recording.stacks:
+        yield from _lines(stacks)
+
+
+def tables(recording: SystemRecording) -> Iterator[Table]:
+    for stacks in recording.stacks:
+        yield from _tables(stacks)
+
+
+def _lines(stacks: HostStacks) -> tuple[tuple[str, str], ...]:
+    """What the report says of stacks before its tables."""
+    told = [("recorded by", stacks.tool), (stacks.unit, f"{stacks.amount:,.4g}")]
+    if stacks.num_threads is not None:
+        told.append(("threads", f"{stacks.num_threads:,}"))
+    if stacks.busy_cores is not None:
+        told.append(
+            ("busy cores", f"{stacks.busy_cores:.2f}{'' if stacks.num_cores is None else f' of {stacks.num_cores} seen'}")
+        )
+    named = (
+        ("the interpreter itself", stacks.interpreter_share),
+        ("waiting for the GIL", stacks.gil_wait_share),
+        ("the kernel", stacks.kernel_share),
+        ("page faults", stacks.page_fault_share),
+        ("reading pages", stacks.page_read_share),
+    )
+    told += [(name, f"{share:.1%}") for name, share in named if share is not None]
+    return tuple(told)
+
+
+def _tables(stacks: HostStacks) -> tuple[Table, ...]:
+    """The hottest functions, the training code's own, and the threads."""
+    by_own = sorted(stacks.functions, key=lambda one: -one.self_share)[:12]
+    by_own = [one for one in by_own if one.self_share >= 0.0005]
+    tables = [_table(f"Innermost calls, share of the {stacks.unit}", by_own)]
+    if stacks.training:
+        tables.append(_table("Functions outside the libraries, with all they call in these", stacks.training[:12]))
+    if len(stacks.threads) > 1:
+        rows = tuple(
+            (one.name, f"{one.share:.1%}", "-" if one.gil_wait_share is None else f"{one.gil_wait_share:.0%}")
+            for one in stacks.threads[:12]
+        )
+        tables.append(Table(title="Threads", columns=("thread", "share", "waits for the GIL"), rows=rows, right=(1, 2)))
+    return tuple(tables)
+
+
+def _table(title: str, spots: Iterable[HotSpot]) -> Table:
+    rows = tuple((one.label, f"{one.self_share:.1%}", f"{one.total_share:.1%}") for one in spots)
+    return Table(title=title, columns=("function", "own", "with callees"), rows=rows, right=(1, 2))

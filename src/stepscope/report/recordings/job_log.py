@@ -1,0 +1,78 @@
+"""A job's output in words: what the report shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
+from stepscope.core.numbers import number_ranges
+from stepscope.core.training_log import TrainingRecording
+from stepscope.readers.job_log.lines import MEANS
+from stepscope.report.recordings.text import Table
+
+MAX_ROWS = 64
+MAX_TEXT = 160
+
+
+def lines(recording: TrainingRecording) -> Iterator[tuple[str, str]]:
+    outputs = recording.outputs
+    num, read = sum(one.num_lines for one in outputs), sum(one.num_read for one in outputs)
+    has_miopen = any(one.kind.startswith("MIOpen") for output in outputs for one in output.said)
+    whose = "PyTorch's and MIOpen's" if has_miopen else "PyTorch's"
+    yield "lines", f"{read:,} of {whose} own on speed were read; the other {num - read:,} were not, here"
+    told = [line for output in outputs for line in _of_file(output, several=len(outputs) > 1)]
+    yield from told[:MAX_ROWS]
+    if len(told) > MAX_ROWS:
+        yield "", f"and {len(told) - MAX_ROWS:,} more"
+
+
+def tables(_recording: TrainingRecording) -> tuple[Table, ...]:
+    return ()
+
+
+def _of_file(output: JobOutput, *, several: bool) -> Iterator[tuple[str, str]]:
+    where = f"{output.path}:" if several else "line "
+    for failure in output.failures:
+        yield "out of memory", f"{where}{failure.line}: {failure_words(failure)}"
+    for hang in output.hangs:
+        yield "hung", f"{where}{hang.line}: {hang_words(hang)}"
+    for one in output.said:
+        yield one.kind, f"{MEANS[one.kind]} ({where}{one.line}: {_quoted(one)})"
+
+
+def _quoted(one: Said) -> str:
+    details = "".join(f" {detail}" for detail in one.details)
+    return f"{one.text[:MAX_TEXT]}{details}{_by(one.num, one.ranks)}"
+
+
+def failure_words(failure: OutOfMemory) -> str:
+    """`22.78 GiB could not be had on device 0 of 31.47 GiB; ...`, with what was told."""
+    where = "" if failure.device is None else f" on device {failure.device}"
+    of = "" if failure.total_bytes is None else f" of {_gib(failure.total_bytes)}"
+    parts = [f"{_gib(failure.tried_bytes)} could not be had{where}{of}"]
+    parts += [f"{_gib(size)} {what}" for size, what in _shares(failure) if size is not None]
+    return "; ".join(parts) + _by(failure.num, failure.ranks)
+
+
+def _shares(failure: OutOfMemory) -> Iterator[tuple[int | None, str]]:
+    yield failure.allocated_bytes, "in tensors"
+    yield failure.idle_bytes, "held by the allocator in no tensor"
+    yield failure.free_bytes, "free"
+    yield failure.others_bytes or None, "of other processes"
+
+
+def hang_words(hang: Hang) -> str:
+    group = "" if hang.group is None else f" of {hang.group}"
+    size = "" if hang.elements is None else f" of {hang.elements:,} elements"
+    waited = f"rank {number_ranges(hang.waiting)}" if hang.waiting else "a rank that is not named"
+    behind = f"; rank {number_ranges(hang.behind)} had not begun it" if hang.behind else ""
+    return f"{hang.op} number {hang.sequence}{group}{size}: {waited} waited {hang.timeout_s:,.0f} s{behind}"
+
+
+def _by(num: int, ranks: Sequence[int]) -> str:
+    told = ([f"said {num} times"] if num > 1 else []) + ([f"by rank {number_ranges(ranks)}"] if ranks else [])
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):.2f} GiB"

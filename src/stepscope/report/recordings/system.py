@@ -1,0 +1,205 @@
+"""Recordings of the machine in words: devices' samples, counters and stacks of the host, links, measured rates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from stepscope.core.system_report import (
+    IDLE,
+    DeviceSeries,
+    HostCounters,
+    MeasuredRates,
+    Spread,
+    SystemRecording,
+    Topology,
+)
+from stepscope.readers.system.nvidia_topo import MEANS, kind_of, nearest
+from stepscope.report.recordings import host
+from stepscope.report.recordings.text import Table
+
+COPIES = {
+    "h2d_pinned_GBps": "pinned host memory to the device",
+    "h2d_pageable_GBps": "pageable host memory to the device",
+    "d2h_pinned_GBps": "device to pinned host memory",
+    "d2h_pageable_GBps": "device to pageable host memory",
+}
+USED = "the roofs of `stepscope report` (--roofs)"
+JUDGED = "what `stepscope diagnose` judges by (--hardware), and the roofs of `stepscope report`"
+
+
+def lines(recording: SystemRecording) -> Iterator[tuple[str, str]]:
+    if recording.devices:
+        yield from _sample_lines(recording.devices)
+    yield from host.lines(recording)
+    for counters in recording.counters:
+        yield from _counter_lines(counters)
+    for topology in recording.topologies:
+        yield from _topology_lines(topology)
+    for rates in recording.rates:
+        yield from _rate_lines(rates)
+
+
+def tables(recording: SystemRecording) -> Iterator[Table]:
+    if recording.devices:
+        yield _device_table(recording.devices)
+    if recording.format == "dcgm":
+        yield from _activity(recording.devices)
+    yield from host.tables(recording)
+    yield from map(_topology_table, recording.topologies)
+    for rates in recording.rates:
+        if not rates.is_hardware:
+            yield _product_table(rates)
+
+
+def _sample_lines(devices: Sequence[DeviceSeries]) -> Iterator[tuple[str, str]]:
+    """How many samples of how many devices."""
+    num = sum(device.num_samples for device in devices)
+    span = max((one.span_s for one in devices if one.span_s is not None), default=None)
+    names = Counter(one.name for one in devices if one.name is not None)
+    told = ", ".join(f"{count} x {name}" for name, count in names.most_common(3)) or f"{len(devices):,}"
+    yield "samples", f"{num:,}{'' if span is None else f' in {span:,.0f} s'}"
+    yield "devices", told
+
+
+def _device_table(devices: Iterable[DeviceSeries]) -> Table:
+    """What a person wants to see of them first; a dash where it was not recorded."""
+    rows = tuple(
+        (
+            one.label,
+            f"{one.num_samples}" if one.num_working is None else f"{one.num_working} of {one.num_samples}",
+            _cell(one.busy_run_share or one.busy_share, 100, "%"),
+            _clock(one),
+            _cell(one.power_working_w or one.power_w, 1, "W", one.power_limit_w),
+            _cell(one.temperature_c, 1, "C", top=True),
+            _cell(one.memory_used_bytes, 1e-9, "GB", one.memory_total_bytes, top=True),
+            _reasons(one),
+        )
+        for one in devices
+    )
+    columns = ("device", "at work", "busy", "clock", "power", "temperature", "memory", "held down by")
+    return Table(
+        title="Devices: medians; busy from the first sample at work to the last, clock and power at work; temperature and memory"
+        " at the ninetieth percentile",
+        columns=columns,
+        rows=rows,
+        right=(1, 2, 3, 4, 5, 6),
+    )
+
+
+def _cell(spread: Spread | None, scale: float, unit: str, limit: float | None = None, *, top: bool = False) -> str:
+    if spread is None:
+        return "-"
+    value = (spread.high if top else spread.median) * scale
+    return f"{value:.3g} {unit}" if limit is None else f"{value:.3g} of {limit * scale:.3g} {unit}"
+
+
+def _clock(one: DeviceSeries) -> str:
+    clock = one.sm_clock_working_mhz
+    if clock is None:
+        return "-"
+    most = "" if one.max_sm_clock_mhz is None else f" of {one.max_sm_clock_mhz:.0f}"
+    return f"{clock.median:.0f}{most} MHz"
+
+
+def _reasons(one: DeviceSeries) -> str:
+    if one.throttled is None:
+        return "-"
+    named = [f"{share:.0%} {reason}" for reason, share in one.throttled.items() if reason != IDLE]
+    return ", ".join(named[:2]) or "nothing"
+
+
+def _activity(devices: Sequence[DeviceSeries]) -> tuple[Table, ...]:
+    """The profiling fields, where any was recorded."""
+    names = ("engine_active_share", "sm_active_share", "sm_occupancy_share", "tensor_active_share", "dram_active_share")
+    rows = [(one.label, *(_percent(getattr(one, name)) for name in names)) for one in devices]
+    if all(cell == "-" for row in rows for cell in row[1:]):
+        return ()
+    columns = ("device", "engine", "SMs", "warps", "tensor pipe", "DRAM")
+    return (Table(title="Active, share of the time (medians)", columns=columns, rows=tuple(rows), right=(1, 2, 3, 4, 5)),)
+
+
+def _percent(spread: Spread | None) -> str:
+    return "-" if spread is None else f"{spread.median:.0%}"
+
+
+def _counter_lines(one: HostCounters) -> tuple[tuple[str, str], ...]:
+    per_s = one.switches_per_cpu_s
+    told = (
+        ("command", one.command),
+        ("elapsed", None if one.elapsed_s is None else f"{one.elapsed_s:.2f} s"),
+        ("on cores", None if one.cpu_s is None else f"{one.cpu_s:.2f} s"),
+        ("busy cores", None if one.busy_cores is None else f"{one.busy_cores:.2f}"),
+        ("instructions per cycle", None if one.instructions_per_cycle is None else f"{one.instructions_per_cycle:.2f}"),
+        ("cache misses", None if one.cache_miss_share is None else f"{one.cache_miss_share:.1%} of references"),
+        ("branch misses", None if one.branch_miss_share is None else f"{one.branch_miss_share:.1%}"),
+        ("context switches", None if per_s is None else f"{per_s:,.0f} for each second on a core"),
+        ("page faults", None if one.page_faults is None else f"{one.page_faults:,.0f}"),
+        ("major faults", None if one.major_faults is None else f"{one.major_faults:,.0f}"),
+    )
+    return tuple((name, value) for name, value in told if value is not None)
+
+
+def _topology_lines(one: Topology) -> Iterator[tuple[str, str]]:
+    yield "devices", f"{len(one.devices)}, by {one.tool}"
+    pairs = one.pairs
+    if pairs:
+        counts = Counter(pairs.values())
+        told = (f"{count} {link} ({MEANS.get(kind_of(link), 'not known')})" for link, count in counts.most_common(8))
+        yield "pairs", f"{len(pairs)}: {', '.join(told)}"
+    else:
+        yield "pairs", "none: one device has nobody to talk to on this machine"
+    nodes: dict[str, list[str]] = {}
+    for device in one.devices:
+        if device.numa is not None:
+            nodes.setdefault(device.numa, []).append(device.name)
+    if nodes:
+        yield "NUMA nodes", "; ".join(f"{node}: {', '.join(names[:16])}" for node, names in list(nodes.items())[:16])
+    far = [device.name for device in one.devices if device.networks and nearest(device.networks)[1] not in ("PIX", "PXB")]
+    if far:
+        words = "no network card under the same PCIe switch: their bytes to other machines pass the host"
+        yield "network", f"{', '.join(far[:16])}: {words}"
+
+
+def _topology_table(one: Topology) -> Table:
+    rows = []
+    for device in one.devices:
+        kinds = Counter(device.peers.values())
+        card = " ".join(nearest(device.networks)) if device.networks else ""
+        peers = ", ".join(f"{count} x {link}" for link, count in kinds.most_common(6))
+        rows.append((device.name, peers, card, device.cores or "", device.numa or ""))
+    return Table(
+        title="devices, the links to the others, and what is near",
+        columns=("device", "links", "nearest network", "cores", "NUMA node"),
+        rows=tuple(rows),
+    )
+
+
+def _rate_lines(rates: MeasuredRates) -> Iterator[tuple[str, str]]:
+    roofs = rates.roofs
+    peaks = ", ".join(f"{precision} {rate / 1e12:.4g}" for precision, rate in roofs.peak_flops.items())
+    yield "device", roofs.device
+    yield "products", f"{peaks} TFLOP/s, the best size of each"
+    yield "own memory", f"{roofs.bandwidth_bytes_per_s / 1e12:.4g} TB/s, read and written together"
+    if rates.made:
+        yield "measured", rates.made
+    if rates.copies:
+        yield "copies", f"{', '.join(f'{COPIES[name]} {rate:.4g}' for name, rate in rates.copies)} GB/s"
+    if rates.launch_us is not None:
+        yield "launch", f"{rates.launch_us:.4g} us of the host"
+    if rates.torch is not None:
+        yield "torch", rates.torch
+    yield "gives", JUDGED if rates.is_hardware else USED
+
+
+def _product_table(rates: MeasuredRates) -> Table:
+    """Precision by size."""
+    found = {(precision, size): rate for precision, size, rate in rates.products}
+    sizes = sorted({size for _, size in found})[:8]
+    rows = tuple(
+        (precision, *(f"{found[precision, size]:.4g}" if (precision, size) in found else "" for size in sizes))
+        for precision in list(dict.fromkeys(precision for precision, _ in found))[:16]
+    )
+    columns = ("precision", *(f"{size}" for size in sizes))
+    title = "products of square matrices, TFLOP/s by size"
+    return Table(title=title, columns=columns, rows=rows, right=tuple(range(1, len(columns))))

@@ -1,0 +1,53 @@
+"""A recording of another tool in words: what the report shows of it.
+
+A tool's module has `lines(recording)`, words and what each is, and `tables(recording)`; it is named as the tool's folder in
+`readers/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from stepscope.core.auxiliary import Auxiliary
+from stepscope.core.recording import Recording
+from stepscope.readers.formats import BY_NAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows for a person. Cells are text that is ready to be shown; names in them are strangers'."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: tuple[int, ...] = ()
+    """Columns of numbers, by place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingText:
+    """One recording, or several that are read as one, in words."""
+
+    format: str
+    paths: tuple[str, ...]
+    lines: tuple[tuple[str, str], ...] = ()
+    """A word and what it is: ("peak", "61.2 GB of 80 GB")."""
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def recording_texts(auxiliary: Auxiliary | None) -> tuple[RecordingText, ...]:
+    """Each recording's; none where nothing was recorded beside traces."""
+    return () if auxiliary is None else tuple(map(text_of, auxiliary.recordings))
+
+
+def text_of(recording: Recording) -> RecordingText:
+    tool = import_module(f"stepscope.report.recordings.{BY_NAME[recording.format].tool}")
+    return RecordingText(
+        format=recording.format,
+        paths=recording.paths,
+        lines=tuple(tool.lines(recording)),
+        tables=tuple(tool.tables(recording)),
+        notes=recording.notes,
+    )

@@ -1,0 +1,190 @@
+"""Documents are read as they were written, by this version, an older or a newer one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+from stepscope.cli.main import main
+from stepscope.core.contract.codec import Contract, decode, encode, schema_of
+from stepscope.core.contract.comparison import ComparisonContract
+from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.contract.fix import FixContract
+from stepscope.core.contract.plan import PlanContract
+from stepscope.core.contract.scaling import ScalingContract
+from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
+from stepscope.core.contract.tuning import TuningContract
+from stepscope.core.contract.verification import VerificationContract
+from stepscope.core.experiment import (
+    Gap,
+    LossCheck,
+    NumericsCheck,
+    Prediction,
+    SideSummary,
+    Verified,
+)
+from stepscope.core.fixed import Attempt, Fixed
+from stepscope.core.trials import Change
+from stepscope.core.tuning import KnobShown, Tried, Tuning, Winner
+from stepscope.errors import FormatError
+from stepscope.experiments.compare.comparison import compare
+from stepscope.experiments.compare.saved import side_of_json
+from stepscope.report.comparison.json import comparisons_json
+from stepscope.report.fix.json import fixed_json
+from stepscope.report.json import to_json
+from stepscope.report.scaling.json import scaling_json
+from stepscope.report.tune.json import tuning_json
+from stepscope.report.verify.json import verified_json
+from tests.report.test_scaling_view import SERIES
+from tests.scenarios import SCENARIOS, kept_diagnosis
+from tests.shared_data import ROOT
+
+GAP = Gap(num=3, largest=math.inf, at_step=1, first_step=1)
+SIDE = SideSummary(num_runs=4, step_ns=2e6, run_spread=0.01, mean_ns=2.1e6)
+VERIFIED = Verified(
+    verdict="refused",
+    because="it differs",
+    speedup=None,
+    runs=(),
+    baseline=SIDE,
+    candidate=replace(SIDE, step_ns=None),
+    num_rounds=1,
+    num_looks=1,
+    smallest=math.inf,
+    loss=LossCheck(verdict="sound", because="it falls"),
+    check=NumericsCheck(
+        verdict="differs",
+        because="a loss is NaN",
+        tolerance=1e-6,
+        loss=GAP,
+        grad_norm=GAP,
+        parameter_norm=GAP,
+        loss_floor=GAP,
+        grad_norm_floor=GAP,
+        parameter_norm_floor=GAP,
+        is_deterministic=None,
+        num_parameters_equal=None,
+    ),
+    prediction=Prediction(value=1.5, source="you", verdict="open"),
+    changes={"candidate": Change(knobs={"num_workers": 2, "pin_memory": True})},
+)
+TRIED = Tried(number=0, settings={"num_workers": 0, "lr": 0.1}, state="measured", ns=1e6)
+TUNING = Tuning(
+    command=("python", "t.py"),
+    per="step",
+    knobs=(KnobShown(name="num_workers", words="0 to 8", way="a hook"),),
+    size=9,
+    baseline=TRIED,
+    trials=(TRIED,),
+    verdict="proven",
+    because="it is",
+    winner=Winner(settings={"num_workers": 2}, ns=9e5, speedup=1.1),
+    importance={"num_workers": 1.0},
+    verified=VERIFIED,
+)
+ATTEMPT = Attempt(
+    code="serial-loader",
+    summary="s",
+    action="a",
+    predicted=Prediction(value=1.5, source="f"),
+    outcome="kept",
+    why="w",
+    verified=VERIFIED,
+)
+FIXED = Fixed(command=("t",), attempts=(ATTEMPT,), kept=Change(), whole=VERIFIED)
+
+
+def _comparison() -> str:
+    sides = [side_of_json(kept_diagnosis("serial-loader"), name) for name in "abc"]
+    return comparisons_json([compare(sides[0], side) for side in sides[1:]])
+
+
+MADE: dict[type[Contract], Callable[[], str]] = {
+    ComparisonContract: _comparison,
+    DiagnosisContract: lambda: to_json(SCENARIOS["lone_rank_with_collectives"]()),
+    FixContract: lambda: fixed_json(FIXED),
+    ScalingContract: lambda: scaling_json(next(iter(SERIES.values()))),
+    TuningContract: lambda: tuning_json(TUNING),
+    VerificationContract: lambda: verified_json(VERIFIED),
+}
+
+
+@pytest.fixture(params=DOCUMENTS, ids=schema_of)
+def shape(request: pytest.FixtureRequest) -> type[Contract]:
+    found: type[Contract] = request.param
+    return found
+
+
+@pytest.fixture
+def text(shape: type[Contract], capsys: pytest.CaptureFixture[str]) -> str:
+    if shape is not PlanContract:
+        return MADE[shape]()
+    job = ["--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "8192", "--global-batch", "16"]
+    assert main(["plan", *job, "--tokens", "1T", "--format", "json"]) == 0
+    return capsys.readouterr().out.rstrip("\n")
+
+
+def test_a_document_is_read_as_it_was_written(shape: type[Contract], text: str) -> None:
+    assert encode(decode(text, shape, "a.json")) == text
+
+
+def test_a_document_keeps_its_schema(shape: type[Contract], text: str) -> None:
+    published = json.loads((ROOT / "docs" / file_name(shape)).read_text(encoding="utf-8"))
+    assert published == json_schema(shape)
+    Draft202012Validator.check_schema(published)
+    validator = Draft202012Validator(published)
+    assert [error.message for error in validator.iter_errors(json.loads(text))] == []
+    assert not validator.is_valid({"schema": schema_of(shape)})
+
+
+def test_keys_of_a_newer_version_are_passed_over(shape: type[Contract], text: str) -> None:
+    told = json.loads(text)
+    assert encode(decode(json.dumps(_with_more(told)), shape, "a.json")) == text
+
+
+def _with_more(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_more(part) for part in value]
+    if not isinstance(value, dict) or not {"schema", "rank", "name"} & value.keys():
+        return value
+    return {key: _with_more(part) for key, part in value.items()} | {"a_newer_key": [1]}
+
+
+@pytest.mark.parametrize("other", ["stepscope.diagnosis/9", "stepscope.other/1", None, 1])
+def test_another_schema_is_named(shape: type[Contract], text: str, other: object) -> None:
+    told = json.loads(text) | {"schema": other}
+    has = repr(other) if isinstance(other, str) else "no schema"
+    said = f"a.json is not a .* it has .*{has}.*reads '{schema_of(shape)}'"
+    with pytest.raises(FormatError, match=said):
+        decode(json.dumps(told), shape, "a.json")
+
+
+@pytest.mark.parametrize("bad", ["", "{", "[]", "null", '"x"', "[" * 100_000, b"\xff\xfe{"])
+def test_what_is_no_document_is_refused_in_words(shape: type[Contract], bad: str | bytes) -> None:
+    with pytest.raises(FormatError, match=r"^a\.json is not a "):
+        decode(bad, shape, "a.json")
+
+
+def test_fields_that_an_older_version_lacked_have_a_default() -> None:
+    told = json.loads(kept_diagnosis("serial-loader"))
+    for key in ("ladder", "abstentions", "unknown_events"):
+        del told[key]
+    del told["ranks"][0]["mfu"]
+    del told["findings"][0]["places"]
+    found = decode(json.dumps(told), DiagnosisContract, "a.json")
+    assert (found.ladder, found.unknown_events, found.ranks[0].mfu) == ((), 0, None)
+    assert found.findings[0].places == ()
+    assert not found.abstentions
+
+
+def test_a_number_out_of_range_is_refused_at_its_place() -> None:
+    told = json.loads(kept_diagnosis("serial-loader"))
+    told["findings"][0]["predicted_low"] = 0.5
+    with pytest.raises(FormatError, match=r"predicted_low"):
+        decode(json.dumps(told), DiagnosisContract, "a.json")

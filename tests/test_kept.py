@@ -1,0 +1,97 @@
+"""What an older version wrote still opens.
+
+tests/kept/ was written by stepscope 0.1.0 and is never written anew: `run` by `stepscope run` on a
+CPU (names of the machine taken out), `diagnosis.json` by `diagnose --format json` and
+`saved-diagnosis.json` by `core.saved.save`, of one diagnosis that has every part of the contract.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stepscope
+from stepscope.cli.main import main
+from stepscope.core.contract.codec import decode, plain
+from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.saved import NOT_KEPT, load
+from stepscope.report.json import to_json
+from tests.shared_data import DEMO, ROOT
+
+KEPT = ROOT / "tests" / "kept"
+RUN, DIAGNOSIS, SAVED = KEPT / "run", KEPT / "diagnosis.json", KEPT / "saved-diagnosis.json"
+STEP_MS = 7.398625
+"""Of the run."""
+
+
+def lost(old: Any, new: Any, path: str = "$") -> list[str]:
+    """Where the new value does not have what the old one has; it may have more keys."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [at for key, part in old.items() for at in lost(part, new.get(key), f"{path}.{key}")]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [at for i, part in enumerate(old) for at in lost(part, new[i], f"{path}[{i}]")]
+    return [] if old == new else [path]
+
+
+def test_every_part_of_a_kept_diagnosis_is_read() -> None:
+    text = DIAGNOSIS.read_text(encoding="utf-8")
+    told = json.loads(text)
+    optional = {"run", "nccl", "comms", "advice", "recordings", "gate", "abstentions"}
+    assert optional < told.keys()
+    document = decode(text, DiagnosisContract, str(DIAGNOSIS))
+    assert lost(told, json.loads(json.dumps(plain(document)))) == []
+
+
+def test_a_saved_diagnosis_says_what_it_said() -> None:
+    told = json.loads(DIAGNOSIS.read_text(encoding="utf-8"))
+    del told["gate"]
+    loaded = json.loads(to_json(load(SAVED)))
+    # Version 1 had what other tools recorded in words, which are not read any more.
+    assert lost(told, loaded) == ["$.notes", "$.recordings"]
+    assert loaded["notes"] == [*told["notes"], NOT_KEPT]
+
+
+@pytest.mark.parametrize("path", [DIAGNOSIS, SAVED], ids=["diagnosis", "saved"])
+def test_a_kept_diagnosis_is_compared(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(path), str(DIAGNOSIS), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["speedup"]["value"] == 1.0
+    assert {part["code"] for part in found["predicted"]} == {
+        finding["code"] for finding in json.loads(DIAGNOSIS.read_text())["findings"]
+    }
+
+
+@pytest.mark.parametrize("path", [DIAGNOSIS, SAVED, RUN], ids=["diagnosis", "saved", "run"])
+def test_what_was_kept_is_a_baseline(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--baseline", str(path), "--fail-if", "step_ms > baseline * 100", "--no-cache"]
+    assert main(["diagnose", str(DEMO), "--step-ms", "65", "--format", "json", *asked]) == 0
+    (check,) = json.loads(capsys.readouterr().out)["gate"]["checks"]
+    assert check["status"] == "passed"
+    assert check["values"]["baseline.step_ms"] > 0
+
+
+@pytest.mark.parametrize("path", [DIAGNOSIS, RUN], ids=["diagnosis", "run"])
+def test_what_was_kept_gives_a_page(path: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert main(["report", str(path), "--no-cache", "-o", str(page)]) == 0
+    assert "serial-loader" in page.read_text(encoding="utf-8")
+
+
+def test_a_kept_run_opens_through_every_door(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(RUN), "--no-cache", "--format", "json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    told = json.loads((RUN / "diagnosis.json").read_text(encoding="utf-8"))
+    assert printed["step"] == told["step"]
+    assert [rank["rank"] for rank in printed["ranks"]] == [0]
+    assert lost(told["run"] | {"path": str(RUN)}, printed["run"]) == []
+    diagnosis = stepscope.diagnose(RUN, cache=False)
+    assert diagnosis.step.ms == STEP_MS
+    assert "serial-loader" in [finding.code for finding in diagnosis.findings]
+    assert stepscope.load(RUN, cache=False).diagnosis == diagnosis
+    kept = str(RUN / "diagnosis.json")
+    assert main(["compare", str(RUN), kept, "--no-cache", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["before"]["kind"], found["after"]["kind"]) == ("run", "diagnosis")
