@@ -58,9 +58,11 @@ class JobCase:
 
     def entries(self, index: int, wanted: Callable[[Collective], bool]) -> Bool:
         """Mask over a rank's collective records: the collectives of a wanted kind."""
-        collective_records = self.rank_records[index]
-        chosen = np.array([wanted(kind) for kind in collective_records.kinds], np.bool_)
-        return chosen[collective_records.kind] if len(collective_records) else np.zeros(0, np.bool_)
+        records = self.rank_records[index]
+        if len(records) == 0:
+            return np.zeros(0, np.bool_)
+        chosen = np.array([wanted(kind) for kind in records.kinds], np.bool_)
+        return chosen[records.kind]
 
     def tasks(self, index: int, entries: Bool) -> Bool:
         """Mask over a rank's tasks: those of these entries of its ledger."""
@@ -203,4 +205,6 @@ def _with_host_graph(case: Case) -> Case:
     if case.recorded is not None and not case.recorded.on_host:
         return case
     graph = build_host(case.context)
-    return case if graph is None else replace(case, recorded=graph, graph=None, kinds=host_kinds(graph))
+    if graph is None:
+        return case
+    return replace(case, recorded=graph, graph=None, kinds=host_kinds(graph))

@@ -61,6 +61,8 @@ def source_locations_in(case: Case, proposal: Proposal) -> tuple[SourceLocation,
     """Where most of what the proposal is about comes from; nothing without stacks."""
     if proposal.events is None or case.stacks is None:
         return ()
-    cost = case.context.trace.dur_ns[proposal.events] if proposal.events_ns is None else proposal.events_ns
+    cost = proposal.events_ns
+    if cost is None:
+        cost = case.context.trace.dur_ns[proposal.events].astype(np.float64)
     locations = source_locations_of(case.stacks, proposal.events, np.asarray(cost, np.float64), MOST_PLACES)
     return tuple(location for location in locations if location.share >= LEAST_SHARE)

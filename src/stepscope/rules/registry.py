@@ -145,4 +145,6 @@ def job_rules(*, has_device: bool) -> tuple[ModuleType, ...]:
 
 
 def _for(rules: tuple[ModuleType, ...], *, has_device: bool) -> tuple[ModuleType, ...]:
-    return rules if has_device else tuple(rule for rule in rules if not getattr(rule, "NEEDS_DEVICE", True))
+    if has_device:
+        return rules
+    return tuple(rule for rule in rules if not getattr(rule, "NEEDS_DEVICE", True))

@@ -65,4 +65,6 @@ def propose_job(job: JobCase) -> JobProposal | None:
 def _in_forward(job: JobCase, index: int, sent: Messages) -> Bool:
     mask = np.zeros(len(job.job_graph.parts[index].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
-    return mask & launched_inside(job, index, lambda name: name == FORWARD) if mask.any() else mask
+    if mask.any():
+        mask &= launched_inside(job, index, lambda name: name == FORWARD)
+    return mask

@@ -122,8 +122,10 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     other through the host."""
     kernels = [name for name in auxiliary.kernel_shares if COLLECTIVE.search(name)]
     share = sum(auxiliary.kernel_shares[name] for name in kernels)
-    topologies = () if auxiliary.system is None or share < POLICY.least_share else auxiliary.system.topologies
-    return [_by_topology(topology, share, kernels) for topology in topologies if _far_pairs(topology)]
+    if auxiliary.system is None or share < POLICY.least_share:
+        return []
+    topologies = auxiliary.system.topologies
+    return [_by_topology(each, share, kernels) for each in topologies if _far_pairs(each)]
 
 
 def _far_pairs(topology: Topology) -> Counter[str]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -66,8 +67,11 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if cost is None:
         return None
     steps = sum(part.graph.num_steps for part in job.job_graph.parts)
-    caveat = "" if cost.measured else " (too small to tell the link's rate: taken as the slowest that it can be)"
-    free = replace(cost, beta_bytes_per_ns=np.inf)
+    caveat, hopeful = "", None
+    if not cost.measured:
+        caveat = " (too small to show the link's rate: taken as the slowest that it can be)"
+        free = replace(cost, beta_bytes_per_ns=np.inf)
+        hopeful = partial(with_buckets, gradients=gradients, merged=merged, cost=free)
     return JobProposal(
         code=CODE,
         bound=BOUND,
@@ -80,7 +84,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         ),
         ranks=job.ranks,
         change=lambda job_graph: with_buckets(job_graph, gradients, merged, cost),
-        hopeful=None if cost.measured else lambda job_graph: with_buckets(job_graph, gradients, merged, free),
+        hopeful=hopeful,
     )
 
 

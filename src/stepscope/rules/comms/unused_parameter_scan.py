@@ -80,7 +80,9 @@ def _map_exchange(job: JobCase, index: int) -> Bool:
     sent = messages(job, index, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes)
     mask = np.zeros(len(job.job_graph.parts[index].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
-    return mask & job.cases[index].table.backward if mask.any() else mask
+    if mask.any():
+        mask &= job.cases[index].table.backward
+    return mask
 
 
 def _unscanned(job_graph: JobGraph, scans: list[Intervals], masks: list[Bool]) -> JobGraph:

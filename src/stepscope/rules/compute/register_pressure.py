@@ -66,8 +66,10 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     registers = "" if kernel.registers is None else f", {kernel.registers:.0f} registers a thread"
     if kernel.spill_instructions is not None and kernel.instructions:
         share = kernel.spill_instructions / kernel.instructions
+        if share < POLICY.spilled:
+            return None
         words = f"{share:.1%} of its instructions spill registers or fetch them back{registers}"
-        return Fault(kernel=kernel, cause=SPILL, words=words) if share >= POLICY.spilled else None
+        return Fault(kernel=kernel, cause=SPILL, words=words)
     local = _local_share(kernel)
     if local is None or local < POLICY.local:
         return None

@@ -164,12 +164,13 @@ def _by_find_db(case: Case, graph: Graph, lookup: ConvolutionLookup, searched: S
     spent_ms = sum(used.step_ms for used in alike)
     paths = ", ".join(searched.paths[:2])
     rest = len(alike) - POLICY.most_evidence
-    on = _flags(case.table, MIOPEN_FLAG_AT) == {True}
+    is_on = _flags(case.table, MIOPEN_FLAG_AT) == {True}
+    first = "benchmark was on:" if is_on else "torch.backends.cudnn.benchmark = True, or"
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's find-db has (gain derived from it).",
-        action=f"benchmark was on: {MIOPEN_READS}" if on else f"torch.backends.cudnn.benchmark = True, or {MIOPEN_READS}",
+        action=f"{first} {MIOPEN_READS}",
         evidence=(
             *(_used_words(used, graph.num_steps) for used in alike[: POLICY.most_evidence]),
             *([f"and {rest} more"] if rest > 0 else []),

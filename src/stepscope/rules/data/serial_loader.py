@@ -166,7 +166,9 @@ def _settings(case: Case, loading_ns: float) -> tuple[str, ...]:
     if threads < MANY_THREADS:
         return (cores,)
     share = _operator_share(case)
-    maybe = f", {100 * share:.0f} % of the time in operators, whose threads spin between two" if share else ""
+    maybe = ""
+    if share:
+        maybe = f", {100 * share:.0f} % of the time in operators, whose threads spin between two"
     return cores, f"making a batch keeps {threads:.0f} cores busy{maybe}; a worker has one thread"
 
 

@@ -81,7 +81,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 def _depth(case: Case) -> int:
     """Batches that each worker keeps ready; PyTorch's own number where the job's is not known."""
     loader = None if case.metadata is None else case.metadata.loader
-    return max(2, 2 if loader is None or loader.prefetch_factor is None else loader.prefetch_factor)
+    if loader is None or loader.prefetch_factor is None:
+        return 2
+    return max(2, loader.prefetch_factor)
 
 
 def _smoothed(graph: Graph) -> Graph:

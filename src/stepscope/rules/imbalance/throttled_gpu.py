@@ -204,7 +204,9 @@ def _share(device: DeviceSeries, reasons: Sequence[str]) -> float:
 
 def _clock_factor(device: DeviceSeries) -> float | None:
     clock, most = device.sm_clock_working_mhz, device.max_sm_clock_mhz
-    return None if clock is None or most is None or clock.median <= 0 else most / clock.median
+    if clock is None or most is None or clock.median <= 0:
+        return None
+    return most / clock.median
 
 
 def _named(devices: Sequence[tuple[float, DeviceSeries]]) -> str:

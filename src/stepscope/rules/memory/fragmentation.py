@@ -113,7 +113,9 @@ def _failed_words(record: MemoryRecord) -> str:
 
 def _oom_free(record: MemoryRecord) -> int | None:
     """What anybody could have had: pools of their own serve nobody else."""
-    return None if record.oom_free_bytes is None else max(0, record.oom_free_bytes - (record.pool_free_bytes or 0))
+    if record.oom_free_bytes is None:
+        return None
+    return max(0, record.oom_free_bytes - (record.pool_free_bytes or 0))
 
 
 def _unused(record: MemoryRecord) -> float:

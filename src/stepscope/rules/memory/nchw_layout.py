@@ -218,11 +218,12 @@ def _norm_ns(table: TaskTable, op: int, now_ns: float, roofs: DevicePeaks | None
     tensor = None if inputs is None else operand(inputs, 0)
     if tensor is None or roofs is None or tensor.dtype not in ITEM_BYTES:
         return now_ns
-    full = tensor.dtype not in ("bf16", "fp16")
-    share = (POLICY.full_share, POLICY.full_backward_share) if full else (POLICY.half_share, POLICY.half_backward_share)
+    shares = (POLICY.full_share, POLICY.full_backward_share)
+    if tensor.dtype in ("bf16", "fp16"):
+        shares = (POLICY.half_share, POLICY.half_backward_share)
     passes = POLICY.norm_backward_passes if backward else POLICY.norm_passes
     size = float(tensor.numel * ITEM_BYTES[tensor.dtype] * passes)
-    return min(now_ns, POLICY.fixed_ns + roofs.traffic_ns(size) / share[int(backward)])
+    return min(now_ns, POLICY.fixed_ns + roofs.traffic_ns(size) / shares[int(backward)])
 
 
 def _turned(graph: Graph, turning: Bool, times: Float64, factor: float) -> Change:

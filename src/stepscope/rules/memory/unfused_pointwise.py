@@ -162,13 +162,14 @@ def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
                 continue
             if kinds[task] == memset:
                 continue
-            copied = kinds[task] == memcpy and table.op_name(op) == "aten::copy_"
-            if step != last_step or not (fusible[task] or copied) or not _fits(table, op) or table.optimizer[task]:
-                opened = [] if step != last_step or table.is_matrix[task] or not fusible[task] else opened
-                last_op, last_run, last_step = op, NONE, step
-                if not (fusible[task] or copied) or not _fits(table, op) or table.optimizer[task]:
-                    continue
-            last_op, last_run, last_step = op, _join(table, runs, opened, op, bool(table.backward[task])), step
+            is_copy = kinds[task] == memcpy and table.op_name(op) == "aten::copy_"
+            joins = (fusible[task] or is_copy) and _fits(table, op) and not table.optimizer[task]
+            if step != last_step or (not joins and (table.is_matrix[task] or not fusible[task])):
+                opened = []
+            last_op, last_run, last_step = op, NONE, step
+            if not joins:
+                continue
+            last_run = _join(table, runs, opened, op, bool(table.backward[task]))
             runs[last_run].tasks.append(task)
             _link(table, runs, by_sequence, last_run, task)
     return runs
@@ -295,7 +296,10 @@ def fused_ns(run: FusibleRun, runs: list[FusibleRun], roofs: DevicePeaks, now_ns
     faster than its parts do now."""
     vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
     rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
-    rate = rate * POLICY.batch_norm_share if run.over_batches else min(rate, run.traffic / max(now_ns, 1.0))
+    if run.over_batches:
+        rate *= POLICY.batch_norm_share
+    else:
+        rate = min(rate, run.traffic / max(now_ns, 1.0))
 
     def time(size: float, instructions: float) -> float:
         return fixed_ns(roofs, STREAM_FIXED_NS) + max(size / rate, instructions / (vector / 2) * 1e9)

@@ -180,7 +180,9 @@ def _smaller(failure: OutOfMemory) -> str:
 
 def _apart(can_expand: bool) -> str:
     action = "pad or bucket shapes so that sizes repeat, and keep empty_cache() out of the loop"
-    return f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; {action}" if can_expand else action
+    if can_expand:
+        action = f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; {action}"
+    return action
 
 
 def _figures(failure: OutOfMemory) -> str:

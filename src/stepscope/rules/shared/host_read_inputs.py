@@ -115,4 +115,6 @@ def _shape(trace: Trace, event: int) -> tuple[int, ...] | None:
     if parsed is None or not parsed.dims:
         return None
     shape = parsed.dims[0]
-    return None if any(isinstance(size, tuple) for size in shape) else tuple(int(size) for size in shape if isinstance(size, int))
+    if any(isinstance(size, tuple) for size in shape):
+        return None
+    return tuple(int(size) for size in shape if isinstance(size, int))

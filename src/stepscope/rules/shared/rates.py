@@ -62,9 +62,11 @@ def half_precision(roofs: DevicePeaks) -> str | None:
 def matrix_ns(roofs: DevicePeaks, flops: float, size: float, precision: str, *, aligned: bool = True) -> float:
     """A GEMM or a convolution of so many FLOPs and bytes moved; NaN when the peak is not known."""
     arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / roofs.matrix_share(precision, MATRIX_SHARE)
-    traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / _matrix_stream_share(roofs)
+    traffic = _matrix_traffic_ns(roofs, size)
+    if math.isnan(arithmetic):
+        return math.nan
     slower = 1.0 if aligned else MISALIGNED_FACTOR
-    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) * slower if not math.isnan(arithmetic) else math.nan
+    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) * slower
 
 
 def convolution_ns(roofs: DevicePeaks, flops: float, size: float, precision: str, *, backward: bool, turned: bool) -> float:
@@ -75,9 +77,11 @@ def convolution_ns(roofs: DevicePeaks, flops: float, size: float, precision: str
     # are.
     share *= roofs.matrix_share(precision, MATRIX_SHARE) / MATRIX_SHARE
     arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / share
-    traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / _matrix_stream_share(roofs)
+    traffic = _matrix_traffic_ns(roofs, size)
     turning = stream_ns(roofs, 2 * size) if turned and not math.isnan(size) else 0.0
-    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) + turning if not math.isnan(arithmetic) else math.nan
+    if math.isnan(arithmetic):
+        return math.nan
+    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) + turning
 
 
 def stream_ns(roofs: DevicePeaks, size: float) -> float:
@@ -91,8 +95,11 @@ def fixed_ns(roofs: DevicePeaks, usual: float) -> float:
     return usual if shortest is None else usual * shortest / SHORTEST_NS
 
 
-def _matrix_stream_share(roofs: DevicePeaks) -> float:
-    return MATRIX_STREAM_SHARE * (roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
+def _matrix_traffic_ns(roofs: DevicePeaks, size: float) -> float:
+    if math.isnan(size):
+        return 0.0
+    share = MATRIX_STREAM_SHARE * (roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
+    return roofs.traffic_ns(size) / share
 
 
 def attention_ns(roofs: DevicePeaks, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:

@@ -74,7 +74,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if each < POLICY.least_per_step:
         return None
     size = sizes(case)[tasks]
-    mean = f"{float(np.nanmean(size)):.0f} bytes each" if not np.isnan(size).all() else "bytes not recorded"
+    mean = "bytes not recorded"
+    if not np.isnan(size).all():
+        mean = f"{float(np.nanmean(size)):.0f} bytes each"
     return Proposal(
         code=CODE,
         bound=BOUND,

@@ -66,9 +66,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
     calls = launching(graph, tasks)
     held_ms = per_step(graph, float((graph.call_end_ns - graph.call_start_ns)[calls].sum())) / 1e6
     copied_ms = per_step(graph, float(graph.task_ns[tasks].sum())) / 1e6
-    moved = (
-        f"{per_step(graph, float(size[tasks].sum())) / 1e6:.1f} MB" if not np.isnan(size[tasks]).any() else "bytes not recorded"
-    )
+    moved = "bytes not recorded"
+    if not np.isnan(size[tasks]).any():
+        moved = f"{per_step(graph, float(size[tasks].sum())) / 1e6:.1f} MB"
     likely = pinned(case, tasks, pinned_bytes_per_s(case))
     return Proposal(
         code=CODE,
