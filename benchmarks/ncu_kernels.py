@@ -290,15 +290,8 @@ def score(path: Path) -> int:
     from stepscope.core.kernel_report import KernelRecording, KernelReport
     from stepscope.readers.ncu import csv as ncu_csv
     from stepscope.readers.source import Source
-    from stepscope.rules import (
-        barrier_stalls,
-        low_l2_hits,
-        low_occupancy,
-        memory_stalls,
-        register_pressure,
-        tail_wave,
-        uncoalesced_access,
-    )
+    from stepscope.rules.compute import barrier_stalls, low_occupancy, register_pressure, tail_wave
+    from stepscope.rules.memory import low_l2_hits, memory_stalls, uncoalesced_access
 
     rules = (barrier_stalls, low_l2_hits, low_occupancy, memory_stalls, register_pressure, tail_wave, uncoalesced_access)
     report = ncu_csv.read([Source(path=path, label=str(path))])

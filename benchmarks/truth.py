@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.degrade import DEGRADATIONS, TraceJson
-from stepscope.analyses.rank_context import context, device_of
+from stepscope.analyses.rank_context import build_context, device_of
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import Facts
@@ -143,7 +143,7 @@ def diagnosed_degraded(trace: TraceJson, name: str, steps_ms: list[float | None]
         path.write_bytes(msgspec.json.encode(DEGRADATIONS[name](trace) if name else trace))
         read = read_trace(Source(path=path, label=path.name), use_cache=False)
     device = device_of(read)
-    found = context(read, None if device is None else find_spec(device))
+    found = build_context(read, None if device is None else find_spec(device))
     diagnoses = []
     for step_ms in steps_ms:
         step_ns = None if step_ms is None else round(step_ms * 1e6)

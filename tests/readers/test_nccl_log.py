@@ -75,7 +75,7 @@ def test_a_failed_start_is_told_with_its_warnings() -> None:
     assert [w.text for w in log.warnings] == [
         f"Duplicate GPU detected : rank {a} and rank {b} both on CUDA device 60" for a, b in ((1, 0), (0, 1))
     ]
-    assert said(log, "2 of 2 ranks told no end")
+    assert said(log, "2 of 2 ranks did not log the end")
     assert said(log, "no connection was logged")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from stepscope.analyses.links import link
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.analyses.steps.range_projection import project, projection_rows
 from stepscope.cli.main import main
 from stepscope.core.trace import NONE, Detail, Kind, Launch, OpInputs, Trace
@@ -55,7 +55,7 @@ def _profiler_spans(trace: Trace) -> list[int]:
 def assert_same_facts(trace: Trace, path: Path, *, old: bool = False) -> None:
     exported = nsys_sqlite.read(Source(path=write_export(trace, path, old=old), label="same"))
     exported.self_check()
-    expected, found = (measure_rank(context(one, None), 0) for one in (as_nsys_would(trace), exported))
+    expected, found = (measure_rank(build_context(one, None), 0) for one in (as_nsys_would(trace), exported))
     for field in fields(expected):
         if field.name not in NOT_RECORDED_ALIKE:
             assert getattr(found, field.name) == getattr(expected, field.name), field.name

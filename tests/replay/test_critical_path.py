@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analyses.rank_context import RankContext, context
+from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.analyses.timeline.tracks import Spans
 from stepscope.core.trace import NONE, Trace
 from stepscope.readers.open_trace import read_trace
@@ -80,22 +80,22 @@ def share_of_host(path: CriticalPath) -> float:
 @given(st.integers(12, 80), st.integers(2, 150), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_the_path_is_unbroken_and_what_lies_off_it_does_not_matter(host_us: int, device_us: int, sync: bool) -> None:
-    check(graph_of(context(steps(4, host_us=host_us, device_us=device_us, sync=sync), None)), 0.0)
+    check(graph_of(build_context(steps(4, host_us=host_us, device_us=device_us, sync=sync), None)), 0.0)
 
 
 def test_a_slow_host_is_the_path_of_a_host_bound_run_and_kernels_that_of_the_other() -> None:
-    slow_host = check(graph_of(context(steps(4, host_us=60, device_us=5), None)), 0.0)
+    slow_host = check(graph_of(build_context(steps(4, host_us=60, device_us=5), None)), 0.0)
     assert share_of_host(slow_host) > 0.95
-    slow_device = check(graph_of(context(steps(4, host_us=12, device_us=120), None)), 0.0)
+    slow_device = check(graph_of(build_context(steps(4, host_us=12, device_us=120), None)), 0.0)
     assert share_of_host(slow_device) < 0.05
-    by_turns = check(graph_of(context(steps(4, host_us=40, device_us=80, sync=True), None)), 0.0)
+    by_turns = check(graph_of(build_context(steps(4, host_us=40, device_us=80, sync=True), None)), 0.0)
     # Each of three waits ends with the device's work, and the host launches the next step.
     assert int((by_turns.task == NONE).sum()) == 3
 
 
 @pytest.fixture(scope="module")
 def demo() -> RankContext:
-    return context(read_trace(source(DEMO), use_cache=False), None)
+    return build_context(read_trace(source(DEMO), use_cache=False), None)
 
 
 def names(spans: Spans) -> dict[str, int]:
@@ -120,7 +120,7 @@ def test_the_demos_path_leads_through_its_loader(demo: RankContext) -> None:
 def test_without_a_device_the_path_is_all_of_the_host() -> None:
     events = [mark(f"ProfilerStep#{i}", i * 1000 * US, (i + 1) * 1000 * US - 1) for i in range(3)]
     events += [op("aten::mm", i * 1000 * US + 100 * US, i * 1000 * US + 700 * US) for i in range(3)]
-    found = context(trace_of(*events), None)
+    found = build_context(trace_of(*events), None)
     graph = build_on_host(found.trace, found.cut, found.host)
     assert graph is not None
     spans = recorded_spans(graph, check(graph, 0.0), found.trace)

@@ -7,11 +7,11 @@ import pytest
 
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.trace import NONE, Trace
 from stepscope.replay.gloo_graph import build_host, host_kinds
 from stepscope.replay.job import alone, job_graph_of, job_shares
-from stepscope.replay.simulate_job import JobGraph, play_together
+from stepscope.replay.simulate_job import JobGraph, play_job
 from tests.tracing import Event, kernel, mark, op, trace_of
 
 MS = 1_000_000
@@ -46,21 +46,21 @@ def test_a_collective_longer_than_any_step_does_not_hide_the_thread_that_drives(
         late = 24 if step == 2 else 12
         events.append(mark("gloo:all_reduce", now + 6 * MS, now + (6 + late) * MS, thread="worker"))
         events += [op("aten::add_", now + 18 * MS + 1000, now + 19 * MS), mark(f"ProfilerStep#{step}", now, now + 20 * MS - 1000)]
-    found = context(trace_of(*events), None)
+    found = build_context(trace_of(*events), None)
     driving = {found.trace.names[found.trace.name[i]] for i in found.host.driving.nonzero()[0].tolist()}
     assert "aten::mm" in driving
     assert "gloo:all_reduce" not in driving
 
 
 def joined(*traces: Trace) -> JobGraph:
-    found = [context(trace, None) for trace in traces]
+    found = [build_context(trace, None) for trace in traces]
     graphs = [graph for one in found if (graph := build_host(one)) is not None]
     rank_records = [collective_records_of(one, rank) for rank, one in enumerate(found)]
     return job_graph_of(graphs, rank_records, match(rank_records))
 
 
 def test_the_gap_before_a_collectives_end_is_a_wait_and_the_sleep_is_not() -> None:
-    graph = build_host(context(gloo_steps(sleep_ms=30, wait_ms=8), None))
+    graph = build_host(build_context(gloo_steps(sleep_ms=30, wait_ms=8), None))
     assert graph is not None
     graph.self_check()
     assert int((graph.call_wait != NONE).sum()) == 4
@@ -70,7 +70,7 @@ def test_the_gap_before_a_collectives_end_is_a_wait_and_the_sleep_is_not() -> No
 
 def test_the_job_waits_for_the_rank_that_sleeps() -> None:
     job_graph = joined(gloo_steps(sleep_ms=0, wait_ms=38), gloo_steps(sleep_ms=30, wait_ms=8))
-    assert play_together(job_graph).step_interval_ns == pytest.approx(49 * MS, rel=0.02)
+    assert play_job(job_graph).step_interval_ns == pytest.approx(49 * MS, rel=0.02)
     quick, slow = alone(job_graph)
     assert quick == pytest.approx(19 * MS, rel=0.03)
     assert slow == pytest.approx(49 * MS, rel=0.02)
@@ -86,9 +86,9 @@ def test_even_ranks_share_nothing_but_their_bytes() -> None:
 
 def test_a_job_with_a_device_has_another_graph() -> None:
     events = [op("aten::mm", 0, MS), kernel("gemm", 10, MS), mark("ProfilerStep#0", 0, MS), mark("ProfilerStep#1", MS, 2 * MS)]
-    assert build_host(context(trace_of(*events), None)) is None
+    assert build_host(build_context(trace_of(*events), None)) is None
 
 
 def test_one_step_or_no_collective_is_no_graph() -> None:
-    assert build_host(context(gloo_steps(0, 8, steps=1), None)) is None
-    assert build_host(context(trace_of(op("aten::mm", 0, MS), mark("ProfilerStep#0", 0, MS)), None)) is None
+    assert build_host(build_context(gloo_steps(0, 8, steps=1), None)) is None
+    assert build_host(build_context(trace_of(op("aten::mm", 0, MS), mark("ProfilerStep#0", 0, MS)), None)) is None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analyses.rank_context import RankContext, context
+from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.core.trace import NONE
 from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.source import Source
@@ -27,7 +27,7 @@ US, MS = 1_000, 1_000_000
 
 
 def graph_of(*events: Event) -> Graph:
-    return built(context(trace_of(*events), None))
+    return built(build_context(trace_of(*events), None))
 
 
 def built(found: RankContext) -> Graph:
@@ -60,19 +60,19 @@ def steps(num_steps: int, *, host_us: int, device_us: int, sync: bool = False) -
 
 @pytest.mark.parametrize(("host_us", "device_us", "sync"), [(50, 10, False), (20, 100, False), (30, 30, True), (50, 200, True)])
 def test_an_unchanged_replay_gives_the_recorded_step(host_us: int, device_us: int, sync: bool) -> None:
-    found = context(trace_of(*steps(5, host_us=host_us, device_us=device_us, sync=sync)), None)
+    found = build_context(trace_of(*steps(5, host_us=host_us, device_us=device_us, sync=sync)), None)
     assert play(built(found)).step_interval_ns == pytest.approx(found.cut.steps.step_interval_ns, rel=0.03)
 
 
 @given(st.integers(12, 80), st.integers(2, 150), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_any_even_run_is_reproduced(host_us: int, device_us: int, sync: bool) -> None:
-    found = context(trace_of(*steps(4, host_us=host_us, device_us=device_us, sync=sync)), None)
+    found = build_context(trace_of(*steps(4, host_us=host_us, device_us=device_us, sync=sync)), None)
     assert play(built(found)).step_interval_ns == pytest.approx(found.cut.steps.step_interval_ns, rel=0.05)
 
 
 def test_a_host_bound_run_gains_from_the_host_alone() -> None:
-    found = context(trace_of(*steps(5, host_us=50, device_us=10)), None)
+    found = build_context(trace_of(*steps(5, host_us=50, device_us=10)), None)
     graph = built(found)
     gained = shares(graph, task_kinds(found, graph))
     assert max(gained, key=lambda name: gained[name]) == "host"
@@ -81,7 +81,7 @@ def test_a_host_bound_run_gains_from_the_host_alone() -> None:
 
 
 def test_a_device_bound_run_gains_nothing_from_the_host() -> None:
-    found = context(trace_of(*steps(5, host_us=12, device_us=100)), None)
+    found = build_context(trace_of(*steps(5, host_us=12, device_us=100)), None)
     graph = built(found)
     gained = shares(graph, task_kinds(found, graph))
     assert gained["host"] < 0.01
@@ -215,7 +215,7 @@ def test_taking_time_away_never_makes_a_step_longer(host_us: int, device_us: int
 
 
 def lab_graph(path: Path) -> tuple[RankContext, Graph | None]:
-    found = context(read_kineto(Source(path=path, label=path.name)), None)
+    found = build_context(read_kineto(Source(path=path, label=path.name)), None)
     return found, build(found.trace, found.links, found.cut, found.host, found.collective)
 
 

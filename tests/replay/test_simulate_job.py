@@ -13,7 +13,7 @@ from stepscope.core.trace import NONE
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.job import alone
-from stepscope.replay.simulate_job import JobGraph, Part, play_together
+from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from tests.rules.job_cases import Fleet, ddp
 
 US = 1_000
@@ -54,7 +54,7 @@ def job_graph(*ranks: list[list[tuple[float, int]]], moving_us: float = 10.0) ->
     made = [graph_of(work) for work in ranks]
     num = 1 + max(int(shared.max()) for _, shared in made)
     members = sum(np.bincount(shared[shared != NONE], minlength=num) for _, shared in made)
-    parts = tuple(Part(graph=graph, shared=shared) for graph, shared in made)
+    parts = tuple(RankGraph(graph=graph, shared=shared) for graph, shared in made)
     return JobGraph(parts=parts, moving_ns=np.full(num, moving_us * US), members=np.asarray(members, np.int64))
 
 
@@ -63,7 +63,7 @@ def steps(us: float, num: int = 3) -> list[list[tuple[float, int]]]:
 
 
 def test_a_collective_starts_when_the_last_arrives() -> None:
-    played = play_together(job_graph(steps(100), steps(300)))
+    played = play_job(job_graph(steps(100), steps(300)))
     assert played.num_forced == 0
     assert [rank.end_ns[1] for rank in played.ranks] == [310 * US, 310 * US]
     assert played.waited_ns[0][1] == 200 * US
@@ -75,7 +75,7 @@ def test_a_change_on_one_rank_moves_all() -> None:
     slow = job_graph(steps(100), steps(300))
     part = slow.parts[1]
     faster = replace(slow, parts=(slow.parts[0], replace(part, graph=replace(part.graph, task_ns=part.graph.task_ns / 3))))
-    assert [rank.step_interval_ns for rank in play_together(faster).ranks] == [110 * US, 110 * US]
+    assert [rank.step_interval_ns for rank in play_job(faster).ranks] == [110 * US, 110 * US]
 
 
 def test_alone_nobody_waits() -> None:
@@ -85,13 +85,13 @@ def test_alone_nobody_waits() -> None:
 def test_collectives_of_some_ranks_do_not_hold_the_others_up() -> None:
     work = [[(100.0, NONE)] for _ in range(3)]
     made = job_graph(steps(100), steps(300), work)
-    assert play_together(made).ranks[2].step_interval_ns == 100 * US
+    assert play_job(made).ranks[2].step_interval_ns == 100 * US
 
 
 def test_crossed_orders_do_not_hang() -> None:
     one = [[(10.0, NONE), (5.0, 0), (5.0, 1)] for _ in range(1)]
     other = [[(10.0, NONE), (5.0, 1), (5.0, 0)] for _ in range(1)]
-    played = play_together(job_graph(one, other))
+    played = play_job(job_graph(one, other))
     assert played.num_forced > 0
     assert all(np.isfinite(rank.end_ns).all() for rank in played.ranks)
 
@@ -99,7 +99,7 @@ def test_crossed_orders_do_not_hang() -> None:
 def test_a_rank_that_stops_early_does_not_hang_the_rest() -> None:
     made = job_graph(steps(100), steps(100, num=2))
     made = replace(made, members=np.full_like(made.members, 2))
-    played = play_together(made)
+    played = play_job(made)
     assert played.num_forced == 1
     assert len(played.ranks[0].end_ns) == 6
 
@@ -108,7 +108,7 @@ def test_a_rank_that_stops_early_does_not_hang_the_rest() -> None:
 @settings(max_examples=40, deadline=None)
 def test_every_step_lasts_as_long_as_its_slowest_rank(work: list[list[float]]) -> None:
     made = job_graph(*[[[(us, NONE), (10.0, step)] for step, us in enumerate(rank)] for rank in work])
-    played = play_together(made)
+    played = play_job(made)
     slowest = np.max(np.array(work), axis=0) + 10.0
     for rank in played.ranks:
         assert rank.step_end_ns == pytest.approx(np.cumsum(slowest) * US)
@@ -120,7 +120,7 @@ def test_an_unchanged_replay_gives_the_recorded_step() -> None:
     parts = tuple(
         replace(p, graph=c.recorded) for p, c in zip(job.job_graph.parts, job.cases, strict=True) if c.recorded is not None
     )
-    assert play_together(replace(job.job_graph, parts=parts)).step_interval_ns == pytest.approx(np.median(recorded), rel=0.03)
+    assert play_job(replace(job.job_graph, parts=parts)).step_interval_ns == pytest.approx(np.median(recorded), rel=0.03)
 
 
 def test_the_late_ranks_host_holds_both_up() -> None:

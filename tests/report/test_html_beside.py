@@ -28,7 +28,7 @@ from stepscope.report.json import to_json
 from stepscope.report.names import clean
 from stepscope.report.recordings import text as recordings_text
 from stepscope.report.recordings.text import RecordingText, Table, text_of
-from stepscope.rules.without_trace import diagnose_beside, diagnose_untraced
+from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
 from tests import scenarios
 from tests.nccl_logs import read_text, two_nodes
 from tests.report.test_html import HOSTILE, Reader
@@ -185,14 +185,14 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
 
 
 def test_tables_stand_open_where_there_is_no_trace() -> None:
-    alone = diagnose_beside(auxiliary(RECORDING))
+    alone = diagnose_auxiliary(auxiliary(RECORDING))
     for made, is_open in ((beside(), False), (alone, True)):
         told = [told for tag, told in Reader(section(render_page(page_of(Page(diagnosis=made))))).tags if tag == "details"]
         assert ("open" in told[-1]) is is_open
 
 
 def test_recordings_alone_give_a_page() -> None:
-    text = render_page(page_of(Page(diagnosis=diagnose_beside(auxiliary(RECORDING)))))
+    text = render_page(page_of(Page(diagnosis=diagnose_auxiliary(auxiliary(RECORDING)))))
     read = Reader(text)
     assert "no trace was given" in "".join(read.text["h1"])
     assert "2\u00a0recordings, no trace" in read.text["span"]
@@ -205,14 +205,14 @@ def test_recordings_alone_give_a_page() -> None:
 
 def test_a_run_without_a_recorded_step_has_them_too() -> None:
     run = RunFacts(path="runs/one", command=("python", "train.py"), exit_code=0, ranks=())
-    made = diagnose_untraced(run, beside=auxiliary(RECORDING))
+    made = diagnose_without_trace(run, auxiliary=auxiliary(RECORDING))
     read = Reader(render_page(page_of(Page(diagnosis=made))))
     assert "python train.py" in read.text["span"]
     assert any("ncu-csv" in text for text in read.text["h3"])
 
 
 def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
-    made = diagnose_beside(auxiliary(RECORDING))
+    made = diagnose_auxiliary(auxiliary(RECORDING))
     made = replace(made, step=replace(made.step, count=8, ms=500.0, source="log"))
     read = Reader(render_page(page_of(Page(diagnosis=made))))
     assert "500 ms" in [text.replace("500.0", "500") for text in read.text["b"]]

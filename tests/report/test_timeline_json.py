@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.analyses.timeline.step import timeline_of
 from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Gaps, Lane, Slices, Timeline, What
@@ -26,7 +26,7 @@ MOST_BYTES = 1_500_000
 @pytest.fixture(scope="module")
 def demo() -> Timeline:
     trace = read_trace(Source(path=DEMO, label="demo"), use_cache=False)
-    found = context(trace, None)
+    found = build_context(trace, None)
     timeline = timeline_of(trace, measure_rank(found, 0), found=found, most=3000)
     assert timeline is not None
     return timeline

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.trace import CollectiveArgs, Launch, Trace
 from stepscope.rules.case import case_of
 from stepscope.rules.job_case import JobCase, JobProposal, job_case_of
@@ -162,7 +162,7 @@ class Fleet:
         return [trace_of(*rank.events) for rank in self.ranks]
 
     def job(self, traces: Sequence[Trace] | None = None) -> JobCase:
-        cases = [case_of(context(trace, None), at, None) for at, trace in enumerate(traces or self.traces())]
+        cases = [case_of(build_context(trace, None), at, None) for at, trace in enumerate(traces or self.traces())]
         rank_records = [collective_records_of(case.context, at) for at, case in enumerate(cases)]
         job = job_case_of(cases, rank_records, rank_records, match(rank_records), None)
         assert job is not None

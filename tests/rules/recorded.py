@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.diagnosis import Finding
 from stepscope.core.trace import DeviceProperties, MemoryEvents, TraceMeta
 from stepscope.hardware.lookup import find_spec_by_key
@@ -83,7 +83,7 @@ class Run:
             index=0, name="NVIDIA H200", memory_bytes=140 * 10**9, num_sms=132, compute_capability=(9, 0), warp_size=32
         )
         trace = trace_of(*marks, *self.events, meta=TraceMeta(path="built", devices=(device,)))
-        return case_of(context(replace(trace, memory=memory), find_spec_by_key("h200-sxm")), 0, None)
+        return case_of(build_context(replace(trace, memory=memory), find_spec_by_key("h200-sxm")), 0, None)
 
     def judged(self, memory: MemoryEvents | None = None) -> Judgement:
         return judge(self.case(memory))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.trace import Trace
 from stepscope.rules.case import Case, case_of
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
@@ -66,7 +66,7 @@ class Recorder:
         return trace_of(*self.events)
 
     def case(self, step_ns: int | None = None) -> Case:
-        return case_of(context(self.trace, None), 0, step_ns)
+        return case_of(build_context(self.trace, None), 0, step_ns)
 
 
 def gain(case: Case, said: object) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.trace import DeviceProperties, OpInputs, TraceMeta
 from stepscope.hardware.lookup import find_spec
 from stepscope.rules.case import Case, case_of
@@ -74,4 +74,4 @@ def case_of_steps(*launches: Launch, host_us: float = 1.0, shapes: bool = True, 
         host += 2
     meta = TraceMeta(path="built", devices=(H200,), has_shapes=shapes)
     trace = trace_of(*events, meta=meta)
-    return case_of(context(trace, find_spec(H200)), 0, None)
+    return case_of(build_context(trace, find_spec(H200)), 0, None)

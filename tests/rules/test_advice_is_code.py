@@ -15,7 +15,7 @@ from stepscope.experiments.tune.words import winner_words
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.protocol.settings import SETTINGS, value_of
-from stepscope.rules.starved_loader import _action
+from stepscope.rules.data.starved_loader import _action
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, ROOT
 

@@ -29,7 +29,9 @@ def test_a_rule_has_its_sections_in_order(rule: ModuleType) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
 def test_a_rule_is_named_for_its_fault_and_says_its_bound(rule: ModuleType) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.CODE)
-    assert rule.__name__.rsplit(".", 1)[1] == rule.CODE.replace("-", "_")
+    folder, module = rule.__name__.split(".")[-2:]
+    assert module == rule.CODE.replace("-", "_")
+    assert folder == rule.BOUND
     assert rule.BOUND in BOUNDS
 
 

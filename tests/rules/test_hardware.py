@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analyses.kernels.measured_rates import Roofs
-from stepscope.analyses.rank_context import context, device_of
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
+from stepscope.analyses.rank_context import build_context, device_of
 from stepscope.calibration.saving import save
 from stepscope.cli.main import main
 from stepscope.core.calibrated import AttentionPoint, Calibrated, CopyPoint, GemmPoint, Launch, Machine, Timing
@@ -74,7 +74,7 @@ def h200() -> DeviceSpec:
     return spec
 
 
-def times(roofs: Roofs) -> list[float]:
+def times(roofs: DevicePeaks) -> list[float]:
     return [
         matrix_ns(roofs, 1e12, 1e6, "bf16"),
         matrix_ns(roofs, 1e12, 1e6, "tf32", aligned=False),
@@ -88,13 +88,15 @@ def times(roofs: Roofs) -> list[float]:
 
 def test_a_machine_that_reaches_the_usual_shares_changes_nothing() -> None:
     spec = h200()
-    usual = times(Roofs(spec=spec))
-    assert times(Roofs(spec=spec, measured=machine(0.78, 0.88))) == pytest.approx(usual), "never peak, share and measured at once"
-    assert times(Roofs(spec=spec, measured=machine(0.39, 0.88)))[0] != pytest.approx(usual[0])
+    usual = times(DevicePeaks(spec=spec))
+    assert times(DevicePeaks(spec=spec, measured=machine(0.78, 0.88))) == pytest.approx(usual), (
+        "never peak, share and measured at once"
+    )
+    assert times(DevicePeaks(spec=spec, measured=machine(0.39, 0.88)))[0] != pytest.approx(usual[0])
 
 
 def test_measured_rates_are_the_rates() -> None:
-    roofs = Roofs(spec=h200(), measured=machine(0.5, 0.25, shortest_s=3.7e-6))
+    roofs = DevicePeaks(spec=h200(), measured=machine(0.5, 0.25, shortest_s=3.7e-6))
     # Twice the shortest kernel that the fixed times belong to: six microseconds for three.
     assert matrix_ns(roofs, 1e12, 0.0, "bf16") == pytest.approx(6000 + 1e12 / (0.5 * 989.4e12) * 1e9)
     assert matrix_ns(roofs, 1e12, 0.0, "fp32") == pytest.approx(6000 + 1e12 / (0.5 * 66.9e12) * 1e9)
@@ -114,9 +116,9 @@ def test_attention_takes_what_it_took() -> None:
         )
 
     points = (point(512, 64, 1e-3), point(4096, 64, 9e-3), point(512, 128, 5e-3), point(512, 64, 7.0, "backward"))
-    plain, roofs = Roofs(spec=h200()), Roofs(spec=h200(), measured=machine(attention=points))
+    plain, roofs = DevicePeaks(spec=h200()), DevicePeaks(spec=h200(), measured=machine(attention=points))
 
-    def took(of: Roofs, length: int, dim: int, precision: str = "bf16", *, causal: bool = True) -> float:
+    def took(of: DevicePeaks, length: int, dim: int, precision: str = "bf16", *, causal: bool = True) -> float:
         return attention_ns(of, batch=16, queries=length, keys=length, dim=dim, precision=precision, causal=causal)
 
     assert took(roofs, 512, 64) == pytest.approx(1e6)
@@ -175,10 +177,10 @@ def test_copies_go_at_the_measured_rate() -> None:
     trace = read_trace(Source(path=path, label=path.name), use_cache=False)
     device = device_of(trace)
     assert device is not None
-    case = case_of(context(trace, find_spec(device), machine()), 0, None)
+    case = case_of(build_context(trace, find_spec(device), machine()), 0, None)
     assert pinned_bytes_per_s(case) == pytest.approx(40e9)
     assert pinned_bytes_per_s(case, 0.6) == pytest.approx(30e9), "as cautious as with the datasheet"
-    plain = case_of(context(trace, find_spec(device)), 0, None)
+    plain = case_of(build_context(trace, find_spec(device)), 0, None)
     assert pinned_bytes_per_s(plain) == pytest.approx(64e9 * 0.8)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.run import Known, LoaderKnobs, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.rules.case import case_of
@@ -48,7 +48,7 @@ def known(cores: float, used: float, wait_ms: int, step_ms: int) -> Known:
 
 
 def test_the_replay_meets_the_step_and_names_the_input() -> None:
-    case = case_of(context(steps(20, 10), None), 0, None)
+    case = case_of(build_context(steps(20, 10), None), 0, None)
     assert case.facts.replayed is not None
     assert case.step_interval_ns == pytest.approx(31 * MS, rel=0.01)
     shares = case.facts.replayed.shares
@@ -60,19 +60,19 @@ def test_steps_of_which_one_has_work_are_not_replayed() -> None:
     """The distance to the next is not known, and no gain is told from it."""
     worked = [op("aten::mm", 0, 5 * MS), op("aten::mm", 6 * MS, 9 * MS)]
     marks = [mark(f"ProfilerStep#{step}", step * 10 * MS, (step + 1) * 10 * MS - 1000) for step in range(3)]
-    case = case_of(context(trace_of(*worked, *marks), None), 0, None)
+    case = case_of(build_context(trace_of(*worked, *marks), None), 0, None)
     assert (case.graph, case.step_interval_ns, case.facts.replayed) == (None, None, None)
 
 
 def test_the_measured_wait_goes_before_the_recorded_one() -> None:
-    case = case_of(context(steps(20, 10), None), 0, 51 * MS, known(64, 1.0, wait_ms=40, step_ms=51))
+    case = case_of(build_context(steps(20, 10), None), 0, 51 * MS, known(64, 1.0, wait_ms=40, step_ms=51))
     assert case.facts.replayed is not None
     assert case.facts.replayed.shares["data"] == pytest.approx(40 / 51, abs=0.02)
 
 
 @pytest.mark.parametrize(("cores", "used", "least", "most"), [(64.0, 1.0, 2.5, 3.0), (2.0, 1.5, 0.99, 1.4)])
 def test_workers_give_what_the_cores_allow(cores: float, used: float, least: float, most: float) -> None:
-    case = case_of(context(steps(20, 10), None), 0, 31 * MS, known(cores, used, wait_ms=20, step_ms=31))
+    case = case_of(build_context(steps(20, 10), None), 0, 31 * MS, known(cores, used, wait_ms=20, step_ms=31))
     found = {finding.code: finding for finding in judge(case).findings}
     finding = found["serial-loader"]
     assert least <= finding.predicted_speedup <= most

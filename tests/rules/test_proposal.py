@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.diagnosis import Finding, SourceLocation
-from stepscope.rules import checkpoint_stall, device_sync, serial_loader
 from stepscope.rules import judge as judge_module
 from stepscope.rules.case import Case
+from stepscope.rules.data import serial_loader
+from stepscope.rules.host import checkpoint_stall, device_sync
 from stepscope.rules.job_case import JobProposal
 from stepscope.rules.proposal import Proposal
 from tests.rules.judging import finding_of, judge

@@ -9,14 +9,9 @@ import pytest
 
 from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.system_report import DeviceSeries, HostCounters, HostStacks, HostThread, HotSpot, Spread
-from stepscope.rules import (
-    gil_contention,
-    one_busy_core,
-    page_cache_misses,
-    python_overhead,
-    thread_oversubscription,
-    throttled_gpu,
-)
+from stepscope.rules.data import page_cache_misses
+from stepscope.rules.host import gil_contention, one_busy_core, python_overhead, thread_oversubscription
+from stepscope.rules.imbalance import throttled_gpu
 from tests.recordings import system_report
 
 RULES = (gil_contention, one_busy_core, page_cache_misses, python_overhead, thread_oversubscription, throttled_gpu)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.diagnosis import BOUNDS, Diagnosis
 from stepscope.core.trace import DeviceProperties
 from stepscope.rules.case import case_of
@@ -31,7 +31,7 @@ def stepping(*inside: Event, work_ms: int = 1, step_ms: int = 10, name: str = "g
 
 
 def judged(*events: Event, step_ns: int | None = None) -> Diagnosis:
-    case = case_of(context(trace_of(*events), None), 0, step_ns)
+    case = case_of(build_context(trace_of(*events), None), 0, step_ns)
     return diagnosed(case, step_ns)
 
 
@@ -128,7 +128,7 @@ def test_a_device_that_is_named_and_shows_no_work_leaves_the_bound_open() -> Non
     device = DeviceProperties(
         index=0, name="NVIDIA H200", memory_bytes=None, num_sms=None, compute_capability=None, warp_size=None
     )
-    case = case_of(context(replace(trace, meta=replace(trace.meta, devices=(device,))), None), 0, None)
+    case = case_of(build_context(replace(trace, meta=replace(trace.meta, devices=(device,))), None), 0, None)
     diagnosis = diagnosed(case)
     assert diagnosis.verdict.bound == "unknown"
     assert any("ProfilerActivity.CUDA" in note for note in diagnosis.notes)

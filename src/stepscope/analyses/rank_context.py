@@ -9,7 +9,7 @@ import numpy as np
 from stepscope.analyses.collectives.events import collective_kernels
 from stepscope.analyses.host.activity import HostActivity, host_activity
 from stepscope.analyses.kernels.device import DeviceSets, device_sets
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.kernels.tables import KernelWork, kernel_work
 from stepscope.analyses.links import Links, link
 from stepscope.analyses.steps.projection import Charges, charge
@@ -33,7 +33,7 @@ class RankContext:
     """Of all device work that belongs to a step."""
     kernels: KernelWork
     """Of the same work's kernels."""
-    roofs: Roofs | None
+    roofs: DevicePeaks | None
     device: DeviceProperties | None
 
     @property
@@ -43,12 +43,12 @@ class RankContext:
         return (windows[0][0], windows[-1][1]) if windows else (0, 0)
 
 
-def context(trace: Trace, spec: DeviceSpec | None, measured: Calibrated | None = None) -> RankContext:
+def build_context(trace: Trace, spec: DeviceSpec | None, measured: Calibrated | None = None) -> RankContext:
     """Link, cut and charge. `measured` is the same device, calibrated."""
     links = link(trace)
     collective = collective_kernels(trace, links)
     cut = cut_steps(trace, links)
-    roofs = None if spec is None else Roofs(spec=spec, measured=measured)
+    roofs = None if spec is None else DevicePeaks(spec=spec, measured=measured)
     charges = charge(trace, links, np.flatnonzero(trace.device_work))
     return RankContext(
         trace=trace,

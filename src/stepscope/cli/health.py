@@ -59,7 +59,7 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     """Runs the job as far as is needed, ends it, and says how it went."""
     from stepscope import __version__
     from stepscope.analyses.run.health import Outcome, expected_ranks
-    from stepscope.analyses.run.liveness import presence
+    from stepscope.analyses.run.liveness import liveness
     from stepscope.core.live import SILENT
     from stepscope.errors import UsageError
     from stepscope.process.job import run_owned
@@ -80,7 +80,7 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
         look_s=LOOK_S,
     )
     tail = progress.tail
-    silent = () if ended.is_by_itself else tuple(rank.rank for rank in tail.ranks if presence(rank, tail.wall_ns)[0] == SILENT)
+    silent = () if ended.is_by_itself else tuple(rank.rank for rank in tail.ranks if liveness(rank, tail.wall_ns)[0] == SILENT)
     # Ranks write their last lines as they end.
     tail = progress.look()
     finish(folder, told, ended.exit_code)

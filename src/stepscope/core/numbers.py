@@ -1,4 +1,4 @@
-"""Lists of ranks in few words."""
+"""Numbers as words: lists of ranks, and how often."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def number_ranges(numbers: Iterable[int]) -> str:
         else:
             ranges.append((value, value))
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+
+
+def times(count: int) -> str:
+    """1 as `once`, 3 as `3 times`."""
+    return "once" if count == 1 else f"{count} times"
 
 
 def size_words(size: float) -> str:

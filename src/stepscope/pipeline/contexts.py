@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from stepscope.analyses.rank_context import RankContext, context, device_of
+from stepscope.analyses.rank_context import RankContext, build_context, device_of
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.trace import Trace
 from stepscope.hardware.lookup import find_spec
@@ -26,7 +26,7 @@ def context_of(trace: Trace, hardware: Calibrated | None) -> RankContext:
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
     is_same = hardware is not None and device is not None and hardware.is_of(device.name)
-    return context(trace, spec, hardware if is_same else None)
+    return build_context(trace, spec, hardware if is_same else None)
 
 
 def _key(source: Source) -> Source:

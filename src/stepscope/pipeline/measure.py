@@ -71,10 +71,10 @@ def measure_file(
         return Measured(problem=str(problem))
     if folder is not None and not is_cached(trace, use_cache=use_cache):
         cache.store(source, trace, folder=folder)
-    return measure_survey(context_of(trace, hardware), step_ns)
+    return measure_context(context_of(trace, hardware), step_ns)
 
 
-def measure_survey(context: RankContext, step_ns: int | None) -> Measured:
+def measure_context(context: RankContext, step_ns: int | None) -> Measured:
     meta = context.trace.meta
     facts = measure_rank(context, meta.rank or 0, step_ns)
     collective_records = collective_records_of(context, facts.rank)
@@ -277,7 +277,7 @@ def _measured_here(
 ) -> Iterator[tuple[int, Measured]]:
     for number, source in enumerate(sources):
         try:
-            yield number, measure_survey(contexts.of(source, read_progress), step_ns)
+            yield number, measure_context(contexts.of(source, read_progress), step_ns)
         except StepscopeError as problem:
             yield number, Measured(problem=str(problem))
 
@@ -291,7 +291,7 @@ def _measured_by(
     for number, source in enumerate(sources):
         if contexts.has(source):
             # Read before the others, to see whether a log is of the same run.
-            yield number, measure_survey(contexts.of(source), step_ns)
+            yield number, measure_context(contexts.of(source), step_ns)
     for index, result in run_tasks(workers, measure, [sources[number] for number in unread]):
         number = unread[index]
         if isinstance(result, DiedError):

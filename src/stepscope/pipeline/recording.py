@@ -28,7 +28,7 @@ from stepscope.readers.source import Source
 from stepscope.readers.system.hardware_file import read_hardware
 from stepscope.rules.job import Job
 from stepscope.rules.verdict import diagnose_job
-from stepscope.rules.without_trace import diagnose_beside, diagnose_untraced
+from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -130,12 +130,12 @@ class Recording:
         if found.sources:
             return diagnose_job(self.job, every=self.options.all_findings)
         if self.run is not None:
-            return diagnose_untraced(self.run, found.notes, self.auxiliary)
+            return diagnose_without_trace(self.run, found.notes, self.auxiliary)
         auxiliary = self.auxiliary or Auxiliary()
         nccl = read_nccl_logs(found.logs) if found.logs else None
         if not auxiliary.recordings and nccl is None:
             raise InputError("\n  ".join(["nothing could be read:", *auxiliary.notes]))
-        return diagnose_beside(auxiliary, found.notes, nccl)
+        return diagnose_auxiliary(auxiliary, found.notes, nccl)
 
     def refuse_untraced(self, needed: str) -> None:
         """InputError where no trace is among what was named: what is, and what `needed` says."""

@@ -13,7 +13,7 @@ from stepscope.replay.changes import without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
 from stepscope.replay.resources import TaskKinds, free_of
-from stepscope.replay.simulate_job import JobGraph, Part, play_together
+from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.replay.transfer_time import moving_ns
 
 CLOSE = 0.005
@@ -36,7 +36,7 @@ def job_graph_of(graphs: Sequence[Graph], rank_records: Sequence[CollectiveRecor
         number = dict(zip(collective_records.event.tolist(), matched.of[collective_records.rank].tolist(), strict=True))
         shared = np.array([number.get(event, NONE) for event in graph.task_event.tolist()], np.int64)
         members[np.unique(shared[shared != NONE])] += 1
-        parts.append(Part(graph=graph, shared=shared))
+        parts.append(RankGraph(graph=graph, shared=shared))
     single = np.flatnonzero(members == 1)
     parts = [replace(part, shared=np.where(np.isin(part.shared, single), NONE, part.shared)) for part in parts]
     return JobGraph(parts=tuple(parts), moving_ns=moving_ns(parts, rank_records, matched), members=members)
@@ -52,20 +52,18 @@ def with_graphs(job_graph: JobGraph, graphs: Sequence[Graph]) -> JobGraph:
 def calibrated(job_graph: JobGraph, step_interval_ns: float) -> JobGraph:
     """Moving takes as much longer as the step needs to come out, where the step waits for it and the ranks' own work does not
     account for the time: they share a device or a wire, and what that costs was spent while the collectives ran."""
-    plain, longer = (play_together(_moving(job_graph, factor)).step_interval_ns for factor in (1.0, PROBE))
+    plain, longer = (play_job(_moving(job_graph, factor)).step_interval_ns for factor in (1.0, PROBE))
     moving = float(job_graph.moving_ns.sum()) / max(job_graph.parts[0].graph.num_steps, 1)
     if plain >= step_interval_ns * (1 - CLOSE) or longer - plain < LEAST_SLOPE * (PROBE - 1) * moving:
         return job_graph
     low, high = 1.0, MOST_MOVING
     for _ in range(10):
         middle = (low + high) / 2
-        low, high = (
-            (low, middle) if play_together(_moving(job_graph, middle)).step_interval_ns > step_interval_ns else (middle, high)
-        )
+        low, high = (low, middle) if play_job(_moving(job_graph, middle)).step_interval_ns > step_interval_ns else (middle, high)
     return _moving(job_graph, low)
 
 
-def fit_team(recorded: JobGraph, step_ns: float | None) -> JobGraph:
+def fit_job(recorded: JobGraph, step_ns: float | None) -> JobGraph:
     """The job's graph of the unprofiled run.
 
     One step time cannot tell two unknowns, the hosts' time and the collectives'. The hosts' is known better: the profiler's cost
@@ -78,15 +76,15 @@ def fit_team(recorded: JobGraph, step_ns: float | None) -> JobGraph:
     step, and its time is fitted so.
     """
     usual = _at_cost(recorded, 1.0)
-    if step_ns is None or play_together(_scaled(recorded, 0.0)).step_interval_ns >= step_ns * DEVICE_BOUND:
+    if step_ns is None or play_job(_scaled(recorded, 0.0)).step_interval_ns >= step_ns * DEVICE_BOUND:
         # Nothing to fit to, or device and wire hold the step up: the hosts' time cannot be told from it.
         return usual
-    if play_together(usual).step_interval_ns >= step_ns * (1 - CLOSE):
+    if play_job(usual).step_interval_ns >= step_ns * (1 - CLOSE):
         return _bisected(recorded, step_ns, 1.0, MOST_COST)
-    if play_together(recorded).step_interval_ns < step_ns:
+    if play_job(recorded).step_interval_ns < step_ns:
         return _in_turns(with_graphs(usual, [waiting_each_step(part.graph) for part in usual.parts]), step_ns)
     slower = calibrated(usual, step_ns)
-    if play_together(slower).step_interval_ns >= step_ns * (1 - CLOSE):
+    if play_job(slower).step_interval_ns >= step_ns * (1 - CLOSE):
         return slower
     return calibrated(_bisected(recorded, step_ns, LEAST_COST, 1.0), step_ns)
 
@@ -114,7 +112,7 @@ def _bisected(job_graph: JobGraph, step_ns: float, low: float, high: float) -> J
     """The cost at which the step is met; the highest, or the device's own pace, when none is."""
     for _ in range(10):
         middle = (low + high) / 2
-        low, high = (middle, high) if play_together(_at_cost(job_graph, middle)).step_interval_ns > step_ns else (low, middle)
+        low, high = (middle, high) if play_job(_at_cost(job_graph, middle)).step_interval_ns > step_ns else (low, middle)
     return _at_cost(job_graph, high)
 
 
@@ -123,7 +121,7 @@ def _in_turns(job_graph: JobGraph, step_ns: float) -> JobGraph:
     low, high = 0.0, MOST_STRETCH
     for _ in range(12):
         middle = (low + high) / 2
-        low, high = (low, middle) if play_together(_scaled(job_graph, middle)).step_interval_ns > step_ns else (middle, high)
+        low, high = (low, middle) if play_job(_scaled(job_graph, middle)).step_interval_ns > step_ns else (middle, high)
     return _scaled(job_graph, low)
 
 
@@ -137,25 +135,25 @@ def alone(job_graph: JobGraph) -> list[float]:
     step_intervals = []
     for part in job_graph.parts:
         mine = replace(job_graph, parts=(part,), members=np.ones_like(job_graph.members))
-        step_intervals.append(play_together(mine).step_interval_ns)
+        step_intervals.append(play_job(mine).step_interval_ns)
     return step_intervals
 
 
 def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, float]:
     """For each resource, how much shorter the job's step is without it on all ranks; imbalance is waiting for one another."""
-    whole = play_together(job_graph).step_interval_ns
+    whole = play_job(job_graph).step_interval_ns
     if not whole > 0:
         return {}
     names = ("data", "host", "transfer", "compute", "memory")
     found = {}
     for name in names:
         graphs = [free_of(part.graph, kind)[name] for part, kind in zip(job_graph.parts, kinds, strict=True)]
-        found[name] = play_together(with_graphs(job_graph, graphs)).step_interval_ns
+        found[name] = play_job(with_graphs(job_graph, graphs)).step_interval_ns
     bare = [
         without_host_parts(without_tasks(part.graph, kind.comms & (part.shared == NONE)), "comms")
         for part, kind in zip(job_graph.parts, kinds, strict=True)
     ]
-    found["comms"] = play_together(
+    found["comms"] = play_job(
         replace(with_graphs(job_graph, bare), moving_ns=np.zeros_like(job_graph.moving_ns))
     ).step_interval_ns
     step_intervals = sorted(alone(job_graph))

@@ -6,7 +6,7 @@ import numpy as np
 
 from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.host.activity import ON_DEVICE_COPY
-from stepscope.analyses.kernels.roofline import held_by_arithmetic
+from stepscope.analyses.kernels.roofline import compute_bound
 from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import Kind
@@ -21,7 +21,7 @@ def task_kinds(found: RankContext, graph: Graph) -> TaskKinds:
         shared, none = host_collectives(trace)[tasks], np.zeros(len(tasks), np.bool_)
         return TaskKinds(transfer=none, comms=shared, arithmetic=~shared, memory=none)
     on_units = np.zeros(len(trace), np.bool_)
-    on_units[work.kernels[held_by_arithmetic(work, found.roofs)]] = True
+    on_units[work.kernels[compute_bound(work, found.roofs)]] = True
     kernel, comms = trace.kind[tasks] == Kind.KERNEL, found.collective[tasks]
     transfer = ((trace.kind == Kind.MEMCPY) & ~matching(trace, ON_DEVICE_COPY))[tasks]
     compute = kernel & ~comms & on_units[tasks]

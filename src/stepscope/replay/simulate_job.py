@@ -13,7 +13,7 @@ from stepscope.replay.simulate import Played
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RankGraph:
     """One rank: its graph, and for each task the number of the collective it is part of (NONE: of none)."""
 
     graph: Graph
@@ -24,7 +24,7 @@ class Part:
 class JobGraph:
     """Ranks that work together. A collective's time is that of moving its bytes, once all have arrived."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[RankGraph, ...]
     moving_ns: Float64
     """Per collective."""
     members: Int64
@@ -32,7 +32,7 @@ class JobGraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedTeam:
+class PlayedJob:
     ranks: tuple[Played, ...]
     waited_ns: tuple[Float64, ...]
     """Per rank and task, how long it waited for the last rank."""
@@ -48,7 +48,7 @@ class PlayedTeam:
 Simulation = Generator[tuple[int, float], float, Played]
 
 
-def _simulate(part: Part, begins: Float64) -> Simulation:
+def _simulate(part: RankGraph, begins: Float64) -> Simulation:
     """As `play`, but at each shared task it says which and when it arrived (noted in `begins`), and is told when it ends."""
     graph = part.graph
     host_ns, shared = graph.call_ns.tolist(), part.shared.tolist()
@@ -79,7 +79,7 @@ def _simulate(part: Part, begins: Float64) -> Simulation:
     return Played(end_ns=end_ns, step_end_ns=step_end)
 
 
-def play_together(job_graph: JobGraph) -> PlayedTeam:
+def play_job(job_graph: JobGraph) -> PlayedJob:
     """Run every rank until it needs an end that another rank has not brought about yet, in turns."""
     begins = [np.full(len(part.graph), np.nan) for part in job_graph.parts]
     runs: list[Simulation] = [_simulate(part, b) for part, b in zip(job_graph.parts, begins, strict=True)]
@@ -108,7 +108,7 @@ def play_together(job_graph: JobGraph) -> PlayedTeam:
         for rank, number in [(r, n) for r, n in pending.items() if n in ready]:
             advance(rank, max(arrived[number].values()) + float(job_graph.moving_ns[number]))
     ranks = tuple(results[rank] for rank in range(len(runs)))
-    return PlayedTeam(ranks=ranks, waited_ns=_waits(job_graph, arrived, begins), num_forced=num_forced)
+    return PlayedJob(ranks=ranks, waited_ns=_waits(job_graph, arrived, begins), num_forced=num_forced)
 
 
 def _waits(job_graph: JobGraph, arrived: Mapping[int, Mapping[int, float]], begins: Sequence[Float64]) -> tuple[Float64, ...]:

@@ -19,10 +19,10 @@ import numpy as np
 
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE, Float64
-from stepscope.replay.simulate_job import Part
+from stepscope.replay.simulate_job import RankGraph
 
 
-def moving_ns(parts: Sequence[Part], rank_records: Sequence[CollectiveRecords], matched: Matched) -> Float64:
+def moving_ns(parts: Sequence[RankGraph], rank_records: Sequence[CollectiveRecords], matched: Matched) -> Float64:
     """Per collective, the time from when the last rank was ready to the end: no less than from the last arrival, no more than
     its longest part took."""
     shortest, longest, early = np.full(matched.num, np.inf), np.zeros(matched.num), np.full(matched.num, np.inf)
@@ -40,7 +40,7 @@ def moving_ns(parts: Sequence[Part], rank_records: Sequence[CollectiveRecords], 
     return moving
 
 
-def held_ns(part: Part, collective_records: CollectiveRecords, num: int) -> Float64:
+def held_ns(part: RankGraph, collective_records: CollectiveRecords, num: int) -> Float64:
     """Per collective, how long after it could have begun it began on this rank; 0 where the rank has no task in it."""
     graph, shared = part.graph, part.shared.tolist()
     origin = int(graph.call_start_ns[0]) if len(graph.call_start_ns) else 0

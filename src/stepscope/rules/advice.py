@@ -1,4 +1,4 @@
-"""What the rules advise about what other tools recorded: `advise` of a rule gives Advice, several, or nothing."""
+"""What the rules advise about the recordings of other tools."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from dataclasses import replace
 from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import Facts
-from stepscope.rules import graph_breaks, recompilation
+from stepscope.rules.host import graph_breaks, recompilation
 from stepscope.rules.registry import AUXILIARY_RULES
-from stepscope.rules.shared import advice_from_logs as job_words
+from stepscope.rules.shared import advice_from_logs
 
 
-def advise(beside: Auxiliary) -> tuple[Advice, ...]:
-    """What every rule says, and what PyTorch said of their faults; the weightiest first, what has no weight after that."""
-    found = [advice for rule in (*AUXILIARY_RULES, job_words) for advice in _several(rule.advise(beside))]
-    return tuple(sorted(found, key=lambda advice: -(advice.weight if advice.weight is not None else -1.0)))
+def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
+    """What every rule says, and what PyTorch said of their faults: the weightiest first, what has
+    no weight last."""
+    every: list[Advice] = []
+    for rule in (*AUXILIARY_RULES, advice_from_logs):
+        advice: Advice | Iterable[Advice] | None = rule.advise(auxiliary)
+        if isinstance(advice, Advice):
+            every.append(advice)
+        elif advice is not None:
+            every.extend(advice)
+    return tuple(sorted(every, key=lambda advice: -1.0 if advice.weight is None else advice.weight, reverse=True))
 
 
-def _several(said: Advice | Iterable[Advice] | None) -> Iterable[Advice]:
-    return () if said is None else (said,) if isinstance(said, Advice) else said
-
-
-def weighed(beside: Auxiliary, facts: Facts) -> Auxiliary:
-    """With the share of the step that each kernel has, where traces tell it."""
+def weighed(auxiliary: Auxiliary, facts: Facts) -> Auxiliary:
+    """With the share of the step that each kernel has, where there are traces."""
     shares = kernel_shares(facts)
-    return replace(beside, kernel_shares=shares) if shares else beside
+    return replace(auxiliary, kernel_shares=shares) if shares else auxiliary
 
 
 def kernel_shares(facts: Facts) -> Mapping[str, float]:
@@ -42,13 +45,22 @@ def kernel_shares(facts: Facts) -> Mapping[str, float]:
 
 
 def joined(findings: Sequence[Finding], advice: Sequence[Advice]) -> tuple[tuple[Finding, ...], tuple[Advice, ...]]:
-    """Advice on a fault that the trace shows too becomes evidence of that finding; the rest stays."""
-    codes = {finding.code for finding in findings}
-    lines = {code: tuple(line for one in advice if one.code == code for line in _evidence(one)) for code in codes}
-    told = tuple(replace(finding, evidence=(*finding.evidence, *lines[finding.code])) for finding in findings)
-    return told, tuple(one for one in advice if one.code not in codes)
+    """Advice on a fault that the trace shows too becomes evidence of that finding; the rest
+    stays."""
+    lines: dict[str, list[str]] = {finding.code: [] for finding in findings}
+    rest = []
+    for each in advice:
+        if each.code in lines:
+            lines[each.code] += _evidence(each)
+        else:
+            rest.append(each)
+    explained = tuple(replace(finding, evidence=(*finding.evidence, *lines[finding.code])) for finding in findings)
+    return explained, tuple(rest)
 
 
-def _evidence(one: Advice) -> tuple[str, ...]:
-    """Its lines, and of a compiler's log what it would do: it knows the very line or argument, which a trace does not."""
-    return (*one.evidence, f"by that log: {one.action}") if one.code in (recompilation.CODE, graph_breaks.CODE) else one.evidence
+def _evidence(advice: Advice) -> tuple[str, ...]:
+    """Its lines; of a compiler's log also its action, which names a line or an argument that a
+    trace does not have."""
+    if advice.code not in (recompilation.CODE, graph_breaks.CODE):
+        return advice.evidence
+    return (*advice.evidence, f"by that log: {advice.action}")

@@ -35,13 +35,14 @@ class Case:
     """The graph with as little and as much host time as there may be, where that is open."""
     kinds: TaskKinds | None
     paced_by_loader: bool = False
-    """Worker processes bring the batches and the run waits for them: a step that does the rest faster waits longer."""
+    """Worker processes bring the batches and the run waits for them: a step that does the rest
+    faster waits longer."""
     step_interval_ns: float | None
     """The step that gains are measured against: the replayed one."""
-    known: Known | None = None
-    """What the run's folder tells beside the trace."""
+    metadata: Known | None = None
+    """What the run folder has of the rank."""
     searched: SearchedConvolutions | None = None
-    """What MIOpen's find-db tells, where one was given beside the trace."""
+    """From MIOpen's find-db, where one was given with the trace."""
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
     _stacks: list[Stacks | None] = field(default_factory=list, repr=False, compare=False)
 
@@ -64,33 +65,39 @@ class Case:
         """How much faster the step is with a changed graph: time before / time after."""
         assert self.step_interval_ns is not None
         after = play(changed).step_interval_ns
-        if self.paced_by_loader and self.graph is not None and changed.call_parts["input"] is self.graph.call_parts["input"]:
-            after = max(after, self.step_interval_ns)
+        if self.paced_by_loader and self.graph is not None:
+            is_input_kept = changed.call_parts["input"] is self.graph.call_parts["input"]
+            if is_input_kept:
+                after = max(after, self.step_interval_ns)
         return self.step_interval_ns / max(after, 1.0)
 
 
 def case_of(
-    found: RankContext,
+    context: RankContext,
     rank: int,
     step_ns: int | None,
-    known: Known | None = None,
+    metadata: Known | None = None,
     searched: SearchedConvolutions | None = None,
     facts: RankFacts | None = None,
 ) -> Case:
     """Replay the rank's steps. `facts` where it was measured before."""
     if facts is None:
-        facts = measure_rank(found, rank, step_ns)
-    graph = build(found.trace, found.links, found.cut, found.host, found.collective)
+        facts = measure_rank(context, rank, step_ns)
+    graph = build(context.trace, context.links, context.cut, context.host, context.collective)
     if graph is None and facts.device_name is None:
-        graph = build_on_host(found.trace, found.cut, found.host)
+        graph = build_on_host(context.trace, context.cut, context.host)
     step_interval = facts.steps.step_interval_ns
     if graph is None or not graph.has_step_length or not step_interval or is_blind(facts):
-        return Case(context=found, facts=facts, graph=None, kinds=None, step_interval_ns=None, known=known)
-    kinds = task_kinds(found, graph)
-    starved = is_starved(found.trace, found.host, step_interval)
-    wait_ns = None if known is None or known.steps is None or starved else known.steps.wait_ns
-    host_ns = None if known is None or known.steps is None else known.steps.host_ns
-    fitted = fit_on_host(graph, step_ns, wait_ns) if graph.on_host else fit(graph, step_ns, kinds.transfer, host_ns)
+        return Case(context=context, facts=facts, graph=None, kinds=None, step_interval_ns=None, metadata=metadata)
+    kinds = task_kinds(context, graph)
+    starved = is_starved(context.trace, context.host, step_interval)
+    unprofiled = None if metadata is None else metadata.steps
+    if graph.on_host:
+        wait_ns = None if unprofiled is None or starved else unprofiled.wait_ns
+        fitted = fit_on_host(graph, step_ns, wait_ns)
+    else:
+        host_ns = None if unprofiled is None else unprofiled.host_ns
+        fitted = fit(graph, step_ns, kinds.transfer, host_ns)
     replayed = Replayed(
         recorded_error=play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval - 1,
         step_interval_ns=fitted.step_interval_ns,
@@ -99,7 +106,7 @@ def case_of(
         shares=shares(fitted.graph, kinds, paced_by_loader=starved),
     )
     return Case(
-        context=found,
+        context=context,
         facts=replace(facts, replayed=replayed),
         recorded=graph,
         graph=fitted.graph,
@@ -107,6 +114,6 @@ def case_of(
         kinds=kinds,
         paced_by_loader=starved,
         step_interval_ns=fitted.step_interval_ns,
-        known=known,
+        metadata=metadata,
         searched=searched,
     )

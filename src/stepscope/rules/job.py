@@ -10,7 +10,8 @@ from stepscope.core.facts import Facts
 from stepscope.rules.case import Case
 
 CaseOf = Callable[[int, int | None], Case | None]
-"""The case of the rank at this index of `Facts.ranks`, for this step time; None where its trace cannot be read any more."""
+"""The case of the rank at this index of `Facts.ranks`, for this step time; None where its trace
+cannot be read any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import without_tasks
 from stepscope.replay.gloo_graph import build_host, host_kinds
 from stepscope.replay.graph import Graph
-from stepscope.replay.job import calibrated, fit_team, job_graph_of, with_graphs
-from stepscope.replay.simulate_job import JobGraph, Part, play_together
+from stepscope.replay.job import calibrated, fit_job, job_graph_of, with_graphs
+from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.rules.case import Case
 
 JobChange = Callable[[JobGraph], JobGraph]
@@ -27,7 +27,8 @@ JobChange = Callable[[JobGraph], JobGraph]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCase:
-    """The ranks of a job that are judged (all of a small one), with a replay of them to ask. One rank is a job of one."""
+    """The ranks of a job that are judged (all of a small one), with a replay of them to ask. One
+    rank is a job of one."""
 
     cases: tuple[Case, ...]
     """In the order of `job_graph.parts` and `rank_records`."""
@@ -53,26 +54,36 @@ class JobCase:
         """How much faster the job's step is with a changed graph."""
         if self.is_alone:
             return self.cases[0].speedup(changed.parts[0].graph)
-        return self.step_interval_ns / max(play_together(changed).step_interval_ns, 1.0)
+        return self.step_interval_ns / max(play_job(changed).step_interval_ns, 1.0)
 
-    def entries(self, place: int, wanted: Callable[[Collective], bool]) -> Bool:
+    def entries(self, index: int, wanted: Callable[[Collective], bool]) -> Bool:
         """Mask over a rank's collective records: the collectives of a wanted kind."""
-        collective_records = self.rank_records[place]
-        chosen = np.array([wanted(kind) for kind in collective_records.kinds], np.bool_)
-        return chosen[collective_records.kind] if len(collective_records) else np.zeros(0, np.bool_)
+        records = self.rank_records[index]
+        if len(records) == 0:
+            return np.zeros(0, np.bool_)
+        chosen = np.array([wanted(kind) for kind in records.kinds], np.bool_)
+        return chosen[records.kind]
 
-    def tasks(self, place: int, entries: Bool) -> Bool:
+    def tasks(self, index: int, entries: Bool) -> Bool:
         """Mask over a rank's tasks: those of these entries of its ledger."""
-        events = self.rank_records[place].event[entries]
-        mask: Bool = np.isin(self.job_graph.parts[place].graph.task_event, events)
+        events = self.rank_records[index].event[entries]
+        mask: Bool = np.isin(self.job_graph.parts[index].graph.task_event, events)
         return mask
 
-    def per_step(self, place: int, entries: Bool) -> float:
+    def compute_tasks(self, index: int) -> Bool:
+        """Mask over a rank's tasks: kernels that compute, which are no copies and no
+        collectives."""
+        kinds = self.cases[index].kinds
+        assert kinds is not None
+        mask: Bool = kinds.arithmetic | kinds.memory
+        return mask
+
+    def per_step(self, index: int, entries: Bool) -> float:
         """How many of these entries a step has, over the steps that were recorded whole."""
-        steps = self.rank_records[place].step
+        steps = self.rank_records[index].step
         inside = entries & (steps != NONE)
-        seen = np.unique(steps[(steps != NONE)])
-        return float(inside.sum()) / max(len(seen), 1)
+        recorded = np.unique(steps[(steps != NONE)])
+        return float(inside.sum()) / max(len(recorded), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +101,7 @@ class JobProposal:
     cautious: JobChange | None = None
     hopeful: JobChange | None = None
     changes_numerics: bool = False
-    places: tuple[SourceLocation, ...] = ()
+    source_locations: tuple[SourceLocation, ...] = ()
     """The lines that most of it comes from."""
     lacks_stacks: bool = False
     """Stacks would name those lines, and none were recorded."""
@@ -116,9 +127,9 @@ def with_moving_ns(job_graph: JobGraph, masks: Sequence[Bool], new_ns: Callable[
     return replace(with_graphs(job_graph, graphs), moving_ns=moving)
 
 
-def with_rank(job_graph: JobGraph, place: int, graph: Graph) -> JobGraph:
+def with_rank(job_graph: JobGraph, index: int, graph: Graph) -> JobGraph:
     """The job's graph with another graph for one of its ranks."""
-    return with_graphs(job_graph, [graph if at == place else part.graph for at, part in enumerate(job_graph.parts)])
+    return with_graphs(job_graph, [graph if other == index else part.graph for other, part in enumerate(job_graph.parts)])
 
 
 def job_case_of(
@@ -129,14 +140,15 @@ def job_case_of(
     step_ns: int | None,
     nccl: NcclLog | None = None,
 ) -> JobCase | None:
-    """The ranks' graphs tied together by their collectives and fitted to the step; None when a rank has none."""
+    """The ranks' graphs tied together by their collectives and fitted to the step; None when a rank
+    has none."""
     cases = [_with_host_graph(case) for case in cases]
     graphs = [case.recorded for case in cases if case.recorded is not None]
     if not graphs or len(graphs) < len(cases):
         return None
     step_intervals = [case.facts.steps.step_interval_ns for case in cases if case.facts.steps.step_interval_ns is not None]
     job_graph = calibrated(job_graph_of(graphs, rank_records, matched), float(np.median(step_intervals)))
-    fitted = fit_team(job_graph, None if step_ns is None else float(step_ns))
+    fitted = fit_job(job_graph, None if step_ns is None else float(step_ns))
     return JobCase(
         cases=tuple(
             replace(case, facts=with_waits(case.facts, collective_records, matched))
@@ -147,7 +159,7 @@ def job_case_of(
         lateness=lateness(everyone, matched),
         job_graph=fitted,
         host_bounds=_host_bounds(fitted, cases) if step_ns is None else None,
-        step_interval_ns=play_together(fitted).step_interval_ns,
+        step_interval_ns=play_job(fitted).step_interval_ns,
         num_ranks=len(everyone),
         nccl=nccl,
     )
@@ -175,7 +187,7 @@ def job_case_of_rank(case: Case) -> JobCase:
 
 
 def _with_part(job_graph: JobGraph, graph: Graph) -> JobGraph:
-    return replace(job_graph, parts=(Part(graph=graph, shared=np.full(len(graph.task_event), NONE, np.int64)),))
+    return replace(job_graph, parts=(RankGraph(graph=graph, shared=np.full(len(graph.task_event), NONE, np.int64)),))
 
 
 def _host_bounds(job_graph: JobGraph, cases: Sequence[Case]) -> tuple[JobGraph, JobGraph] | None:
@@ -188,8 +200,11 @@ def _host_bounds(job_graph: JobGraph, cases: Sequence[Case]) -> tuple[JobGraph, 
 
 
 def _with_host_graph(case: Case) -> Case:
-    """A rank without a device is tied to the others by the collectives its threads carry out, which run beside its own work."""
+    """A rank without a device is tied to the others by the collectives its threads carry out, which
+    run beside its own work."""
     if case.recorded is not None and not case.recorded.on_host:
         return case
     graph = build_host(case.context)
-    return case if graph is None else replace(case, recorded=graph, graph=None, kinds=host_kinds(graph))
+    if graph is None:
+        return case
+    return replace(case, recorded=graph, graph=None, kinds=host_kinds(graph))

@@ -1,4 +1,4 @@
-"""Judging a job: every rule is asked once for each rank or once for all, and a replay says what each fix gives the whole job."""
+"""Judging a job: every rule is asked once per rank or once per job, and each fix is replayed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from stepscope.core.diagnosis import Abstention, Finding, SourceLocation
 from stepscope.replay.changes import Change
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
-from stepscope.rules import late_rank
 from stepscope.rules.case import Case
+from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark, source_locations_in
 from stepscope.rules.registry import job_rules, rank_rules
@@ -18,9 +18,10 @@ from stepscope.rules.registry import job_rules, rank_rules
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
 NO_MORE = 1.15
-"""Times the gain from a rank as fast as the others, up to which a fix of that rank alone is the same fix."""
+"""Times the gain from a rank as fast as the others, up to which a fix of that rank alone is the
+same fix."""
 
-Word = Proposal | Abstention | Remark | None
+Answer = Proposal | Abstention | Remark | None
 Pair = tuple[Finding, JobProposal]
 
 
@@ -31,7 +32,8 @@ class Judgement:
     findings: tuple[Finding, ...] = ()
     """Largest gain first, all of them."""
     ladder: tuple[float, ...] = ()
-    """The speedup of the first fix worth naming, of the first two at once, and so on to all of them."""
+    """The speedup of the first fix worth naming, of the first two at once, and so on to all of
+    them."""
     abstentions: tuple[Abstention, ...] = ()
     remarks: tuple[Remark, ...] = ()
     lacks_stacks: bool = False
@@ -39,9 +41,10 @@ class Judgement:
 
 
 def judge(job: JobCase) -> Judgement:
-    """Every rule's findings, with what its fix gives the job: a rule about one rank is fixed on every rank that has it."""
-    words = [[rule.propose(case) for rule in rank_rules(case)] for case in job.cases]
-    proposals = [*_about_all(job), *_about_ranks(job, words)]
+    """Every rule's findings, with what its fix gives the job: a rule about one rank is fixed on
+    every rank that has it."""
+    answers = [[rule.propose(case) for rule in rank_rules(case)] for case in job.cases]
+    proposals = [*_about_all(job), *_about_ranks(job, answers)]
     pairs = sorted(
         ((finding_of(job, proposal), proposal) for proposal in proposals),
         key=lambda pair: -pair[0].predicted_speedup,
@@ -49,19 +52,20 @@ def judge(job: JobCase) -> Judgement:
     pairs = _without_repeats(job, pairs)
     worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
     # What could not be judged is mostly the same on every rank.
-    first = words[0] if words else []
+    first = answers[0] if answers else []
     return Judgement(
         findings=tuple(finding for finding, _ in pairs),
         ladder=ladder(job, worth),
-        abstentions=tuple(word for word in first if isinstance(word, Abstention)),
-        remarks=tuple(word for word in first if isinstance(word, Remark)),
+        abstentions=tuple(answer for answer in first if isinstance(answer, Abstention)),
+        remarks=tuple(answer for answer in first if isinstance(answer, Remark)),
         lacks_stacks=any(proposal.lacks_stacks for proposal in worth),
     )
 
 
 def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
-    """The proposal with what the replay says it gives: the fix as it is likely to turn out, giving less and giving more. A fix
-    that the replay finds to lengthen the step gives nothing: nobody need apply it."""
+    """The proposal with what the replay says it gives: the fix as it is likely to turn out, giving
+    less and giving more. A fix that the replay finds to lengthen the step gives nothing: nobody
+    need apply it."""
     cautious = proposal.cautious or proposal.change
     hopeful = proposal.hopeful or proposal.change
     changed = [proposal.change(job.job_graph)]
@@ -82,13 +86,14 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         predicted_high=max(gains),
         predicted_step_ms=job.step_interval_ns / gains[0] / 1e6,
         changes_numerics=proposal.changes_numerics,
-        places=proposal.places,
+        places=proposal.source_locations,
     )
 
 
 def ladder(job: JobCase, proposals: Sequence[JobProposal]) -> tuple[float, ...]:
-    """What the fixes give one after the other: the first alone, the first two, and so on to all at once. They do not multiply,
-    and one that has nothing left to give after those before it (a chain fused that is gone by then) is left out."""
+    """What the fixes give one after the other: the first alone, the first two, and so on to all at
+    once. They do not multiply, and one that has nothing left to give after those before it (a chain
+    fused that is gone by then) is left out."""
     job_graph, gains = job.job_graph, [1.0]
     for proposal in proposals:
         changed = proposal.change(job_graph)
@@ -100,21 +105,22 @@ def ladder(job: JobCase, proposals: Sequence[JobProposal]) -> tuple[float, ...]:
 
 
 def _about_all(job: JobCase) -> list[JobProposal]:
-    """What the rules about the ranks together say; of a rank that exchanges nothing with others, nothing."""
+    """What the rules about the ranks together say; of a rank that exchanges nothing with others,
+    nothing."""
     if job.is_alone:
         return []
     has_device = all(case.graph is not None for case in job.cases)
-    said = [rule.propose_job(job) for rule in job_rules(has_device=has_device)]
-    return [proposal for proposal in said if proposal is not None]
+    proposals = [rule.propose_job(job) for rule in job_rules(has_device=has_device)]
+    return [proposal for proposal in proposals if proposal is not None]
 
 
-def _about_ranks(job: JobCase, words: Sequence[Sequence[Word]]) -> list[JobProposal]:
+def _about_ranks(job: JobCase, answers: Sequence[Sequence[Answer]]) -> list[JobProposal]:
     """The proposals about single ranks, joined by code: each rank's own change on its own graph."""
     by_code: dict[str, dict[int, Proposal]] = {}
-    for index, said in enumerate(words):
-        for proposal in said:
-            if isinstance(proposal, Proposal):
-                by_code.setdefault(proposal.code, {})[index] = proposal
+    for index, rank_answers in enumerate(answers):
+        for answer in rank_answers:
+            if isinstance(answer, Proposal):
+                by_code.setdefault(answer.code, {})[index] = answer
     return [joined(job, proposals) for proposals in by_code.values()]
 
 
@@ -125,11 +131,11 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         gains = {index: _alone_gain(job.cases[index], proposal) for index, proposal in proposals.items()}
     most = max(gains, key=lambda index: gains[index])
     case, proposal = job.cases[most], proposals[most]
-    places = source_locations_in(case, proposal)
+    locations = source_locations_in(case, proposal)
     action, evidence = proposal.action, proposal.evidence
-    if places:
-        action = f"{action}. {_most_at(places[0])}"
-        evidence = (*evidence, *(f"{place.share:.0%} of it at {place.words}" for place in places))
+    if locations:
+        action = f"{action}. {_most_at(locations[0])}"
+        evidence = (*evidence, *(f"{location.share:.0%} of it at {location.words}" for location in locations))
     at_fault = [index for index, gain in gains.items() if gain >= LEAST_SPEEDUP] or [most]
     return JobProposal(
         code=proposal.code,
@@ -142,7 +148,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         cautious=_variant(proposals, "cautious"),
         hopeful=_variant(proposals, "hopeful"),
         changes_numerics=proposal.changes_numerics,
-        places=places,
+        source_locations=locations,
         lacks_stacks=proposal.events is not None and case.stacks is None,
     )
 
@@ -169,13 +175,14 @@ def _on_ranks(changes: Mapping[int, Change]) -> JobChange:
     return change
 
 
-def _most_at(place: SourceLocation) -> str:
-    most = "Most" if place.share > 0.5 else f"The largest part ({place.share:.0%})"
-    return f"{most} of it at {place.words}"
+def _most_at(location: SourceLocation) -> str:
+    most = "Most" if location.share > 0.5 else f"The largest part ({location.share:.0%})"
+    return f"{most} of it at {location.words}"
 
 
 def _without_repeats(job: JobCase, pairs: list[Pair]) -> list[Pair]:
-    """What only the late rank suffers from is said with its lateness, not again as a fault of the job."""
+    """What only the late rank suffers from is said with its lateness, not again as a fault of the
+    job."""
     late = next((pair for pair in pairs if pair[0].code == late_rank.CODE), None)
     if late is None or late[0].predicted_speedup < LEAST_SPEEDUP:
         return pairs

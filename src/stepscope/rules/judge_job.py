@@ -1,4 +1,4 @@
-"""From a measured job to its judgement: which ranks are replayed, together or alone, and what the rules say of them."""
+"""From a measured job to its judgement: which ranks are replayed, and what the rules say."""
 
 from __future__ import annotations
 
@@ -140,7 +140,8 @@ def _missed(played: Replayed) -> Abstention:
 
 
 def choose(job: Job) -> list[int]:
-    """The ranks to replay together: all of a few, else from the latest to the earliest in even strides."""
+    """The ranks to replay together: all of a few, else from the latest to the earliest in even
+    strides."""
     ranks = [collective_records.rank for collective_records in job.rank_records]
     if len(ranks) <= MOST_RANKS:
         return sorted(ranks)

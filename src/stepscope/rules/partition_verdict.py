@@ -1,4 +1,4 @@
-"""The bound of steps that no replay can judge: named only where it holds whatever was not recorded."""
+"""The bound of steps that cannot be replayed, named only where the parts of a step are enough."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RankFacts, Replayed
 
 PROFILER_STRETCH = 2.0
-"""The profiler at most doubles the host's time (lab/launch_tiny: 17 ms a step, 35 while profiled)."""
+"""The profiler at most doubles the host's time (lab/launch_tiny: 17 ms a step, 35 while
+profiled)."""
 MOST_IDLE = 0.1
 """Of the step. A device that idles less is the limit: the host could give no more than that."""
 MOST_MISSED = 0.25
-"""Of the known step. The lab's own recordings are met within 17 %; two even jobs on a busy machine, missed by 43 % and 98 %,
-had somebody blamed for what the recording itself had cost."""
+"""Of the known step. The lab's own recordings are met within 17 %; two even jobs on a busy machine,
+missed by 43 % and 98 %, had somebody blamed for what the recording itself had cost."""
 MOST_SILENT = 0.5
-"""Of the idle time, from which it is the host's stretches without a call that hold the device up."""
+"""Of the idle time, from which it is the host's gaps without a call that hold the device
+up."""
 
 DEVICE_PARTS = {"compute": "compute", "comms_wait": "comms", "comms_transfer": "comms", "transfer": "transfer"}
 IDLE_PARTS = {
@@ -30,46 +32,51 @@ IDLE_PARTS = {
 
 
 def is_missed(played: Replayed) -> bool:
-    """Whether the replay misses the known step by so much that what was recorded is not what the run usually does."""
+    """Whether the replay misses the known step by so much that what was recorded is not what the
+    run usually does."""
     return played.error is not None and abs(played.error) > MOST_MISSED
 
 
 def is_blind(rank: RankFacts) -> bool:
     """Whether the device waits for host time that may be the loader's or the program's.
 
-    The loader is known by its mark, which PyTorch writes whenever it records the host's operators. A trace without any mark hides
-    it, and long stretches of the host without a call into the runtime can be either.
+    The loader is known by its mark, which PyTorch writes whenever it records the host's operators.
+    A trace without any mark hides it, and long gaps of the host without a call into the
+    runtime can be either.
     """
     launches = rank.launches
     return not rank.has_marks and launches is not None and (launches.silent_share or 0.0) > MOST_SILENT
 
 
-def sure_bound(rank: RankFacts, parts: Mapping[str, float]) -> str | None:
+def bound_by_parts(rank: RankFacts, parts: Mapping[str, float]) -> str | None:
     """What limits the step, from its parts alone; None where that depends on what was not recorded.
 
-    The device is busy for b of the step and idle for i. With little idle time only the device's work can be the limit. Idle time
-    is time that the host needed: where even half of it, the profiler's cost taken off, is more than b, no host that runs ahead
-    could hide it behind the device's work, and the cause of most of it is the limit. In between, how far the host runs ahead
+    The device is busy for b of the step and idle for i. With little idle time only the device's
+    work can be the limit. Idle time is time that the host needed: where even half of it, the
+    profiler's cost taken off, is more than b, no host that runs ahead could hide it behind the
+    device's work, and the cause of most of it is the limit. In between, how far the host runs ahead
     decides, which needs two steps and their launches.
     """
     if rank.steps.where != "device" or _is_fragment(rank):
         return None
     idle = sum(share for part, share in parts.items() if part.startswith("idle_"))
     if idle <= MOST_IDLE:
-        part = max(DEVICE_PARTS, key=lambda p: parts.get(p, 0.0))
+        part = max(DEVICE_PARTS, key=lambda name: parts.get(name, 0.0))
         return _of_kernels(rank) if part == "compute" else DEVICE_PARTS[part]
-    seen = max(IDLE_PARTS, key=lambda p: parts.get(p, 0.0))
-    if idle / PROFILER_STRETCH <= 1 - idle or parts.get(seen, 0.0) <= idle / 2 or is_blind(rank):
+    largest = max(IDLE_PARTS, key=lambda name: parts.get(name, 0.0))
+    if idle / PROFILER_STRETCH <= 1 - idle or parts.get(largest, 0.0) <= idle / 2 or is_blind(rank):
         return None
-    return IDLE_PARTS[seen]
+    return IDLE_PARTS[largest]
 
 
 def _is_fragment(rank: RankFacts) -> bool:
-    """Whether no steps were detected and work ran that was launched before the recording: it began inside a step, and how much
-    of one it holds is not known."""
+    """Whether no steps were detected and work ran that was launched before the recording: it began
+    inside a step, and how much of one it holds is not known."""
     return rank.steps.source == WHOLE_TRACE and sum(rank.busy_ns) < rank.device.busy
 
 
 def _of_kernels(rank: RankFacts) -> str | None:
     share = rank.roofline.arithmetic_share
-    return None if share is None else "compute" if share >= 0.5 else "memory"
+    if share is None:
+        return None
+    return "compute" if share >= 0.5 else "memory"

@@ -1,8 +1,9 @@
 """What a rule says: a Proposal, a Remark, an Abstention, or nothing.
 
-A rule is one module with `CODE`, `BOUND`, `propose(case)` and a docstring in sections (What it sees / Why it costs / Evidence it
-needs / What to do / Example); `stepscope explain` prints that docstring. It never does arithmetic for the gain: it proposes a
-Change, and the replay says what the step becomes.
+A rule is one module with `CODE`, `BOUND`, `propose(case)` and a docstring in sections (What it sees
+/ Why it costs / Evidence it needs / What to do / Example); `stepscope explain` prints that
+docstring. It never does arithmetic for the gain: it proposes a Change, and the replay says what the
+step becomes.
 """
 
 from __future__ import annotations
@@ -41,14 +42,16 @@ class Proposal:
     """The same fix giving more."""
     changes_numerics: bool = False
     events: Int64 | None = None
-    """The kernels, calls or ranges it is about: stacks name the lines they come from. None when no line could fix it."""
+    """The kernels, calls or ranges it is about: stacks name the lines they come from. None when no
+    line could fix it."""
     events_ns: Float64 | None = None
     """What each of them costs; how long it was recorded to take when None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """Something worth knowing that promises no time: memory about to run out, a stall too rare for the median step to see."""
+    """Something worth knowing that promises no time: memory about to run out, a stall too rare for
+    the median step to see."""
 
     code: str
     text: str
@@ -58,6 +61,8 @@ def source_locations_in(case: Case, proposal: Proposal) -> tuple[SourceLocation,
     """Where most of what the proposal is about comes from; nothing without stacks."""
     if proposal.events is None or case.stacks is None:
         return ()
-    cost = case.context.trace.dur_ns[proposal.events] if proposal.events_ns is None else proposal.events_ns
-    found = source_locations_of(case.stacks, proposal.events, np.asarray(cost, np.float64), MOST_PLACES)
-    return tuple(place for place in found if place.share >= LEAST_SHARE)
+    cost = proposal.events_ns
+    if cost is None:
+        cost = case.context.trace.dur_ns[proposal.events].astype(np.float64)
+    locations = source_locations_of(case.stacks, proposal.events, np.asarray(cost, np.float64), MOST_PLACES)
+    return tuple(location for location in locations if location.share >= LEAST_SHARE)

@@ -4,72 +4,70 @@
 - `propose_job(job)`: about the ranks together, asked once a job;
 - `advise(auxiliary)`: about what other tools recorded, asked once a job.
 
-`NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY = False` that it has something
-to say of a rank whose steps cannot be replayed. A new rule is its module and a line here.
+`NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY =
+False` that it has something to say of a rank whose steps cannot be replayed. A new rule is its
+module and a line here.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from stepscope.rules import (
-    allocator_churn,
-    barrier_stalls,
+from stepscope.rules.case import Case
+from stepscope.rules.comms import (
     buffer_broadcast,
-    checkpoint_stall,
     data_parallel_module,
+    exposed_collectives,
+    pipeline_bubble,
+    resharded_forward,
+    slow_link,
+    sync_every_microbatch,
+    tiny_buckets,
+    unprefetched_gather,
+    unused_parameter_scan,
+)
+from stepscope.rules.compute import (
+    barrier_stalls,
+    fp32_matmul,
+    low_occupancy,
+    misaligned_shapes,
+    needless_recompute,
+    register_pressure,
+    tail_wave,
+    untuned_convolution,
+)
+from stepscope.rules.data import loader_respawn, page_cache_misses, serial_loader, shallow_prefetch, starved_loader
+from stepscope.rules.host import (
+    allocator_churn,
+    checkpoint_stall,
     debug_mode,
     device_sync,
-    dtype_casts,
-    exposed_collectives,
-    fp32_matmul,
-    fragmentation,
     gc_pause,
     gil_contention,
     graph_breaks,
-    host_offload,
-    late_rank,
     launch_overhead,
-    loader_respawn,
     looped_optimizer,
+    one_busy_core,
+    python_overhead,
+    recompilation,
+    small_batch,
+    thread_oversubscription,
+)
+from stepscope.rules.imbalance import late_rank, throttled_gpu, uneven_work
+from stepscope.rules.memory import (
+    dtype_casts,
+    fragmentation,
     low_l2_hits,
-    low_occupancy,
-    many_small_copies,
     memory_growth,
     memory_pressure,
     memory_stalls,
-    misaligned_shapes,
     nchw_layout,
-    needless_recompute,
-    one_busy_core,
-    page_cache_misses,
-    pageable_copy,
-    pipeline_bubble,
-    python_overhead,
-    recompilation,
-    register_pressure,
-    resharded_forward,
-    serial_loader,
-    shallow_prefetch,
-    slow_link,
-    small_batch,
-    starved_loader,
-    sync_every_microbatch,
-    tail_wave,
-    thread_oversubscription,
-    throttled_gpu,
-    tiny_buckets,
     uncoalesced_access,
-    uneven_work,
     unfused_attention,
     unfused_pointwise,
-    unoverlapped_copy,
-    unprefetched_gather,
-    untuned_convolution,
-    unused_parameter_scan,
     wide_logits,
 )
-from stepscope.rules.case import Case
+from stepscope.rules.transfer import host_offload, many_small_copies, pageable_copy, unoverlapped_copy
 
 RULES: tuple[ModuleType, ...] = (
     serial_loader,
@@ -134,8 +132,8 @@ AUXILIARY_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise"))
 
 
 def rank_rules(case: Case) -> tuple[ModuleType, ...]:
-    """Those that can judge this rank. Without a replay that are the ones that promise no gain; the others are about kernels,
-    copies and launches, and need a device."""
+    """Those that can judge this rank. Without a replay that are the ones that promise no gain; the
+    others are about kernels, copies and launches, and need a device."""
     if case.graph is None:
         return tuple(rule for rule in RANK_RULES if not getattr(rule, "NEEDS_REPLAY", True))
     return _for(RANK_RULES, has_device=not case.graph.on_host)
@@ -147,4 +145,6 @@ def job_rules(*, has_device: bool) -> tuple[ModuleType, ...]:
 
 
 def _for(rules: tuple[ModuleType, ...], *, has_device: bool) -> tuple[ModuleType, ...]:
-    return rules if has_device else tuple(rule for rule in rules if not getattr(rule, "NEEDS_DEVICE", True))
+    if has_device:
+        return rules
+    return tuple(rule for rule in rules if not getattr(rule, "NEEDS_DEVICE", True))

@@ -1,8 +1,9 @@
-"""The tasks of a graph with what is known of each: who launched it, with which inputs, and what work it is."""
+"""The tasks of a graph: who launched each, with which inputs, and what work it is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from stepscope.core.trace import NONE, Bool, Float64, Int64, OpInputs, Trace
 from stepscope.replay.graph import Graph
 from stepscope.workload.model import ParsedInputs, Work, parse_inputs, work_of
 from stepscope.workload.operands import Operand
+
+Column = TypeVar("Column", Bool, Float64, Int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,8 @@ class TaskTable:
     """Carries the work of its operator call."""
     is_matrix: Bool
     tensors: dict[tuple[int, int], tuple[list[Operand], float]] = field(default_factory=dict)
-    """By operator and inputs: what it reads and how many bytes it writes, as far as a rule has asked."""
+    """By operator and inputs: what it reads and how many bytes it writes, as far as a rule has
+    asked."""
     _inputs: dict[int, ParsedInputs | None] = field(default_factory=dict)
     _works: dict[tuple[int, int], Work | None] = field(default_factory=dict)
 
@@ -68,33 +72,32 @@ class TaskTable:
         return self._works[key]
 
 
-def task_table(found: RankContext, graph: Graph) -> TaskTable:
+def task_table(context: RankContext, graph: Graph) -> TaskTable:
     """Look every task up among the charges and the kernels' work."""
-    tasks, charges, kernels = graph.task_event, found.charges, found.kernels
+    tasks, charges, kernels = graph.task_event, context.charges, context.kernels
     charged = np.searchsorted(charges.work, tasks)
-    at = np.minimum(np.searchsorted(kernels.kernels, tasks), max(len(kernels.kernels) - 1, 0))
-    known = kernels.kernels[at] == tasks if len(kernels.kernels) else np.zeros(len(tasks), np.bool_)
-    places = np.where(known, at, NONE).tolist()
-    precision = [NONE if place == NONE else int(kernels.precision[place]) for place in places]
+    row = np.minimum(np.searchsorted(kernels.kernels, tasks), max(len(kernels.kernels) - 1, 0))
 
-    def spread(values: Float64) -> Float64:
-        return np.where(known, values[at], np.nan) if len(values) else np.full(len(tasks), np.nan)
+    def of_tasks(values: Column, missing: float) -> Column:
+        if not len(kernels.kernels):
+            return np.full(len(tasks), missing)
+        return np.where(kernels.kernels[row] == tasks, values[row], missing)
 
-    none = np.zeros(len(tasks), np.bool_)
+    category, precision = of_tasks(kernels.category, NONE), of_tasks(kernels.precision, NONE)
     return TaskTable(
-        trace=found.trace,
+        trace=context.trace,
         op=charges.op[charged],
         home=charges.home[charged],
         backward=charges.backward[charged],
         optimizer=charges.optimizer[charged],
         recomputed=charges.recomputed[charged],
-        category=tuple("" if place == NONE else kernels.categories[kernels.category[place]] for place in places),
-        precision=tuple("" if code == NONE else kernels.precisions[code] for code in precision),
-        tensor_core=np.where(known, kernels.tensor_core[at], NONE) if len(kernels.kernels) else np.full(len(tasks), NONE),
-        flops=spread(kernels.hardware_flops),
-        bytes=spread(kernels.bytes),
-        leads=known & (kernels.group_ns[at] > 0) if len(kernels.kernels) else none,
-        is_matrix=known & kernels.is_matrix[at] if len(kernels.kernels) else none,
+        category=tuple("" if code == NONE else kernels.categories[code] for code in category.tolist()),
+        precision=tuple("" if code == NONE else kernels.precisions[code] for code in precision.tolist()),
+        tensor_core=of_tasks(kernels.tensor_core, NONE),
+        flops=of_tasks(kernels.hardware_flops, np.nan),
+        bytes=of_tasks(kernels.bytes, np.nan),
+        leads=of_tasks(kernels.group_ns, 0) > 0,
+        is_matrix=of_tasks(kernels.is_matrix, False),
     )
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from stepscope.core.auxiliary import Advice
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Abstention, Diagnosis, Finding, ReplayCheck, StepTime, Verdict
-from stepscope.core.facts import Facts, RankFacts
+from stepscope.core.facts import Facts, RankFacts, Replayed
 from stepscope.rules.advice import advise, joined, weighed
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.judge_job import judge_job
-from stepscope.rules.partition_verdict import MOST_IDLE, is_blind, is_missed, sure_bound
+from stepscope.rules.partition_verdict import MOST_IDLE, bound_by_parts, is_blind, is_missed
 from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
 from stepscope.rules.without_trace import run_notes
 
@@ -58,13 +58,16 @@ HOST_WORDS = {
 }
 PART_WORDS = {"compute": "kernels computing"}
 ON_HOST_WORDS = {"compute": "operators running", "host": "time in which nothing was recorded"}
-"""What the parts of a step are called where they are only measured, with a device and without one."""
+"""What the parts of a step are called where they are only measured, with a device and without
+one."""
 LEAST_SHARE = 0.01
-"""When no resource alone shortens the step by this, the replay tells none apart and the largest part of the step is named."""
+"""When no resource alone shortens the step by this, the replay tells none apart and the largest
+part of the step is named."""
 
 
 def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
-    """What limits the run and what to do about it; with `every`, also findings that give next to nothing."""
+    """What limits the run and what to do about it; with `every`, also findings that give next to
+    nothing."""
     judged = judge_job(job)
     facts, judgement = judged.facts, judged.judgement
     if facts.comms is not None:
@@ -97,34 +100,46 @@ def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
     parts = _part_shares(rank)
     if parts is None or not rank.num_events:
         return Verdict(bound="unknown", summary="Nothing to judge: the trace shows no step with work in it.", shares={})
-    removed = dict(rank.replayed.shares) if rank.replayed is not None else {}
-    if max(removed.values(), default=0.0) >= LEAST_SHARE:
-        bound, second = sorted(removed, key=lambda b: -removed[b])[:2]
-        doubt = _doubt(rank, bound, removed[bound] - removed[second], parts)
-        if doubt is not None:
-            words = f"Not sure: without {WORDS[bound]} the replayed step would be {removed[bound]:.0%} shorter, but {doubt}"
-            return Verdict(bound="unknown", summary=f"{words}.", shares=removed)
-        words = f"{NAMES[bound]}: without {WORDS[bound]} the step would be {removed[bound]:.0%} shorter"
-        return Verdict(bound=bound, summary=f"{words}{_more(rank, bound, parts, findings)}.", shares=removed)
+    if rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE:
+        return _by_replay(rank, rank.replayed, parts, findings)
+    return _by_parts(rank, parts, findings)
+
+
+def _by_replay(rank: RankFacts, replayed: Replayed, parts: dict[str, float], findings: tuple[Finding, ...]) -> Verdict:
+    """The resource whose absence shortens the replayed step most."""
+    shares = dict(replayed.shares)
+    bound, second = sorted(shares, key=lambda name: -shares[name])[:2]
+    shorter = f"would be {shares[bound]:.0%} shorter"
+    doubt = _doubt(rank, bound, shares[bound] - shares[second], parts)
+    if doubt is not None:
+        summary = f"Not sure: without {WORDS[bound]} the replayed step {shorter}, but {doubt}."
+        return Verdict(bound="unknown", summary=summary, shares=shares)
+    more = _more(rank, bound, parts, findings)
+    summary = f"{NAMES[bound]}: without {WORDS[bound]} the step {shorter}{more}."
+    return Verdict(bound=bound, summary=summary, shares=shares)
+
+
+def _by_parts(rank: RankFacts, parts: dict[str, float], findings: tuple[Finding, ...]) -> Verdict:
+    """The largest part of the step, where no resource alone shortens it or no replay was
+    possible."""
+    words = WORDS | PART_WORDS
+    if rank.steps.where != "device":
+        words |= ON_HOST_WORDS
     shares: dict[str, float] = {}
     for part, share in parts.items():
         shares[BOUND_OF_PART[part]] = shares.get(BOUND_OF_PART[part], 0.0) + share
     largest = BOUND_OF_PART[max(parts, key=lambda part: parts[part])]
-    sure = _without_replay(rank, parts, largest) if rank.replayed is None else largest
-    if sure is None:
-        words = (PART_WORDS if rank.steps.where == "device" else PART_WORDS | ON_HOST_WORDS).get(largest, WORDS[largest])
-        summary = f"What limits the run is not in this trace: {shares[largest]:.0%} of the step is {words}, but {_lacking(rank)}."
+    bound = _without_replay(rank, parts, largest) if rank.replayed is None else largest
+    if bound is None:
+        part = f"{shares[largest]:.0%} of the step is {words[largest]}"
+        summary = f"What limits the run is not in this trace: {part}, but {_lacking(rank)}."
         return Verdict(bound="unknown", summary=summary, shares=shares)
-    bound = sure
     if bound == "memory":
-        arithmetic = rank.roofline.arithmetic_share or 0.0
-        shares |= {"compute": shares["compute"] * arithmetic, "memory": shares["compute"] * (1 - arithmetic)}
-    words = (PART_WORDS if rank.steps.where == "device" else PART_WORDS | ON_HOST_WORDS).get(bound, WORDS[bound])
-    return Verdict(
-        bound=bound,
-        summary=f"{NAMES[bound]}: {shares[bound]:.0%} of the step is {words}{_more(rank, bound, parts, findings)}.",
-        shares=shares,
-    )
+        compute, arithmetic = shares["compute"], rank.roofline.arithmetic_share or 0.0
+        shares |= {"compute": compute * arithmetic, "memory": compute * (1 - arithmetic)}
+    more = _more(rank, bound, parts, findings)
+    summary = f"{NAMES[bound]}: {shares[bound]:.0%} of the step is {words[bound]}{more}."
+    return Verdict(bound=bound, summary=summary, shares=shares)
 
 
 def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) -> str | None:
@@ -140,10 +155,11 @@ def _doubt(rank: RankFacts, bound: str, lead: float, parts: dict[str, float]) ->
 
 
 def _without_replay(rank: RankFacts, parts: dict[str, float], largest: str) -> str | None:
-    """The bound by the parts alone, where they are enough. A run without a device is its operators."""
+    """The bound by the parts alone, where they are enough. A run without a device is its
+    operators."""
     if rank.steps.where == "host":
         return None if rank.device_name is not None else largest
-    return sure_bound(rank, parts)
+    return bound_by_parts(rank, parts)
 
 
 def _lacking(rank: RankFacts) -> str:
@@ -151,9 +167,9 @@ def _lacking(rank: RankFacts) -> str:
     if rank.steps.where == "host":
         return "the device's work was not recorded"
     if not rank.steps.is_pitch or rank.steps.num_seen < 2:
-        return "two steps in a row are needed to tell what they wait for"
+        return "two steps in a row are needed to see what they wait for"
     if is_blind(rank):
-        return "no marks tell the host's loader from its other work"
+        return "no marks distinguish the host's loader from its other work"
     return "the launches were not recorded"
 
 
@@ -172,8 +188,10 @@ def _more(rank: RankFacts, bound: str, parts: dict[str, float], findings: tuple[
         return f"; {HOST_WORDS[most]} ({parts[most]:.0%} of the recorded step)"
     if bound not in ("compute", "memory") or rank.replayed is None:
         return ""
-    reached = f"; {rank.roofline.mfu:.0%} of the device's dense peak" if rank.roofline.mfu is not None else ""
-    return reached if findings else f"{reached}; nothing found worth more than 2 %"
+    more = ""
+    if rank.roofline.mfu is not None:
+        more = f"; {rank.roofline.mfu:.0%} of the device's dense peak"
+    return more if findings else f"{more}; nothing found worth more than 2 %"
 
 
 def _replay(rank: RankFacts) -> ReplayCheck | None:
@@ -184,13 +202,14 @@ def _replay(rank: RankFacts) -> ReplayCheck | None:
 
 
 def _abstentions(judgement: Judgement, facts: Facts) -> tuple[Abstention, ...]:
-    """Less those that a recording of memory beside the trace tells."""
+    """Less those that a recording of memory answers."""
     has_memory = facts.beside is not None and facts.beside.memory is not None
     return tuple(each for each in judgement.abstentions if not (has_memory and each.needs == NEEDS_MEMORY))
 
 
 def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
-    """What rules had to say without a gain, and what they could not judge, joined by what they lack."""
+    """What rules had to say without a gain, and what they could not judge, joined by what they
+    lack."""
     alike: dict[tuple[str, str], list[str]] = {}
     for abstention in _abstentions(judgement, facts):
         alike.setdefault((abstention.reason, abstention.needs), []).append(abstention.code)

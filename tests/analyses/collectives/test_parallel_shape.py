@@ -10,7 +10,7 @@ from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.parallel_shape import parallel_shape
 from stepscope.analyses.collectives.records import collective_records_of
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, CollectiveRecords
 from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
@@ -123,7 +123,7 @@ def test_buckets_fire_in_order_and_the_last_is_late() -> None:
 @needs_shared
 def test_fsdp_of_the_lab_gathers_when_needed_in_forward_and_one_ahead_in_backward() -> None:
     path = next((SHARED / "lab" / "ranks2").glob("fsdp_even.slow.rank0*"))
-    mine = collective_records_of(context(read_trace(source(path), use_cache=False), None), 0)
+    mine = collective_records_of(build_context(read_trace(source(path), use_cache=False), None), 0)
     found = job_comms([], [mine], match([mine]), ())
     assert [(one.kind, one.scheme, one.size) for one in found.shape] == [("data", "FSDP (ZeRO-3)", 2)]
     assert [(one.phase, one.count_per_step, one.ahead) for one in found.gathers] == [("forward", 7, 0), ("backward", 7, 1)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stepscope.analyses.collectives.records import collective_records_of, in_windows, op_of
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.trace import NONE, CollectiveArgs
 from tests.rules.job_cases import Fleet, ddp
 from tests.tracing import call, kernel, mark, op, trace_of
@@ -37,7 +37,7 @@ def test_names_tell_the_operation(name: str, expected: str) -> None:
 
 def test_sizes_groups_and_steps_come_from_the_record() -> None:
     fleet = ddp(steps=3, buckets=[(1 << 20, 100.0), (1 << 22, 100.0)])
-    collective_records = collective_records_of(context(fleet.traces()[0], None), 0)
+    collective_records = collective_records_of(build_context(fleet.traces()[0], None), 0)
     collective_records.self_check()
     assert [collective_records.kinds[kind].bytes for kind in collective_records.kind] == [1 << 20, 1 << 22] * 3
     assert {(kind.op, kind.group, kind.group_ranks, kind.dtype) for kind in collective_records.kinds} == {
@@ -55,7 +55,7 @@ def test_a_kernel_without_a_record_is_told_by_its_name() -> None:
         fleet.compute(100)
         fleet.collective("sendrecv", 1 << 20, 10, told=False)
         fleet.step()
-    collective_records = collective_records_of(context(fleet.traces()[0], None), 0)
+    collective_records = collective_records_of(build_context(fleet.traces()[0], None), 0)
     assert [(kind.op, kind.group, kind.bytes) for kind in collective_records.kinds] == [("sendrecv", "", None)]
     assert collective_records.sequence.tolist() == [NONE] * 3
 
@@ -73,7 +73,7 @@ def test_only_what_no_compute_covers_is_exposed() -> None:
             call("cudaLaunchKernel", at + 31 * US, at + 35 * US, 2 * step + 2),
             kernel("ncclDevKernel_AllReduce_Sum_f32", at + 100 * US, at + 700 * US, 2 * step + 2, stream=20),
         ]
-    collective_records = collective_records_of(context(trace_of(*events), None), 0)
+    collective_records = collective_records_of(build_context(trace_of(*events), None), 0)
     spans = zip(
         collective_records.exposed_start_ns.tolist(),
         collective_records.exposed_end_ns.tolist(),
@@ -85,7 +85,7 @@ def test_only_what_no_compute_covers_is_exposed() -> None:
 
 def test_a_rank_without_collectives_has_an_empty_ledger() -> None:
     trace = trace_of(mark("ProfilerStep#0", 0, 100), op("aten::mm", 1, 50))
-    collective_records = collective_records_of(context(trace, None), 0)
+    collective_records = collective_records_of(build_context(trace, None), 0)
     collective_records.self_check()
     assert len(collective_records) == 0
     assert len(in_windows(collective_records)) == 0
@@ -101,7 +101,7 @@ def test_steps_keep_the_numbers_their_marks_have() -> None:
             call("cudaLaunchKernel", at + 31 * US, at + 35 * US, step + 1),
             kernel("ncclDevKernel_AllReduce_Sum_f32", at + 100 * US, at + 700 * US, step + 1, stream=20),
         ]
-    found = collective_records_of(context(trace_of(*events), None), 0)
+    found = collective_records_of(build_context(trace_of(*events), None), 0)
     assert (found.step.tolist(), found.step_number.tolist()) == ([0, 1, 2], [12, 13, 14])
 
 
@@ -125,7 +125,7 @@ def test_the_operator_tells_whom_its_kernel_sends_to() -> None:
         call("cudaLaunchKernel", 31 * US, 35 * US, 1),
         kernel("ncclDevKernel_SendRecv", 100 * US, 700 * US, 1, stream=20, collective=replace(told, peer=None)),
     ]
-    assert [(one.op, one.peer) for one in collective_records_of(context(trace_of(*events), None), 0).kinds] == [("send", 2)]
+    assert [(one.op, one.peer) for one in collective_records_of(build_context(trace_of(*events), None), 0).kinds] == [("send", 2)]
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_the_operator_tells_whom_its_kernel_sends_to() -> None:
 def test_the_recording_may_be_named_for_its_machine(path: str, node: str) -> None:
     trace = trace_of(op("aten::mm", 1, 50))
     named = replace(trace, meta=replace(trace.meta, path=path))
-    assert collective_records_of(context(named, None), 0).node == node
+    assert collective_records_of(build_context(named, None), 0).node == node

@@ -14,7 +14,7 @@ from stepscope.analyses.collectives.group_families import Families
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.table import gather_entries, link_fits, table
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.comms import CollectiveRecords
 from stepscope.core.comms_facts import CollectiveRow
 from stepscope.readers.open_trace import read_trace
@@ -31,7 +31,7 @@ def rows_of(*rank_records: CollectiveRecords) -> list[CollectiveRow]:
 
 
 def recorded(path: Path) -> CollectiveRecords:
-    return collective_records_of(context(read_trace(source(path), use_cache=False), None), 0)
+    return collective_records_of(build_context(read_trace(source(path), use_cache=False), None), 0)
 
 
 def raw_kernels(path: Path, elements: int) -> list[dict[str, Any]]:

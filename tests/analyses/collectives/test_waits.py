@@ -10,7 +10,7 @@ from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import waiting, with_waits
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.facts import RankFacts
 from tests.rules.job_cases import Fleet
 
@@ -19,7 +19,7 @@ US = 1_000
 
 def split(fleet: Fleet) -> list[tuple[RankFacts, RankFacts]]:
     """Per rank, its facts before and after."""
-    found = [context(trace, None) for trace in fleet.traces()]
+    found = [build_context(trace, None) for trace in fleet.traces()]
     rank_records = [collective_records_of(one, rank) for rank, one in enumerate(found)]
     matched = match(rank_records)
     facts = [measure_rank(one, rank, None) for rank, one in enumerate(found)]
@@ -60,7 +60,7 @@ def test_one_rank_alone_cannot_tell() -> None:
 
 def test_waiting_lies_inside_the_collectives() -> None:
     fleet = job([10, 1000])
-    found = [context(trace, None) for trace in fleet.traces()]
+    found = [build_context(trace, None) for trace in fleet.traces()]
     rank_records = [collective_records_of(one, rank) for rank, one in enumerate(found)]
     spans = waiting(rank_records[0], match(rank_records))
     assert len(spans) > 0

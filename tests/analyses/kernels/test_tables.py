@@ -5,7 +5,7 @@ import pytest
 
 from stepscope.analyses.kernels.names import category_of, rounds_to_tf32, uses_tensor_cores
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.facts import RankFacts
 from stepscope.hardware.lookup import find_spec_by_key
 from tests.tracing import Event, call, inputs, kernel, mark, op, trace_of
@@ -87,7 +87,7 @@ def two_matmul_steps(
 
 
 def measured(*events: Event, spec: str | None = "h100-sxm") -> RankFacts:
-    facts = measure_rank(context(trace_of(*events), None if spec is None else find_spec_by_key(spec)), 0)
+    facts = measure_rank(build_context(trace_of(*events), None if spec is None else find_spec_by_key(spec)), 0)
     facts.self_check()
     return facts
 

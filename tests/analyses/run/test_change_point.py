@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analyses.run.change_point import Shift, ShiftDetector, rank_z
-from stepscope.analyses.run.trend import GrowthDetector, kendall_z
+from stepscope.analyses.run.change_point import ChangePoint, ChangePointDetector, rank_z
+from stepscope.analyses.run.trend import TrendDetector, kendall_z
 
 NOISES = ("lognormal", "bursts", "heavy", "correlated", "constant")
 
@@ -35,8 +35,8 @@ def series(kind: str, seed: int, num: int) -> list[float]:
     return found
 
 
-def shifts(values: list[float], worse_by: float = 1.25) -> list[tuple[int, Shift]]:
-    detector = ShiftDetector(lambda before, after: after >= worse_by * before)
+def shifts(values: list[float], worse_by: float = 1.25) -> list[tuple[int, ChangePoint]]:
+    detector = ChangePointDetector(lambda before, after: after >= worse_by * before)
     return [(number, found) for number, value in enumerate(values) if (found := detector.add(value)) is not None]
 
 
@@ -74,7 +74,7 @@ def test_rank_z_is_zero_for_equals_and_grows_with_the_distance() -> None:
 
 
 def test_memory_that_leaks_is_told_and_told_again_when_doubled() -> None:
-    detector = GrowthDetector()
+    detector = TrendDetector()
     sizes = [1e9 + 2e6 * number + 5e7 * (number % 5 == 0) for number in range(2000)]
     found = [growth for size in sizes if (growth := detector.add(size)) is not None]
     assert 2 <= len(found) <= 8, "once per doubling"
@@ -90,7 +90,7 @@ def test_memory_that_does_not_leak_is_not_told(kind: str) -> None:
         "sawtooth": lambda n: 1e9 + 1e7 * (n % 100),
         "one step up": lambda n: 1e9 * (1 + (n > 300)) + draw.gauss(0, 1e7),
     }
-    detector = GrowthDetector()
+    detector = TrendDetector()
     assert [growth for n in range(3000) if (growth := detector.add(shapes[kind](n))) is not None] == []
 
 

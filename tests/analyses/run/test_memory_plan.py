@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analyses.run.memory_plan import beside_plan
+from stepscope.analyses.run.memory_plan import compare_with_plan
 from stepscope.core.memory_report import MemoryRecord
 from stepscope.readers.memory.snapshot import read
 from tests.memory_snapshots import MB, pickled, source_of, training
@@ -15,7 +15,7 @@ from tests.recordings import memory_report
 
 def test_each_part_stands_beside_the_most_that_was_measured(tmp_path: Path) -> None:
     report = read([source_of(tmp_path / "s.pickle", pickled(training(3).snapshot()))])
-    rows = {row.part: row for row in beside_plan(report, 100 * MB, 100 * MB, 200 * MB, 360 * MB)}
+    rows = {row.part: row for row in compare_with_plan(report, 100 * MB, 100 * MB, 200 * MB, 360 * MB)}
     assert list(rows) == ["weights", "gradients", "optimizer", "activations", "others", "total"]
     assert [rows[part].ratio for part in ("weights", "gradients", "optimizer")] == [1.0, 1.0, 1.0]
     assert rows["activations"].ratio == pytest.approx(360 / 300)
@@ -27,9 +27,9 @@ def test_each_part_stands_beside_the_most_that_was_measured(tmp_path: Path) -> N
 def test_what_is_not_known_has_no_ratio() -> None:
     held = {"unknown": 50, "weights": 50}
     record = MemoryRecord(format="memory-snapshot", label="s", peak_bytes=100, held=held, most=held)
-    rows = beside_plan(memory_report(record), 50, None, 10, 0)
+    rows = compare_with_plan(memory_report(record), 50, None, 10, 0)
     assert [row.ratio for row in rows] == [None] * 6
     assert rows[1].planned_bytes is None
     assert rows[-1].planned_bytes is None
     counters = MemoryRecord(format="memory-stats", label="s", peak_bytes=100)
-    assert beside_plan(memory_report(counters), 1, 1, 1, 1) == ()
+    assert compare_with_plan(memory_report(counters), 1, 1, 1, 1) == ()

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.trace import Kind
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
 
 
 def measured(*events: Event) -> RankFacts:
-    facts = measure_rank(context(trace_of(*events), None), 0)
+    facts = measure_rank(build_context(trace_of(*events), None), 0)
     facts.self_check()
     return facts
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stepscope.analyses.intervals import union
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.analyses.timeline import gaps as timeline_gaps
 from stepscope.analyses.timeline.rows import join_small, rows_of
 from stepscope.analyses.timeline.step import timeline_of
@@ -30,7 +30,7 @@ LAB = ("lab/single/sync_item.slow", "lab/single/recompiles.slow", "lab/ranks2/fs
 
 def read(path: Path) -> tuple[Trace, RankFacts]:
     trace = read_trace(Source(path=path, label=path.name), use_cache=False)
-    return trace, measure_rank(context(trace, None), 3)
+    return trace, measure_rank(build_context(trace, None), 3)
 
 
 def drawn(trace: Trace, facts: RankFacts, **more: int) -> Timeline:
@@ -162,7 +162,7 @@ def two_steps() -> Trace:
 
 def test_a_kernel_names_who_launched_it() -> None:
     trace = two_steps()
-    timeline = drawn(trace, measure_rank(context(trace, None), 5))
+    timeline = drawn(trace, measure_rank(build_context(trace, None), 5))
     assert (timeline.rank, timeline.window) == (5, (100 * US, 1000 * US))
     assert [(lane.label, lane.kind, lane.num_rows) for lane in timeline.lanes] == [
         ("thread main", "host", 4),
@@ -192,7 +192,7 @@ def test_a_kernel_names_who_launched_it() -> None:
 
 def test_waiting_for_other_ranks_is_taken_from_communication() -> None:
     trace = two_steps()
-    facts = measure_rank(context(trace, None), 0)
+    facts = measure_rank(build_context(trace, None), 0)
     waiting = union(np.array([972 * US]), np.array([980 * US]))
     timeline = timeline_of(trace, facts, waiting=waiting)
     assert timeline is not None
@@ -214,20 +214,20 @@ def test_a_host_that_runs_ahead_is_shown_from_its_first_launch_at_most_a_step_be
 
     for launch, low in ((700, 700), (20, 500), (1000, 1000)):
         trace = steps(launch)
-        timeline = drawn(trace, measure_rank(context(trace, None), 0))
+        timeline = drawn(trace, measure_rank(build_context(trace, None), 0))
         assert (timeline.low_ns, timeline.window) == (low, (1000, 1500))
 
 
 def test_a_trace_without_steps_has_no_timeline() -> None:
     trace = trace_of()
-    assert timeline_of(trace, measure_rank(context(trace, None), 0)) is None
+    assert timeline_of(trace, measure_rank(build_context(trace, None), 0)) is None
 
 
 def test_a_run_on_the_host_alone_is_drawn_too() -> None:
     events = [mark(f"ProfilerStep#{n}", n * 1000, n * 1000 + 990) for n in range(3)]
     work = [op("aten::mm", n * 1000 + 100, n * 1000 + 600) for n in range(3)]
     trace = trace_of(*events, *work)
-    facts = measure_rank(context(trace, None), 0)
+    facts = measure_rank(build_context(trace, None), 0)
     timeline = drawn(trace, facts)
     assert timeline.where == "host"
     assert_gaps_are_the_partition(timeline, facts)
@@ -245,7 +245,7 @@ def test_too_many_threads_are_left_out_and_counted() -> None:
         kernel("gemm", 910 * US, 1000 * US, 2),
     ]
     trace = trace_of(*events, *threads)
-    timeline = drawn(trace, measure_rank(context(trace, None), 0))
+    timeline = drawn(trace, measure_rank(build_context(trace, None), 0))
     assert (len(timeline.lanes), timeline.num_lanes_left_out) == (40, 22)
     assert timeline.num_left_out == 22
     assert timeline.num_events == len(timeline.slices) + 22

@@ -13,7 +13,7 @@ from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.rank import measure_rank
-from stepscope.analyses.rank_context import context
+from stepscope.analyses.rank_context import build_context
 from stepscope.analyses.timeline.job_clock import Head, align
 from stepscope.analyses.timeline.nesting import MOST_LANES, nest
 from stepscope.analyses.timeline.tracks import (
@@ -45,7 +45,7 @@ def lengths(spans: Spans) -> dict[str, int]:
 
 
 def test_the_parts_of_the_demo_are_the_reports_and_fill_its_steps() -> None:
-    found = context(read_trace(source(DEMO), use_cache=False), None)
+    found = build_context(read_trace(source(DEMO), use_cache=False), None)
     facts = measure_rank(found, 0)
     spans, steps = partition_spans(found), step_spans(found)
     spans.self_check()
@@ -58,7 +58,7 @@ def test_the_parts_of_the_demo_are_the_reports_and_fill_its_steps() -> None:
 @needs_shared
 def test_waiting_for_another_rank_is_told_apart_as_in_the_report() -> None:
     paths = [SHARED / f"lab/ranks2/ddp_straggler.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
-    found = [context(read_trace(Source(path=path, label=str(path)), use_cache=False), None) for path in paths]
+    found = [build_context(read_trace(Source(path=path, label=str(path)), use_cache=False), None) for path in paths]
     rank_records = [collective_records_of(one, rank) for rank, one in enumerate(found)]
     matched = match(rank_records)
     waited = 0
@@ -73,7 +73,7 @@ def test_waiting_for_another_rank_is_told_apart_as_in_the_report() -> None:
 
 
 def test_without_steps_there_is_nothing_to_draw() -> None:
-    found = context(trace_of(), None)
+    found = build_context(trace_of(), None)
     assert len(step_spans(found)) == len(partition_spans(found)) == 0
     assert partition_spans(found).names == PARTS
     assert queue_depth(found) is None
@@ -91,7 +91,7 @@ def test_the_queue_grows_with_launches_and_shrinks_as_work_begins() -> None:
         kernel("b", 50 * US, 60 * US, 2),
         kernel("unlinked", 70 * US, 80 * US, 9),
     )
-    found = queue_depth(context(trace, None))
+    found = queue_depth(build_context(trace, None))
     assert found is not None
     assert list(zip(found.time_ns.tolist(), found.value.tolist(), strict=True)) == [
         (10 * US, 1.0),
@@ -107,7 +107,7 @@ def test_copies_under_way_together_add_up() -> None:
         copy("Memcpy DtoH (Device -> Pinned)", 500, 1000, 2, stream=8, size=1000),
         copy("Memcpy HtoD (size not recorded)", 2000, 3000, 3),
     )
-    found = copy_bandwidth(context(trace, None))
+    found = copy_bandwidth(build_context(trace, None))
     assert found is not None
     assert found.time_ns.tolist() == [0, 500, 1000]
     assert found.value.tolist() == pytest.approx([3e9, 5e9, 0.0])

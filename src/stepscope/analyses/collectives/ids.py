@@ -24,7 +24,7 @@ Part = tuple[int, Int64]
 
 
 @dataclass(slots=True, kw_only=True)
-class Numbering:
+class CollectiveIds:
     """The number of each entry of all tracks, one track after the other; NONE where no other rank's was found."""
 
     tracks: Sequence[Track]
@@ -40,10 +40,10 @@ class Numbering:
         self.ids[self.base[i] + rows] = numbers
 
 
-def numbered(tracks: Sequence[Track], clocks: Clocks, members: Sequence[tuple[int, ...]]) -> Numbering:
+def numbered(tracks: Sequence[Track], clocks: Clocks, members: Sequence[tuple[int, ...]]) -> CollectiveIds:
     """Number the entries by lane; each number has entries of two ranks or more."""
     base = np.concatenate(([0], np.cumsum([len(t.entry) for t in tracks]))).astype(np.int64)
-    made = Numbering(tracks=tracks, clocks=clocks, base=base, ids=np.full(int(base[-1]), NONE, np.int64))
+    made = CollectiveIds(tracks=tracks, clocks=clocks, base=base, ids=np.full(int(base[-1]), NONE, np.int64))
     for lane, parts in sorted(_by_lane(tracks).items()):
         plain = [(i, mine) for i, rows in parts if len(mine := rows[tracks[i].side[rows] == 0])]
         sided = [(i, mine) for i, rows in parts if len(mine := rows[tracks[i].side[rows] != 0])]
@@ -79,7 +79,7 @@ def _by_root(parts: Sequence[Part], clocks: Clocks) -> list[list[Part]]:
     return list(found.values())
 
 
-def _by_sequence(made: Numbering, parts: list[Part]) -> None:
+def _by_sequence(made: CollectiveIds, parts: list[Part]) -> None:
     """Same kind, same sequence number: the same collective. Those that share a number are counted through."""
     if not parts:
         return
@@ -117,7 +117,7 @@ class _Known:
         )
 
 
-def _by_time(made: Numbering, parts: list[Part]) -> None:
+def _by_time(made: CollectiveIds, parts: list[Part]) -> None:
     """Lay each rank's list against the list of all found so far; what is new in it joins that list."""
     clocks, none = made.clocks, np.zeros(0, np.int64)
     parts = sorted(parts, key=lambda part: (-len(part[1]), part[0]))
@@ -145,7 +145,7 @@ def _by_time(made: Numbering, parts: list[Part]) -> None:
         known = known.joined(_Known(time=np.clip(time, low, high)[new], token=token[new], number=number[new], id=fresh))
 
 
-def _by_ends(made: Numbering, parts: list[Part], members: tuple[int, ...]) -> bool:
+def _by_ends(made: CollectiveIds, parts: list[Part], members: tuple[int, ...]) -> bool:
     """Sends with receives whose other rank is not recorded; whether some are left over."""
     send, recv = pairs_in(made.tracks, parts, made.clocks.offset_ns, made.base, members)
     made.ids[send] = made.ids[recv] = np.arange(made.next_id, made.next_id + len(send))

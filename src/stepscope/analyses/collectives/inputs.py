@@ -24,7 +24,7 @@ MOST_ELEMENTS = 1 << 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class CollectiveInputs:
     """What the ranges around a launch tell; None where they do not."""
 
     name: str
@@ -44,7 +44,7 @@ class Told:
         return None if elements is None or self.dtype not in ITEM_BYTES else int(elements * ITEM_BYTES[self.dtype])
 
 
-def told_around(found: RankContext, start: int) -> Told | None:
+def inputs_around(found: RankContext, start: int) -> CollectiveInputs | None:
     """The innermost range of a communication library at or around an event, with the sizes it or the operator around it has."""
     trace, parent, told = found.trace, found.links.parent, None
     at = start
@@ -54,11 +54,11 @@ def told_around(found: RankContext, start: int) -> Told | None:
         name: str = trace.names[trace.name[at]]
         if told is None and (said := RANGE.match(name)):
             dims, dtype = _tensors(found, at)
-            told = Told(name=said[1], dtype=dtype, in_elements=sum(dims) if dims else None)
+            told = CollectiveInputs(name=said[1], dtype=dtype, in_elements=sum(dims) if dims else None)
         elif told is not None and OUT_AND_IN.match(name):
             dims, dtype = _tensors(found, at)
             if len(dims) >= 2:
-                return Told(name=told.name, dtype=dtype or told.dtype, out_elements=dims[0], in_elements=dims[1])
+                return CollectiveInputs(name=told.name, dtype=dtype or told.dtype, out_elements=dims[0], in_elements=dims[1])
         at = int(parent[at])
     return told
 

@@ -22,7 +22,7 @@ Lane = tuple[Group, tuple[int, int] | None]
 """A group, or the way from one of its ranks to another."""
 
 
-class Words:
+class CollectiveKeys:
     """Lanes and kinds, numbered alike for all ranks."""
 
     def __init__(self, rank_records: Sequence[CollectiveRecords]) -> None:

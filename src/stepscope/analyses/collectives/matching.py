@@ -9,8 +9,8 @@ import numpy as np
 
 from stepscope.analyses.collectives.clock_offsets import Track, centre
 from stepscope.analyses.collectives.clocks import Clocks, offset_between
-from stepscope.analyses.collectives.ids import Numbering, numbered
-from stepscope.analyses.collectives.keys import Words
+from stepscope.analyses.collectives.ids import CollectiveIds, numbered
+from stepscope.analyses.collectives.keys import CollectiveKeys
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE, Bool, Int64
 
@@ -21,7 +21,7 @@ _MOST_NAMED = 8
 def match(rank_records: Sequence[CollectiveRecords]) -> Matched:
     """Match the ranks' collectives by group and sequence, else by order and time, and align the clocks on their ends."""
     rank_records = sorted(rank_records, key=lambda one: one.rank)
-    words = Words(rank_records)
+    words = CollectiveKeys(rank_records)
     tracks = [words.track(one, _base(one, rank_records[0])) for one in rank_records]
     clocks = _clocks(tracks)
     made = numbered(tracks, clocks, words.members)
@@ -70,7 +70,7 @@ def _clocks(tracks: Sequence[Track]) -> Clocks:
     return clocks
 
 
-def _settled(made: Numbering) -> Int64:
+def _settled(made: CollectiveIds) -> Int64:
     """Offsets from all that was matched, along the way they were found."""
     tracks, ids, base = made.tracks, made.ids, made.base
     settled: Int64 = made.clocks.offset_ns.copy()
@@ -100,7 +100,7 @@ def _medians(number: Int64, values: Int64) -> Int64:
     return result
 
 
-def _assembled(rank_records: Sequence[CollectiveRecords], made: Numbering, words: Words, offsets: Int64) -> Matched:
+def _assembled(rank_records: Sequence[CollectiveRecords], made: CollectiveIds, words: CollectiveKeys, offsets: Int64) -> Matched:
     num = int(made.ids.max()) + 1 if len(made.ids) else 0
     of: dict[int, Int64] = {}
     arrival: dict[int, Int64] = {}
@@ -138,7 +138,7 @@ def _assembled(rank_records: Sequence[CollectiveRecords], made: Numbering, words
     )
 
 
-def _notes(rank_records: Sequence[CollectiveRecords], made: Numbering, words: Words) -> tuple[str, ...]:
+def _notes(rank_records: Sequence[CollectiveRecords], made: CollectiveIds, words: CollectiveKeys) -> tuple[str, ...]:
     clocks, first = made.clocks, rank_records[0].rank if rank_records else 0
     outside = [i for i, one in enumerate(clocks.root.tolist()) if one != 0]
     vague = [rank_records[i].rank for i in outside if i in clocks.vague]

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from stepscope.analyses.collectives.events import host_collectives
-from stepscope.analyses.collectives.inputs import told_around
+from stepscope.analyses.collectives.inputs import inputs_around
 from stepscope.analyses.collectives.prefetch import gathers_ahead
 from stepscope.analyses.collectives.step_parts import backward_spans, step_parts
 from stepscope.analyses.host.nesting import ancestor_with
@@ -200,7 +200,7 @@ def _peer(found: RankContext, event: int, asking: int) -> int | None:
 
 def _told(found: RankContext, name: str, around: int, on_device: bool) -> Collective:
     """By the ranges around its launch, else by its kernel's name."""
-    told = told_around(found, around)
+    told = inputs_around(found, around)
     # A range such as nccl:coalesced names no operation.
     op = next((op for op in (op_of(told.name), op_of(name)) if op != "other"), "other") if told is not None else op_of(name)
     if told is None:

@@ -15,7 +15,7 @@ from stepscope.core.hardware import DeviceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roofs:
+class DevicePeaks:
     """Peaks of one device, for arithmetic by precision and for memory."""
 
     spec: DeviceSpec

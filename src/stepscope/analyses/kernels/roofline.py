@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
 from stepscope.analyses.kernels.tables import Float64, KernelWork
 from stepscope.analyses.rank_context import RankContext
@@ -17,7 +17,7 @@ MIN_MATRIX_COVERAGE = 0.9
 
 
 def roofline(
-    trace: Trace, charges: Charges, work: KernelWork, roofs: Roofs | None, num_windows: int, step_ns: float | None
+    trace: Trace, charges: Charges, work: KernelWork, roofs: DevicePeaks | None, num_windows: int, step_ns: float | None
 ) -> Roofline:
     """Per-step FLOPs and their share of the peak. FLOPs are the model's: recomputed work counts for HFU alone."""
     dur = trace.dur_ns[work.kernels]
@@ -40,11 +40,11 @@ def roofline(
         bandwidth_bound_ns=bandwidth_ns,
         arithmetic_bound_ns=arithmetic_ns,
         tensor_core_share=_tensor_core_share(dur, matrix, work),
-        arithmetic_share=_share(dur, held_by_arithmetic(work, roofs) & compute, int(dur[compute].sum())),
+        arithmetic_share=_share(dur, compute_bound(work, roofs) & compute, int(dur[compute].sum())),
     )
 
 
-def held_by_arithmetic(work: KernelWork, roofs: Roofs | None) -> Bool:
+def compute_bound(work: KernelWork, roofs: DevicePeaks | None) -> Bool:
     """Which kernels the arithmetic units hold up: by the roof they are under; where that is not known, the matrix kernels."""
     arithmetic = work.of_category(*MATRIX_CATEGORIES)
     if roofs is None:
@@ -63,7 +63,7 @@ def _coverage(dur: Int64, matrix: Bool, work: KernelWork) -> float:
 
 
 def _utilisation(
-    work: KernelWork, chosen: Bool, flops: Float64, roofs: Roofs | None, num_windows: int, step_ns: float | None
+    work: KernelWork, chosen: Bool, flops: Float64, roofs: DevicePeaks | None, num_windows: int, step_ns: float | None
 ) -> float | None:
     """Time the chosen FLOPs need at the dense peaks of their precisions, over the step time."""
     if roofs is None or not step_ns:
@@ -110,7 +110,7 @@ def _main_precision(work: KernelWork) -> str | None:
     return work.precisions[int(np.bincount(work.precision[counted], weights=work.flops[counted]).argmax())]
 
 
-def _bound_times(work: KernelWork, roofs: Roofs | None) -> tuple[int | None, int | None]:
+def _bound_times(work: KernelWork, roofs: DevicePeaks | None) -> tuple[int | None, int | None]:
     """Kernel time under the memory roof and under the arithmetic roof."""
     if roofs is None:
         return None, None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.kernels.names import category_of, rounds_to_tf32, uses_tensor_cores
 from stepscope.analyses.steps.projection import Charges
 from stepscope.core.facts import CategoryRow, KernelRow
@@ -77,7 +77,7 @@ class _Sort:
     floor_ns: float
 
 
-def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: Roofs | None) -> KernelWork:
+def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: DevicePeaks | None) -> KernelWork:
     """Work and category of every kernel in the windows."""
     chosen = trace.kind[charges.work] == Kind.KERNEL
     kernels, op = charges.work[chosen], charges.op[chosen]
@@ -109,7 +109,7 @@ def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: Roofs |
     )
 
 
-def _sorts(trace: Trace, kernels: Int64, op: Int64, collective: Bool, roofs: Roofs | None) -> tuple[Int64, list[_Sort]]:
+def _sorts(trace: Trace, kernels: Int64, op: Int64, collective: Bool, roofs: DevicePeaks | None) -> tuple[Int64, list[_Sort]]:
     """The distinct sorts of kernel, and which sort each kernel is of."""
     launcher = np.where(op == NONE, NONE, trace.name[np.maximum(op, 0)]).astype(np.int64)
     inputs = np.where(op == NONE, NONE, trace.detail[np.maximum(op, 0)]).astype(np.int64)
@@ -125,7 +125,7 @@ def _sorts(trace: Trace, kernels: Int64, op: Int64, collective: Bool, roofs: Roo
     return of_sort, sorts
 
 
-def _sort(name: str, work: Work | None, collective: bool, roofs: Roofs | None) -> _Sort:
+def _sort(name: str, work: Work | None, collective: bool, roofs: DevicePeaks | None) -> _Sort:
     precision = work.precision if work is not None else None
     if work is not None and work.is_matrix and precision == "fp32" and rounds_to_tf32(name):
         precision = "tf32"

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.analyses.run.change_point import Shift, ShiftDetector
-from stepscope.analyses.run.liveness import presence
+from stepscope.analyses.run.change_point import ChangePoint, ChangePointDetector
+from stepscope.analyses.run.liveness import liveness
 from stepscope.analyses.run.samples import device_bytes, gpu_util, rss_bytes, usual_ns
-from stepscope.analyses.run.trend import Growth, GrowthDetector
+from stepscope.analyses.run.trend import Trend, TrendDetector
 from stepscope.core.live import RUNS, SILENT, STALLED, SWITCHED_OFF, Alert
 from stepscope.core.numbers import number_ranges
 from stepscope.readers.run_folder.tail import RankTail, RunTail
@@ -87,12 +87,12 @@ class JobAlarms:
 
 class _RankAlarms:
     def __init__(self) -> None:
-        self._step = ShiftDetector(_is_slower)
-        self._stretch = ShiftDetector(_is_slower, num_reference=NUM_STRETCHES, num_recent=NUM_STRETCHES_RECENT)
-        self._util = ShiftDetector(_is_idler, num_reference=NUM_UTIL, num_recent=NUM_UTIL_RECENT)
-        self._memory: dict[str, tuple[Callable[[dict[str, Any]], int | None], GrowthDetector]] = {
-            "host-memory": (rss_bytes, GrowthDetector()),
-            "device-memory": (device_bytes, GrowthDetector()),
+        self._step = ChangePointDetector(_is_slower)
+        self._stretch = ChangePointDetector(_is_slower, num_reference=NUM_STRETCHES, num_recent=NUM_STRETCHES_RECENT)
+        self._util = ChangePointDetector(_is_idler, num_reference=NUM_UTIL, num_recent=NUM_UTIL_RECENT)
+        self._memory: dict[str, tuple[Callable[[dict[str, Any]], int | None], TrendDetector]] = {
+            "host-memory": (rss_bytes, TrendDetector()),
+            "device-memory": (device_bytes, TrendDetector()),
         }
         self._state = RUNS
         self._last_step = -1
@@ -131,7 +131,7 @@ class _RankAlarms:
 
     def absent(self, tail: RankTail, wall_ns: int) -> list[_Sign]:
         """A rank that tells nothing any more, or makes no steps: once, until it is back."""
-        state, quiet_s = presence(tail, wall_ns)
+        state, quiet_s = liveness(tail, wall_ns)
         was, self._state = self._state, state
         if state == was or state in (RUNS, SWITCHED_OFF):
             return []
@@ -151,7 +151,7 @@ def _is_idler(before: float, after: float) -> bool:
     return after <= before - IDLER
 
 
-def _slower(shift: Shift | None, rank: int, step: int) -> list[_Sign]:
+def _slower(shift: ChangePoint | None, rank: int, step: int) -> list[_Sign]:
     if shift is None:
         return []
     words = (
@@ -160,7 +160,7 @@ def _slower(shift: Shift | None, rank: int, step: int) -> list[_Sign]:
     return [_Sign(kind="step-time", rank=rank, step=step, words=words)]
 
 
-def _growth_words(kind: str, growth: Growth) -> str:
+def _growth_words(kind: str, growth: Trend) -> str:
     where = "the host's memory" if kind == "host-memory" else "device memory"
     sizes = f"from {growth.first_bytes / GIB:.2f} to {growth.last_bytes / GIB:.2f} GiB"
     return f"{where} rises steadily, {sizes} over {growth.num_samples} samples, and has not levelled off"

@@ -22,7 +22,7 @@ NUM_CONFIRM = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
+class ChangePoint:
     """The series left its level for another."""
 
     before: float
@@ -30,7 +30,7 @@ class Shift:
     """Medians."""
 
 
-class ShiftDetector:
+class ChangePointDetector:
     """Takes one value after the other; tells a lasting move for the worse once.
 
     `worse` says whether a median is so much worse than another that somebody should know; a move that is statistically plain and
@@ -49,7 +49,7 @@ class ShiftDetector:
         """Values of the last blocks that all lay to the same side."""
         self._side = 0
 
-    def add(self, value: float) -> Shift | None:
+    def add(self, value: float) -> ChangePoint | None:
         if len(self._reference) < self._num_reference:
             insort(self._reference, value)
             return None
@@ -59,7 +59,7 @@ class ShiftDetector:
         block, self._recent = self._recent, []
         return self._judge(block)
 
-    def _judge(self, block: list[float]) -> Shift | None:
+    def _judge(self, block: list[float]) -> ChangePoint | None:
         before, after = median(self._reference), median(block)
         z = rank_z(self._reference, block)
         is_moved = abs(z) >= Z and (self._worse(before, after) or self._worse(after, before))
@@ -70,7 +70,7 @@ class ShiftDetector:
             return None
         after = median(self._agreeing)
         self._reference, self._agreeing, self._side = sorted(self._agreeing), [], 0
-        return Shift(before=before, after=after) if self._worse(before, after) else None
+        return ChangePoint(before=before, after=after) if self._worse(before, after) else None
 
 
 def rank_z(reference: list[float], block: list[float]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Any
 
-from stepscope.analyses.run.liveness import presence
+from stepscope.analyses.run.liveness import liveness
 from stepscope.analyses.run.samples import device_bytes, device_total_bytes, gpu_util, rss_bytes, usual_ns
 from stepscope.core.live import RUNS, Alert, LiveView, RankGroup, RankLive
 from stepscope.readers.run_folder.tail import RankTail, RunTail
@@ -49,7 +49,7 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
 
 
 def _rank(tail: RankTail, run: RunTail) -> RankLive:
-    state, quiet_s = (RUNS, None) if isinstance(run.told.get("exit_code"), int) else presence(tail, run.wall_ns, STILL_S)
+    state, quiet_s = (RUNS, None) if isinstance(run.told.get("exit_code"), int) else liveness(tail, run.wall_ns, STILL_S)
     lengths, waits, rows = _now(tail)
     step_ns = median(lengths) if lengths else _sampled_ns(tail)
     share = min(1.0, sum(waits) / total) if (total := sum(lengths)) and waits else None

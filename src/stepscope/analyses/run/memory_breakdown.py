@@ -17,7 +17,7 @@ from stepscope.core.memory_report import (
 
 NUM_NAMED = 4
 NUM_FRAMES = 3
-SMALLER = {
+REMEDIES = {
     ACTIVATIONS: "checkpoint activations (torch.utils.checkpoint) where most are made, or a smaller micro-batch, accumulated",
     OPTIMIZER: "shard the optimizer's state over the ranks (fully_shard, ZeroRedundancyOptimizer), or keep it in 8 bits",
     WEIGHTS: "shard the weights over the ranks (fully_shard), or hold them in bf16",
@@ -31,7 +31,7 @@ SMALLER = {
 """What to do about each category."""
 
 
-def held_words(record: MemoryRecord) -> str:
+def breakdown_text(record: MemoryRecord) -> str:
     """`activations 49 %, optimizer 25 %`; empty where nothing tells."""
     peak = max(record.peak_bytes, 1)
     shown = [(name, size) for name, size in record.by_size[:NUM_NAMED] if size > 0.005 * peak]
@@ -46,7 +46,7 @@ def frame_lines(record: MemoryRecord) -> tuple[str, ...]:
     )
 
 
-def main_holder(record: MemoryRecord | None) -> tuple[str, float] | None:
+def largest_category(record: MemoryRecord | None) -> tuple[str, float] | None:
     """The category that holds most, and its share of the peak."""
     if record is None or not record.by_size or not record.peak_bytes:
         return None

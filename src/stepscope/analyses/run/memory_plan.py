@@ -39,7 +39,7 @@ class PlanRow:
     """Planned over the most that was measured; None where either is missing, or too much of the peak is of unknown use."""
 
 
-def beside_plan(
+def compare_with_plan(
     report: MemoryReport,
     weights_bytes: int | None,
     gradients_bytes: int | None,

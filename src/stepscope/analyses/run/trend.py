@@ -23,7 +23,7 @@ LASTING = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class Trend:
     """It rose from one size to another, and still rises."""
 
     first_bytes: float
@@ -32,7 +32,7 @@ class Growth:
     """Between the two."""
 
 
-class GrowthDetector:
+class TrendDetector:
     """Takes one size a sample; tells steady growth once, and again only when it has grown as much once more."""
 
     def __init__(self, num_a_bin: int = 10) -> None:
@@ -41,7 +41,7 @@ class GrowthDetector:
         self._current: list[float] = []
         self._told_bytes: float | None = None
 
-    def add(self, size_bytes: float) -> Growth | None:
+    def add(self, size_bytes: float) -> Trend | None:
         self._current.append(size_bytes)
         if len(self._current) < self._num_a_bin:
             return None
@@ -53,7 +53,7 @@ class GrowthDetector:
             self._num_a_bin *= 2
         return found
 
-    def _judge(self) -> Growth | None:
+    def _judge(self) -> Trend | None:
         bins = self._bins
         if len(bins) < LEAST_BINS or kendall_z(bins) < Z:
             return None
@@ -66,7 +66,7 @@ class GrowthDetector:
         if self._told_bytes is not None and last < self._told_bytes:
             return None
         self._told_bytes = last + grown
-        return Growth(first_bytes=first, last_bytes=last, num_samples=(len(bins) - 1) * self._num_a_bin)
+        return Trend(first_bytes=first, last_bytes=last, num_samples=(len(bins) - 1) * self._num_a_bin)
 
 
 def kendall_z(values: list[float]) -> float:

@@ -13,7 +13,7 @@ from stepscope.analyses.collectives.step_parts import step_parts
 from stepscope.analyses.host.frames import line_of
 from stepscope.analyses.host.source_locations import origins, stacks_of
 from stepscope.analyses.intervals import Intervals
-from stepscope.analyses.rank_context import RankContext, context
+from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.analyses.steps.projection import MODULE_FRAME
 from stepscope.analyses.timeline.gaps import gaps_of
 from stepscope.analyses.timeline.rows import Blocks, common, join_small, rows_of
@@ -68,7 +68,7 @@ def timeline_of(
     steps = facts.steps
     if not steps.median_windows:
         return None
-    found = context(trace, None) if found is None else found
+    found = build_context(trace, None) if found is None else found
     step = steps.median_windows[0]
     window = steps.windows[step]
     low = _low(found, window)

@@ -74,14 +74,14 @@ def laid_beside(plan: Plan, report: MemoryReport, read_notes: Sequence[str] = ()
 
 def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...]:
     """Parts, then the peak of tensors, then what the allocator had of the device."""
-    from stepscope.analyses.run.memory_plan import OTHERS, PARTS, TOTAL, PlanRow, beside_plan
+    from stepscope.analyses.run.memory_plan import OTHERS, PARTS, TOTAL, PlanRow, compare_with_plan
 
     parts = {} if account is None else {name: round(size) for name, size in account.memory.items()}
     planned: dict[str, int | None] = {part: parts.get(part) for part in PARTS}
     if account is not None:
         planned["activations"] = parts["activations"] + parts["logits"]
     sizes = tuple(planned[part] for part in PARTS)
-    told = beside_plan(report, *sizes)
+    told = compare_with_plan(report, *sizes)
     if not told:
         told = tuple(PlanRow(part=p, planned_bytes=planned[p], at_peak_bytes=None, most_bytes=None, ratio=None) for p in PARTS)
     between = None if account is None else parts["gathered"] + parts["buffers"] + parts["update"]

@@ -1,7 +1,8 @@
 """What PyTorch said in a job's output, as advice of the rules whose faults those are.
 
-PyTorch tells that something is so, never what it costs: such advice has no weight, but for memory, of which it gives the figures.
-Auxiliary a trace that shows the same fault, its lines become the finding's evidence.
+PyTorch says that something is so, never what it costs: such advice has no weight, but for memory,
+of which it gives the figures. Beside a trace that shows the same fault, its lines become the
+finding's evidence.
 """
 
 from __future__ import annotations
@@ -14,25 +15,18 @@ from stepscope.core import job_output as said
 from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.numbers import number_ranges
-from stepscope.rules import (
-    data_parallel_module,
-    debug_mode,
-    fp32_matmul,
-    fragmentation,
-    late_rank,
-    launch_overhead,
-    memory_pressure,
-    thread_oversubscription,
-    unfused_attention,
-    untuned_convolution,
-    unused_parameter_scan,
-)
+from stepscope.rules.comms import data_parallel_module, unused_parameter_scan
+from stepscope.rules.compute import fp32_matmul, untuned_convolution
+from stepscope.rules.host import debug_mode, launch_overhead, thread_oversubscription
+from stepscope.rules.imbalance import late_rank
+from stepscope.rules.memory import fragmentation, memory_pressure, unfused_attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     most_others: float = 0.1
-    """Of a device, held by other processes, up to which they are not what fills it: a desktop and a second context take less."""
+    """Of a device, held by other processes, up to which they are not what fills it: a desktop and a
+    second context take less."""
     most_evidence: int = 8
     """Lines of one kind that are shown."""
 
@@ -106,43 +100,44 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         "install MIOpen whole, or tune once: MIOPEN_FIND_ENFORCE=SEARCH, for minutes or hours; MIOpen keeps what it finds",
     ),
 }
-"""By what was said: the rule, a summary and an action, in which {0} is the first number of the line. What is not here is told in
-the recording alone: no rule of ours is about it, or it is no fault."""
+"""By what was said: the rule, a summary and an action, in which {0} is the first number of the
+line. What is not here is shown in the recording alone: no rule of ours is about it, or it is no
+fault."""
 
 
-def advise(beside: Auxiliary) -> Sequence[Advice]:
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """One for each kind of warning, for memory that ran out, and for collectives that hung."""
-    outputs = () if beside.training is None else beside.training.outputs
+    outputs = () if auxiliary.training is None else auxiliary.training.outputs
     return [*_warnings(outputs), *_out_of_memory(outputs), *_hangs(outputs)]
 
 
 def _warnings(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
     for kind, (rule, summary, action) in ADVICE.items():
-        found = [(output.path, one) for output in outputs for one in output.said if one.kind == kind]
-        if not found:
+        warnings = [(output.path, warning) for output in outputs for warning in output.said if warning.kind == kind]
+        if not warnings:
             continue
         # Of several, the one with the largest numbers: 64 workers, not 9.
-        worst = max((one for _, one in found), key=lambda one: one.numbers)
+        worst = max((warning for _, warning in warnings), key=lambda warning: warning.numbers)
         yield Advice(
             code=rule.CODE,
             bound=rule.BOUND,
             summary=summary.format(*worst.numbers),
             action=action.format(*worst.numbers),
-            evidence=tuple(line for path, one in found for line in _lines(path, one))[: POLICY.most_evidence],
+            evidence=tuple(line for path, warning in warnings for line in _lines(path, warning))[: POLICY.most_evidence],
         )
 
 
-def _lines(path: str, one: Said) -> Iterator[str]:
-    yield f"{path}:{one.line}: {one.text}{_by(one.num, one.ranks)}"
-    yield from one.details
+def _lines(path: str, warning: Said) -> Iterator[str]:
+    yield f"{path}:{warning.line}: {warning.text}{_by(warning.num, warning.ranks)}"
+    yield from warning.details
 
 
 def _out_of_memory(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
     """In pieces, or not enough: by the failure with the largest request of each."""
-    found = [(output.path, failure) for output in outputs for failure in output.failures]
-    in_pieces = [pair for pair in found if pair[1].is_in_pieces]
-    too_much = [pair for pair in found if not pair[1].is_in_pieces]
-    can_expand = not any(one.kind == said.NO_EXPANSION for output in outputs for one in output.said)
+    failures = [(output.path, failure) for output in outputs for failure in output.failures]
+    in_pieces = [pair for pair in failures if pair[1].is_in_pieces]
+    too_much = [pair for pair in failures if not pair[1].is_in_pieces]
+    can_expand = not any(warning.kind == said.NO_EXPANSION for output in outputs for warning in output.said)
     for rule, pairs in ((fragmentation, in_pieces), (memory_pressure, too_much)):
         if not pairs:
             continue
@@ -153,7 +148,7 @@ def _out_of_memory(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
             bound=rule.BOUND,
             summary=_failed(worst),
             action=_apart(can_expand) if rule is fragmentation else _smaller(worst),
-            evidence=tuple(f"{path}:{one.line}: {_figures(one)}" for path, one in pairs[: POLICY.most_evidence]),
+            evidence=tuple(f"{path}:{failure.line}: {_figures(failure)}" for path, failure in pairs[: POLICY.most_evidence]),
             weight=share,
             weight_of=of,
         )
@@ -185,11 +180,13 @@ def _smaller(failure: OutOfMemory) -> str:
 
 def _apart(can_expand: bool) -> str:
     action = "pad or bucket shapes so that sizes repeat, and keep empty_cache() out of the loop"
-    return f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; {action}" if can_expand else action
+    if can_expand:
+        action = f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; {action}"
+    return action
 
 
 def _figures(failure: OutOfMemory) -> str:
-    told = (
+    figures = (
         (failure.tried_bytes, "asked for"),
         (failure.total_bytes, "on the device"),
         (failure.allocated_bytes, "in tensors"),
@@ -197,23 +194,23 @@ def _figures(failure: OutOfMemory) -> str:
         (failure.free_bytes, "free"),
         (failure.others_bytes, "of other processes"),
     )
-    words = ", ".join(f"{_gb(size)} {what}" for size, what in told if size is not None)
+    words = ", ".join(f"{_gb(size)} {what}" for size, what in figures if size is not None)
     return f"{words}{_by(failure.num, failure.ranks)}"
 
 
 def _hangs(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
     """The hang that names a rank that did not come, else the one that most ranks waited in."""
-    found = [(output.path, hang) for output in outputs for hang in output.hangs]
-    if not found:
+    hangs = [(output.path, hang) for output in outputs for hang in output.hangs]
+    if not hangs:
         return
-    worst = max((hang for _, hang in found), key=lambda hang: (bool(hang.behind), len(hang.waiting)))
+    worst = max((hang for _, hang in hangs), key=lambda hang: (bool(hang.behind), len(hang.waiting)))
     what = f"{worst.op} number {worst.sequence}"
     if worst.behind:
         ranks = number_ranges(worst.behind)
         summary = f"Rank {ranks} did not come to {what}: the others waited {worst.timeout_s:,.0f} s and gave up."
         action = f"look at what rank {ranks} did then (py-spy dump, its own output): its input, its device, another branch"
     else:
-        summary = f"{what} hung for {worst.timeout_s:,.0f} s, and no line tells which rank did not come."
+        summary = f"{what} hung for {worst.timeout_s:,.0f} s, and no line says which rank did not come."
         action = (
             "keep every rank's output (torchrun --tee 3), and the flight recorder's: TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
             " TORCH_NCCL_DUMP_ON_TIMEOUT=1"
@@ -223,7 +220,7 @@ def _hangs(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
         bound=late_rank.BOUND,
         summary=summary,
         action=action,
-        evidence=tuple(f"{path}:{hang.line}: {_hung(hang)}" for path, hang in found[: POLICY.most_evidence]),
+        evidence=tuple(f"{path}:{hang.line}: {_hung(hang)}" for path, hang in hangs[: POLICY.most_evidence]),
     )
 
 
@@ -234,8 +231,12 @@ def _hung(hang: Hang) -> str:
 
 
 def _by(num: int, ranks: Sequence[int]) -> str:
-    told = ([f"{num} times"] if num > 1 else []) + ([f"rank {number_ranges(ranks)}"] if ranks else [])
-    return f" ({', '.join(told)})" if told else ""
+    parts = []
+    if num > 1:
+        parts.append(f"{num} times")
+    if ranks:
+        parts.append(f"rank {number_ranges(ranks)}")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _gb(size: int) -> str:

@@ -15,7 +15,8 @@ CPU = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """Per event, in time order: bytes that tensors hold, bytes that the allocator has from the driver."""
+    """Per event, in time order: bytes that tensors hold, bytes that the allocator has from the
+    driver."""
 
     time_ns: Int64
     allocated: Int64
@@ -27,11 +28,9 @@ def device_memory(case: Case) -> DeviceMemory | None:
     events, device = case.context.trace.memory, case.context.device
     if events is None:
         return None
-    mine = (events.device_type != CPU) & (events.allocated_bytes >= 0) & (events.reserved_bytes >= 0)
+    own = (events.device_type != CPU) & (events.allocated_bytes >= 0) & (events.reserved_bytes >= 0)
     if device is not None:
-        mine &= events.device == device.index
-    if not mine.any():
+        own &= events.device == device.index
+    if not own.any():
         return None
-    return DeviceMemory(
-        time_ns=events.time_ns[mine], allocated=events.allocated_bytes[mine], reserved=events.reserved_bytes[mine]
-    )
+    return DeviceMemory(time_ns=events.time_ns[own], allocated=events.allocated_bytes[own], reserved=events.reserved_bytes[own])

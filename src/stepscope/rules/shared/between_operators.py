@@ -1,4 +1,4 @@
-"""Stretches of the host's time in which no operator and no runtime call was recorded: what the rules about Python share."""
+"""The host's time between operators and runtime calls, for the rules about Python."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ from stepscope.rules.case import Case
 from stepscope.rules.shared.host_ranges import waiting_of
 
 USUAL_NS = 8_000
-"""Python's way from one operator to the next takes 4 to 8 us: the medians of 65 recordings of two labs, torch 2.11."""
+"""Python's way from one operator to the next takes 4 to 8 us: the medians of 65 recordings of two
+labs, torch 2.11."""
 OWN_WORK_NS = 50_000
 """A gap this long has more in it than that way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretches:
+class HostGaps:
     """Gaps in the order of time, one entry each."""
 
     start: Int64
     end: Int64
     own_ns: Int64
-    """Without the parts that are somebody else's: the loader, saving, compiling, the allocator, waits, the optimizer."""
+    """Without the parts that are somebody else's: the loader, saving, compiling, the allocator,
+    waits, the optimizer."""
     usual_ns: Int64
-    """What such a gap takes anyway: little between two operators, more where one thread hands over to another or a step ends."""
+    """What such a gap takes anyway: little between two operators, more where one thread hands over
+    to another or a step ends."""
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def only(self, chosen: Bool) -> Stretches:
-        return Stretches(**{name: getattr(self, name)[chosen] for name in self.__slots__})
+    def only(self, chosen: Bool) -> HostGaps:
+        return HostGaps(**{name: getattr(self, name)[chosen] for name in self.__slots__})
 
     @property
     def middle_ns(self) -> Int64:
@@ -49,19 +52,20 @@ class Stretches:
         return excess
 
 
-def long_stretches(case: Case, graph: Graph) -> Stretches:
-    """The gaps in which the host does something of its own, longer than it takes to go from one operator to the next."""
+def long_gaps(case: Case, graph: Graph) -> HostGaps:
+    """The gaps in which the host does something of its own, longer than it takes to go from one
+    operator to the next."""
     every = _gaps(case, graph)
     short = every.usual_ns < SHORT_GAP_NS
     usual = np.where(short, min(int(np.median(every.own_ns)), USUAL_NS) if len(every) else 0, every.usual_ns)
-    told = replace(every, usual_ns=usual)
-    return told.only(every.own_ns > np.where(short, OWN_WORK_NS, SHORT_GAP_NS))
+    gaps = replace(every, usual_ns=usual)
+    return gaps.only(every.own_ns > np.where(short, OWN_WORK_NS, SHORT_GAP_NS))
 
 
-def ranges_of(case: Case, stretches: Stretches, *, whole: bool) -> Intervals:
+def ranges_of(case: Case, gaps: HostGaps, *, whole: bool) -> Intervals:
     """When: all of each, or without what it takes anyway."""
-    start = stretches.start if whole else stretches.start + stretches.usual_ns
-    return subtract(union(start, stretches.end), elsewhere(case))
+    start = gaps.start if whole else gaps.start + gaps.usual_ns
+    return subtract(union(start, gaps.end), elsewhere(case))
 
 
 def without_work_in(case: Case, graph: Graph, ranges: Intervals, share: float = 1.0) -> Graph:
@@ -94,7 +98,8 @@ def elsewhere(case: Case) -> Intervals:
 
 
 def _share_of_work(case: Case, graph: Graph, ranges: Intervals) -> Float64:
-    """Per call, the share of the host's recorded work from it to the next call that lies inside the ranges."""
+    """Per call, the share of the host's recorded work from it to the next call that lies inside the
+    ranges."""
     host = case.context.host
     other = join(waiting_of(case, graph), host.input, host.io, host.compile, host.allocator)
     start, end = graph.call_start_ns, graph.call_end_ns
@@ -104,7 +109,7 @@ def _share_of_work(case: Case, graph: Graph, ranges: Intervals) -> Float64:
     return share
 
 
-def _gaps(case: Case, graph: Graph) -> Stretches:
+def _gaps(case: Case, graph: Graph) -> HostGaps:
     """All gaps between what was recorded on the driving threads, inside the replayed steps."""
     trace, host, cut = case.context.trace, case.context.host, case.context.cut
     events = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & host.driving)
@@ -119,4 +124,4 @@ def _gaps(case: Case, graph: Graph) -> Stretches:
     own = end - start - lengths_in(start, end, elsewhere(case))
     after_wait = contains(host.sync, start - 1)
     usual = np.where(handed_over | step_ends | after_wait, SHORT_GAP_NS, 0)
-    return Stretches(start=start, end=end, own_ns=own, usual_ns=usual)
+    return HostGaps(start=start, end=end, own_ns=own, usual_ns=usual)

@@ -6,9 +6,11 @@ from stepscope.rules.task_table import TaskTable
 from stepscope.workload.operands import Operand, is_shape, operand
 
 TENSOR_CORE_CHANNELS = 8
-"""Channels of a group that a tensor core's tile needs in 16 bits (4 in TF32); kernels for fewer use none."""
+"""Channels of a group that a tensor core's tile needs in 16 bits (4 in TF32); kernels for fewer use
+none."""
 NARROW_CHANNELS = 64
-"""In and out, up to which the compiler takes a convolution for a narrow one (torch 2.11 and 2.13)."""
+"""In and out, up to which the compiler takes a convolution for a narrow one (torch 2.11 and
+2.13)."""
 
 
 def is_convolution(table: TaskTable, op: int) -> bool:
@@ -20,37 +22,40 @@ def image_and_weight(table: TaskTable, op: int) -> tuple[Operand, Operand] | Non
     inputs = table.inputs(op)
     if inputs is None or not is_convolution(table, op):
         return None
-    at = 1 if "backward" in table.op_name(op) else 0
-    image, weight = operand(inputs, at), operand(inputs, at + 1)
+    position = 1 if "backward" in table.op_name(op) else 0
+    image, weight = operand(inputs, position), operand(inputs, position + 1)
     if image is None or weight is None or len(image.dims) != len(weight.dims) or len(image.dims) < 3:
         return None
     return image, weight
 
 
 def is_thin(table: TaskTable, op: int) -> bool:
-    """A depthwise convolution, or one whose groups have too few channels for tensor cores: it moves bytes and little else."""
-    found = image_and_weight(table, op)
-    if found is None:
+    """A depthwise convolution, or one whose groups have too few channels for tensor cores: it moves
+    bytes and little else."""
+    pair = image_and_weight(table, op)
+    if pair is None:
         return "depthwise" in table.op_name(op)
-    image, weight = found
+    image, weight = pair
     return weight.dims[1] < min(image.dims[1], TENSOR_CORE_CHANNELS)
 
 
 def is_picture(image: Operand) -> bool:
-    """Two dimensions beside the channels. A signal has one, which is recorded as a picture of one line."""
+    """Two dimensions beside the channels. A signal has one, which is recorded as a picture of one
+    line."""
     return len(image.dims) == 4 and image.dims[2] > 1
 
 
 def is_turned_by_compiler(table: TaskTable) -> bool:
-    """Whether torch.compile lays this model's images out with their channels innermost by itself, as its compiler for GPUs does
-    in training, unless one of the convolutions is grouped with several channels each, or has half as many channels out as in
-    (pointwise ones aside), or all of them are narrow. On ROCm it leaves them as they are."""
+    """Whether torch.compile lays this model's images out with their channels innermost by itself,
+    as its compiler for GPUs does in training, unless one of the convolutions is grouped with
+    several channels each, or has half as many channels out as in (pointwise ones aside), or all of
+    them are narrow. On ROCm it leaves them as they are."""
     if any("miopen" in table.op_name(op) for op in set(table.op.tolist())):
         return False
-    known = [found for op in set(table.op.tolist()) if (found := image_and_weight(table, op)) is not None]
-    if not known or all(max(weight.dims[:2]) <= NARROW_CHANNELS for _, weight in known):
+    convolutions = [pair for op in set(table.op.tolist()) if (pair := image_and_weight(table, op)) is not None]
+    if not convolutions or all(max(weight.dims[:2]) <= NARROW_CHANNELS for _, weight in convolutions):
         return False
-    for image, weight in known:
+    for image, weight in convolutions:
         is_grouped = image.dims[1] > weight.dims[1] > 1
         if is_grouped or (weight.dims[0] * 2 <= weight.dims[1] and weight.dims[2] > 1):
             return False
@@ -58,7 +63,8 @@ def is_turned_by_compiler(table: TaskTable) -> bool:
 
 
 def is_nchw(table: TaskTable, op: int) -> bool:
-    """Whether the first image among the inputs has its channels outside; not so when strides do not tell."""
+    """Whether the first image among the inputs has its channels outside; not so when strides do not
+    tell."""
     inputs = table.inputs(op)
     if inputs is None or not inputs.strides:
         return False

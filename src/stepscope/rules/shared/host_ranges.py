@@ -23,7 +23,8 @@ def ranges_of(case: Case, events: Int64) -> Intervals:
 
 
 def named_events(case: Case, pattern: re.Pattern[str], *kinds: Kind) -> Int64:
-    """The host events of these kinds that the pattern names, in the replayed steps, none inside another of them."""
+    """The host events of these kinds that the pattern names, in the replayed steps, none inside
+    another of them."""
     assert case.graph is not None
     trace, parent = case.context.trace, case.context.links.parent
     named = trace.is_kind(*kinds) & matching(trace, pattern) & case.context.host.driving
@@ -33,7 +34,8 @@ def named_events(case: Case, pattern: re.Pattern[str], *kinds: Kind) -> Int64:
 
 
 def waiting_of(case: Case, graph: Graph) -> Intervals:
-    """When the host was recorded to stand still for the device: no work of its own to spare there."""
+    """When the host was recorded to stand still for the device: no work of its own to spare
+    there."""
     trace = case.context.trace
     waits = np.flatnonzero(graph.call_wait != NONE)
     began = graph.call_start_ns[waits]
@@ -41,7 +43,8 @@ def waiting_of(case: Case, graph: Graph) -> Intervals:
 
 
 def share_inside(case: Case, graph: Graph, ranges: Intervals) -> Float64:
-    """Per call, the share of the host's own time from it to the next call that lies inside the ranges."""
+    """Per call, the share of the host's own time from it to the next call that lies inside the
+    ranges."""
     waiting = waiting_of(case, graph)
     start, end = graph.call_start_ns, graph.call_end_ns
     own = end - start - lengths_in(start, end, waiting)
@@ -55,14 +58,20 @@ def calls_inside(graph: Graph, ranges: Intervals) -> Bool:
     return contains(ranges, graph.call_start_ns)
 
 
+def call_of_task(graph: Graph) -> Int64:
+    """The call that launches each task."""
+    return np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
+
+
 def tasks_of(graph: Graph, calls: Bool) -> Bool:
     """Mask of the tasks those calls launched."""
     mask: Bool = np.repeat(calls, np.diff(graph.call_first))
     return mask
 
 
-def spared(case: Case, graph: Graph, ranges: Intervals) -> Graph:
-    """The host never enters the ranges: their work, their waits and the tasks they launched are gone."""
+def without_ranges(case: Case, graph: Graph, ranges: Intervals) -> Graph:
+    """The host never enters the ranges: their work, their waits and the tasks they launched are
+    gone."""
     assert case.graph is not None
     left = 1.0 - share_inside(case, case.graph, ranges)
     inside = calls_inside(graph, ranges)

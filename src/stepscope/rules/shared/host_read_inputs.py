@@ -1,7 +1,8 @@
 """Which operators were run only so that the host could read their result.
 
-A trace does not say which tensor went where. It says enough: autograd numbers the operators it records, and one whose number no
-backward node ever carries did not lead to the loss; and shapes show whether an operator's result can be what the next one took.
+A trace does not say which tensor went where. It says enough: autograd numbers the operators it
+records, and one whose number no backward node ever carries did not lead to the loss; and shapes
+show whether an operator's result can be what the next one took.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from stepscope.rules.case import Case
 from stepscope.workload.model import parse_inputs
 
 TO_SCALAR = re.compile(
-    r"^aten::(max|min|mean|sum|norm|linalg_vector_norm|std|var|any|all|prod|amax|amin|median|logsumexp|count_nonzero|nansum|nanmean)$"
+    r"^aten::(max|min|mean|sum|norm|linalg_vector_norm|std|var|any|all|prod|amax|amin|median"
+    r"|logsumexp|count_nonzero|nansum|nanmean)$"
 )
 KEEPS_SHAPE = re.compile(
-    r"^aten::(abs|isnan|isinf|isfinite|eq|ne|gt|lt|ge|le|square|pow|sqrt|neg|mul|add|sub|div|detach|to|_to_copy|clone|float"
+    r"^aten::(abs|isnan|isinf|isfinite|eq|ne|gt|lt|ge|le|square|pow|sqrt|neg|mul|add|sub|div|detach"
+    r"|to|_to_copy|clone|float"
     r"|logical_\w+|bitwise_\w+|exp|log|sigmoid|softmax|clamp|nan_to_num)$"
 )
 LONGEST_CHAIN = 8
@@ -58,16 +61,16 @@ def _siblings(case: Case) -> _Siblings:
     backward = trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0)
     return _Siblings(
         events=outer,
-        position={event: at for at, event in enumerate(outer.tolist())},
+        position={event: position for position, event in enumerate(outer.tolist())},
         evaluated=frozenset(np.unique(trace.sequence[backward]).tolist()),
     )
 
 
 def _first_feeding(trace: Trace, siblings: _Siblings, reader: int) -> int:
     """Go back from the reader, operator by operator, as long as each one only fed the next."""
-    at = siblings.position.get(reader, 0)
+    position = siblings.position.get(reader, 0)
     first = reader
-    for back in range(at - 1, max(at - 1 - LONGEST_CHAIN, -1), -1):
+    for back in range(position - 1, max(position - 1 - LONGEST_CHAIN, -1), -1):
         before = int(siblings.events[back])
         if trace.thread[before] != trace.thread[first] or not _only_feeds(trace, siblings, before, first):
             break
@@ -86,12 +89,14 @@ def _only_feeds(trace: Trace, siblings: _Siblings, before: int, after: int) -> b
         return False
     if not _can_be_input(trace, before, after):
         return False
-    # Recorded by autograd and never come by: a dead end. Not recorded: only shapes can speak for it.
+    # Recorded by autograd and never come by: a dead end. Not recorded: only shapes can speak for
+    # it.
     return recorded or None not in (_shape(trace, before), _shape(trace, after))
 
 
 def _can_be_input(trace: Trace, before: int, after: int) -> bool:
-    """Whether the first operator's result has the shape of what the second took; True where shapes were not recorded."""
+    """Whether the first operator's result has the shape of what the second took; True where shapes
+    were not recorded."""
     wanted, given = _shape(trace, after), _shape(trace, before)
     if wanted is None or given is None:
         return True
@@ -110,4 +115,6 @@ def _shape(trace: Trace, event: int) -> tuple[int, ...] | None:
     if parsed is None or not parsed.dims:
         return None
     shape = parsed.dims[0]
-    return None if any(isinstance(size, tuple) for size in shape) else tuple(int(size) for size in shape if isinstance(size, int))
+    if any(isinstance(size, tuple) for size in shape):
+        return None
+    return tuple(int(size) for size in shape if isinstance(size, int))

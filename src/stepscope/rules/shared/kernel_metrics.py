@@ -1,8 +1,9 @@
-"""What the rules about single kernels share: how near a kernel is to a roof, what it weighs, and its name in a trace.
+"""Metrics of single kernels: how near to a peak, which share of the step, the name in a trace.
 
-The bounds are those of the rules that come with Nsight Compute (its `sections` folder): below 60 % of every peak a kernel waits
-rather than works, above 80 % it is near what the device can do (SpeedOfLight.py); a stall is worth mentioning when it takes 30 %
-of the warps' time while the schedulers issue in less than 80 % of the cycles (CPIStall.py).
+The bounds are those of the rules that come with Nsight Compute (its `sections` folder): below 60 %
+of every peak a kernel waits rather than works, above 80 % it is near what the device can do
+(SpeedOfLight.py); a stall is worth mentioning when it takes 30 % of the warps' time while the
+schedulers issue in less than 80 % of the cycles (CPIStall.py).
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ NAME_CHARS = 60
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     busy: float = 0.6
-    """Of a unit's peak, from which the kernel works rather than waits. SpeedOfLight.py: latency_bound_threshold = 60."""
+    """Of a unit's peak, from which the kernel works rather than waits. SpeedOfLight.py:
+    latency_bound_threshold = 60."""
     issuing: float = 0.8
-    """Of the cycles, from which the schedulers are as good as full. CPIStall.py: issueActive < 0.8."""
+    """Of the cycles, from which the schedulers are as good as full. CPIStall.py: issueActive <
+    0.8."""
     stalled: float = 0.3
     """Of the warps' time in one stall, from which it is worth mentioning. CPIStall.py: 0.3."""
     filled: float = 0.5
-    """Of the warps that the device can hold, up to which a grid of less than a wave is small: what else is measured then follows
-    from that. A kernel that stays on its multiprocessors has one wave or a little less, and is not small."""
+    """Of the warps that the device can hold, up to which a grid of less than a wave is small: what
+    else is measured then follows from that. A kernel that stays on its multiprocessors has one wave
+    or a little less, and is not small."""
     least_share: float = 0.01
     """Of the step, or of what was measured, below which there is nothing to say."""
 
@@ -67,27 +71,28 @@ def is_waiting(kernel: KernelMetrics) -> bool:
 
 
 def fills_device(kernel: KernelMetrics) -> bool:
-    """Whether the grid has blocks enough; what a launch allows is taken for all where it was not recorded."""
+    """Whether the grid has blocks enough; what a launch allows is taken for all where it was not
+    recorded."""
     if kernel.waves is None or kernel.waves >= 1:
         return True
     allowed = kernel.theoretical_occupancy
     return kernel.waves * (1.0 if allowed is None else allowed) > POLICY.filled
 
 
-def told(
-    beside: Auxiliary, code: str, bound: str, judge: Callable[[KernelMetrics], Fault | None], wordings: Mapping[str, Wording]
+def advice_by_cause(
+    auxiliary: Auxiliary, code: str, bound: str, judge: Callable[[KernelMetrics], Fault | None], wordings: Mapping[str, Wording]
 ) -> tuple[Advice, ...]:
     """An advice for each cause, with the kernels it is about, the weightiest first."""
-    report = beside.kernels
+    report = auxiliary.kernels
     faults = [] if report is None else [fault for kernel in report.kernels if (fault := judge(kernel)) is not None]
-    weigh = Weights(beside)
-    found = []
+    weigh = Weights(auxiliary)
+    advice = []
     for cause, wording in wordings.items():
-        mine = [fault for fault in faults if fault.cause == cause]
-        weight = weigh.of(mine)
-        if mine and (weight is None or weight >= POLICY.least_share):
-            found.append(_advice(code, bound, wording, mine, weigh, weight))
-    return tuple(found)
+        by_cause = [fault for fault in faults if fault.cause == cause]
+        weight = weigh.of(by_cause)
+        if by_cause and (weight is None or weight >= POLICY.least_share):
+            advice.append(_advice(code, bound, wording, by_cause, weigh, weight))
+    return tuple(advice)
 
 
 def _advice(code: str, bound: str, wording: Wording, faults: Sequence[Fault], weigh: Weights, weight: float | None) -> Advice:
@@ -106,7 +111,7 @@ def _advice(code: str, bound: str, wording: Wording, faults: Sequence[Fault], we
         evidence=tuple(lines),
         weight=weight,
         weight_of=weigh.whole if weight is not None else "",
-        kernels=tuple(dict.fromkeys(known for name in order for known in weigh.names(name))),
+        kernels=tuple(dict.fromkeys(traced for name in order for traced in weigh.names(name))),
     )
 
 
@@ -114,28 +119,31 @@ def _line(faults: Sequence[Fault], weigh: Weights) -> str:
     """Of the longest launch of a name."""
     worst = max(faults, key=lambda fault: fault.kernel.duration_ns or 0.0)
     weight = weigh.of(faults)
-    share = "" if weight is None else f" ({weight:.0%})" if weight >= 0.005 else " (<1%)"
+    share = ""
+    if weight is not None:
+        share = f" ({weight:.0%})" if weight >= 0.005 else " (<1%)"
     return f"{short_name(worst.kernel.name)}{share}: {worst.words}"
 
 
 class Weights:
-    """What kernels weigh: of the step where a trace has them, else of the time of all that was measured."""
+    """What kernels weigh: of the step where a trace has them, else of the time of all that was
+    measured."""
 
-    def __init__(self, beside: Auxiliary) -> None:
-        self._shares = beside.kernel_shares
+    def __init__(self, auxiliary: Auxiliary) -> None:
+        self._shares = auxiliary.kernel_shares
         self._measured: dict[str, float] = {}
-        self._known: dict[str, list[str]] = {}
-        for name in beside.kernel_shares:
-            self._known.setdefault(plain_name(name), []).append(name)
-        for kernel in () if beside.kernels is None else beside.kernels.kernels:
+        self._traced: dict[str, list[str]] = {}
+        for name in auxiliary.kernel_shares:
+            self._traced.setdefault(plain_name(name), []).append(name)
+        for kernel in () if auxiliary.kernels is None else auxiliary.kernels.kernels:
             self._measured[kernel.name] = self._measured.get(kernel.name, 0.0) + (kernel.total_ns or 0.0)
         self._total = sum(self._measured.values())
-        self._is_traced = any(plain_name(name) in self._known for name in self._measured)
+        self._is_traced = any(plain_name(name) in self._traced for name in self._measured)
         self.whole = "the step" if self._is_traced else "the kernels that were measured"
 
     def names(self, name: str) -> tuple[str, ...]:
         """As the trace has it; as it stands where no trace has it."""
-        return tuple(self._known.get(plain_name(name), ())) or (name,)
+        return tuple(self._traced.get(plain_name(name), ())) or (name,)
 
     def of(self, faults: Iterable[Fault]) -> float | None:
         """None where no times were recorded. A name's launches without the fault do not count."""
@@ -149,7 +157,7 @@ class Weights:
         return sum(self._step_share(name) * ns / self._measured[name] for name, ns in faulty.items() if ns)
 
     def _step_share(self, name: str) -> float:
-        return sum(self._shares[known] for known in self._known.get(plain_name(name), ()))
+        return sum(self._shares[traced] for traced in self._traced.get(plain_name(name), ()))
 
 
 NOISE = (
@@ -167,10 +175,11 @@ MAX_NAME_CHARS = 4096
 
 @lru_cache(maxsize=4096)
 def plain_name(name: str) -> str:
-    """One spelling for a kernel that two tools name: demanglers differ in spaces, lambdas, namespaces and numbers.
+    """One spelling for a kernel that two tools name: demanglers differ in spaces, lambdas,
+    namespaces and numbers.
 
     void at::<unnamed>::f<float, 32, 0>(const T1 *)
-    void at::native::(anonymous namespace)::f<float, 32u, false>(float const*)      both: f<float,32,0>
+    void at::native::(anonymous namespace)::f<float, 32u, false>(float const*)    both: f<float,32,0>
     """
     text = name[:MAX_NAME_CHARS].removesuffix("[clone .kd]")
     for pattern, by in NOISE:
@@ -179,7 +188,8 @@ def plain_name(name: str) -> str:
 
 
 def _without_parameters(text: str) -> str:
-    """Without parentheses and what is in them: a demangler writes T1 where another writes the type."""
+    """Without parentheses and what is in them: a demangler writes T1 where another writes the
+    type."""
     depth, kept = 0, []
     for letter in text:
         depth += letter == "("

@@ -15,11 +15,12 @@ Key = tuple[str, tuple[int, ...] | None, tuple[int, ...] | None]
 LEAST_KERNEL_NS = 10_000.0
 """Shorter kernels are launch and drain: they do not follow the clock."""
 LEAST_SAME = 0.9
-"""Of a rank's kernel time, and of the others', in kernels that all launch equally often with the same geometry: the same work."""
+"""Of a rank's kernel time, and of the others', in kernels that all launch equally often with the
+same geometry: the same work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelPace:
+class KernelSlowdown:
     """One rank against the median of the others, over the kernels they share."""
 
     factor: float
@@ -29,39 +30,43 @@ class KernelPace:
     num_kernels: int
 
 
-def kernel_pace(job: JobCase, place: int) -> KernelPace | None:
+def kernel_slowdown(job: JobCase, index: int) -> KernelSlowdown | None:
     """None when the ranks do not run the same kernels: then it is the work that differs."""
-    seen = [_kernels(job, at) for at in range(len(job.cases))]
-    mine, others = seen[place], [one for at, one in enumerate(seen) if at != place]
-    if not mine or not others:
+    by_rank = [_kernels(job, other) for other in range(len(job.cases))]
+    own_kernels, others = by_rank[index], [kernels for other, kernels in enumerate(by_rank) if other != index]
+    if not own_kernels or not others:
         return None
-    same = [key for key in mine if all(key in one and len(one[key]) == len(mine[key]) for one in others)]
-    if any(_time(one, same) < LEAST_SAME * _time(one, list(one)) for one in (mine, *others)):
+    same = [
+        key
+        for key, durations in own_kernels.items()
+        if all(key in kernels and len(kernels[key]) == len(durations) for kernels in others)
+    ]
+    if any(_time(kernels, same) < LEAST_SAME * _time(kernels, list(kernels)) for kernels in (own_kernels, *others)):
         return None
-    usual = np.array([np.median([np.median(one[key]) for one in others]) for key in same])
-    own = np.array([np.median(mine[key]) for key in same])
-    weight = usual * np.array([len(mine[key]) for key in same])
+    usual = np.array([np.median([np.median(kernels[key]) for kernels in others]) for key in same])
+    own = np.array([np.median(own_kernels[key]) for key in same])
+    weight = usual * np.array([len(own_kernels[key]) for key in same])
     chosen = usual >= LEAST_KERNEL_NS
     if not chosen.any():
         return None
     ratio = (own / np.maximum(usual, 1.0))[chosen]
-    return KernelPace(
+    return KernelSlowdown(
         factor=_quantile(ratio, weight[chosen], 0.5), low=_quantile(ratio, weight[chosen], 0.1), num_kernels=len(ratio)
     )
 
 
-def _kernels(job: JobCase, place: int) -> dict[Key, list[float]]:
-    """Durations of a rank's compute kernels by name and launch geometry, over the steps that all ranks have."""
-    case, graph = job.cases[place], job.job_graph.parts[place].graph
-    assert case.kinds is not None
+def _kernels(job: JobCase, index: int) -> dict[Key, list[float]]:
+    """Durations of a rank's compute kernels by name and launch geometry, over the steps that all
+    ranks have."""
+    case, graph = job.cases[index], job.job_graph.parts[index].graph
     steps = min(part.graph.num_steps for part in job.job_graph.parts)
-    trace, found = case.context.trace, dict[Key, list[float]]()
-    chosen = np.flatnonzero((case.kinds.arithmetic | case.kinds.memory) & (graph.task_step < steps))
+    trace, durations = case.context.trace, dict[Key, list[float]]()
+    chosen = np.flatnonzero(job.compute_tasks(index) & (graph.task_step < steps))
     for event in graph.task_event[chosen].tolist():
         launch = trace.details[trace.detail[event]] if trace.detail[event] >= 0 else None
         shape = (launch.grid, launch.block) if isinstance(launch, Launch) else (None, None)
-        found.setdefault((trace.names[trace.name[event]], *shape), []).append(float(trace.dur_ns[event]))
-    return found
+        durations.setdefault((trace.names[trace.name[event]], *shape), []).append(float(trace.dur_ns[event]))
+    return durations
 
 
 def _time(kernels: dict[Key, list[float]], keys: Sequence[Key]) -> float:

@@ -1,4 +1,4 @@
-"""The collectives of a job as messages: their tasks, sizes and times, and what a size costs on this job's own link."""
+"""The collectives of a job as messages: tasks, sizes, times, and the cost of a size on its link."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from stepscope.core.comms import Collective
 from stepscope.core.trace import NONE, Bool, Float64, Int64
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase
+from stepscope.rules.shared.host_ranges import call_of_task
 
-__all__ = ["Cost", "Messages", "call_of_task", "cost_of", "launched_inside", "messages", "times_ns"]
+__all__ = ["Cost", "Messages", "cost_of", "launched_inside", "messages", "times_ns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +34,11 @@ class Messages:
         return len(self.task)
 
 
-def messages(job: JobCase, place: int, wanted: Callable[[Collective], bool]) -> Messages:
+def messages(job: JobCase, index: int, wanted: Callable[[Collective], bool]) -> Messages:
     """A rank's messages of a wanted kind."""
-    collective_records, part = job.rank_records[place], job.job_graph.parts[place]
+    collective_records, part = job.rank_records[index], job.job_graph.parts[index]
     kind_of = dict(zip(collective_records.event.tolist(), collective_records.kind.tolist(), strict=True))
-    task = np.flatnonzero(job.tasks(place, job.entries(place, wanted)))
+    task = np.flatnonzero(job.tasks(index, job.entries(index, wanted)))
     kinds = tuple(collective_records.kinds[kind_of[event]] for event in part.graph.task_event[task].tolist())
     return Messages(
         task=task,
@@ -48,23 +49,17 @@ def messages(job: JobCase, place: int, wanted: Callable[[Collective], bool]) -> 
     )
 
 
-def times_ns(job_graph: JobGraph, place: int, found: Messages) -> Float64:
+def times_ns(job_graph: JobGraph, index: int, sent: Messages) -> Float64:
     """How long each message's bytes move, from the moment all have arrived."""
-    own = job_graph.parts[place].graph.task_ns[found.task]
-    return np.where(
-        found.number == NONE, own, job_graph.moving_ns[np.maximum(found.number, 0)] if len(job_graph.moving_ns) else own
-    )
+    own = job_graph.parts[index].graph.task_ns[sent.task]
+    if len(job_graph.moving_ns) == 0:
+        return own
+    return np.where(sent.number == NONE, own, job_graph.moving_ns[np.maximum(sent.number, 0)])
 
 
-def call_of_task(job: JobCase, place: int) -> Int64:
-    """Per task, the call that launched it."""
-    graph = job.job_graph.parts[place].graph
-    return np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
-
-
-def launched_inside(job: JobCase, place: int, names: Callable[[str], bool]) -> Bool:
+def launched_inside(job: JobCase, index: int, names: Callable[[str], bool]) -> Bool:
     """Mask over a rank's tasks: launched inside a host range whose name is wanted."""
-    found, graph = job.cases[place].context, job.job_graph.parts[place].graph
-    wanted = np.array([names(name) for name in found.trace.names], np.bool_)[found.trace.name] & ~found.trace.device_work
-    inside: Bool = ancestor_with(found.links.parent, graph.call_event, wanted) != NONE
-    return inside[call_of_task(job, place)]
+    context, graph = job.cases[index].context, job.job_graph.parts[index].graph
+    wanted = np.array([names(name) for name in context.trace.names], np.bool_)[context.trace.name] & ~context.trace.device_work
+    inside: Bool = ancestor_with(context.links.parent, graph.call_event, wanted) != NONE
+    return inside[call_of_task(graph)]

@@ -1,4 +1,4 @@
-"""What a person should know of an NCCL log: slow links and what made them so, and what the log does not show."""
+"""Notes on an NCCL log: slow links and their causes, and what the log does not show."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _on_network(log: NcclLog) -> Iterator[str]:
         yield _why_sockets(log)
         if log.interfaces and all(_name(interface) in LOOPBACK for interface in log.interfaces):
             yield "sockets use the loopback interface: these ranks share a machine, or NCCL_SOCKET_IFNAME is wrong"
-    staged = sum(c.speed_class == "NET staged" and c.peer is not None for c in log.connections)
-    networked = sum(c.kind.startswith("NET/") and c.kind != SOCKET for c in log.connections)
+    staged = sum(connection.speed_class == "NET staged" and connection.peer is not None for connection in log.connections)
+    networked = sum(connection.kind.startswith("NET/") and connection.kind != SOCKET for connection in log.connections)
     if staged:
         yield (
             f"{staged} of {networked} network connections go through host memory (no GDRDMA): "
@@ -43,8 +43,8 @@ def _why_sockets(log: NcclLog) -> str:
     if log.env.get("NCCL_NET") == ("Socket",):
         return "NET/Socket is used: NCCL_NET=Socket asks for it"
     if log.ib_devices:
-        found = ", ".join(log.ib_devices[:4])
-        return f"NET/Socket is used although InfiniBand or RoCE devices were found ({found})"
+        devices = ", ".join(log.ib_devices[:4])
+        return f"NET/Socket is used although InfiniBand or RoCE devices were found ({devices})"
     if log.ib_devices == ():
         return "NET/Socket is used: NCCL found no InfiniBand or RoCE device and no other network plugin"
     return "NET/Socket is used: the slowest transport there is"
@@ -72,7 +72,7 @@ def _on_the_job(log: NcclLog) -> Iterator[str]:
         missing = len(communicator.ranks) - communicator.num_complete
         if missing > 0:
             of = len(communicator.ranks)
-            yield f"{missing} of {of} ranks told no end of their initialisation: it failed, or the log was cut"
+            yield f"{missing} of {of} ranks did not log the end of their initialisation: it failed, or the log was cut"
             break
     for remark in log.remarks:
         yield remark.text if remark.count == 1 else f"{remark.text} ({remark.count} times)"
@@ -98,8 +98,9 @@ def _is_on(log: NcclLog, name: str) -> bool:
 
 
 def _switches_off(log: NcclLog, name: str) -> bool:
-    values = log.env.get(name, ())
-    return bool(values) and (values[0] in ("LOC", "0") if name.endswith("LEVEL") else values[0] not in ("0", ""))
+    if name.endswith("LEVEL"):
+        return log.env.get(name, ("",))[0] in ("LOC", "0")
+    return _is_on(log, name)
 
 
 def _name(interface: str) -> str:

@@ -1,4 +1,4 @@
-"""Copies over the bus as the transfer rules see them: which tasks, how large, how fast pinned ones go, what waits for them."""
+"""Copies over PCIe: which tasks, how large, how fast from pinned memory, what waits for them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.analyses.naming import matching
-from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
+from stepscope.core.trace import NONE, Bool, Float64, Kind
 from stepscope.replay.changes import with_part_ns, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
+from stepscope.rules.shared.host_ranges import call_of_task
 
 PAGEABLE_TO_DEVICE = re.compile(r"^Memcpy HtoD \(Pageable")
 PINNED_TO_DEVICE = re.compile(r"^Memcpy HtoD \(Pinned")
@@ -19,13 +20,16 @@ TO_DEVICE = re.compile(r"HtoD|HostToDevice")
 TO_HOST = re.compile(r"DtoH|DeviceToHost")
 
 LARGE_BYTES = 1 << 20
-"""From here on a copy's time is its bytes: at 10 to 60 GB/s a mebibyte takes 20 us and more, the start of a copy about 2."""
+"""From here on a copy's time is its bytes: at 10 to 60 GB/s a mebibyte takes 20 us and more, the
+start of a copy about 2."""
 PINNED_SHARE = 0.8
-"""Of a PCIe link's raw rate that one pinned copy reaches: packets cost a tenth and more of it; 55 of 64 GB/s on an H200 (lab)."""
+"""Of a PCIe link's raw rate that one pinned copy reaches: packets cost a tenth and more of it; 55
+of 64 GB/s on an H200 (lab)."""
 
 
 def copy_tasks(case: Case, pattern: re.Pattern[str]) -> Bool:
-    """Mask of the graph's tasks that are copies of this kind, each launched by a call of its own: not inside a CUDA graph."""
+    """Mask of the graph's tasks that are copies of this kind, each launched by a call of its own:
+    not inside a CUDA graph."""
     assert case.graph is not None
     trace, tasks = case.context.trace, case.graph.task_event
     mask: Bool = (trace.kind[tasks] == Kind.MEMCPY) & matching(trace, pattern)[tasks] & ~case.context.links.shared[tasks]
@@ -42,8 +46,9 @@ def sizes(case: Case) -> Float64:
 
 
 def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
-    """What the trace's own large pinned copies reach, else the machine's own where it was calibrated, else this share of the
-    link's rate; None when none is known. A measured rate is cut as much as the share is below the usual."""
+    """What the trace's own large pinned copies reach, else the machine's own where it was
+    calibrated, else this share of the link's rate; None when none is known. A measured rate is cut
+    as much as the share is below the usual."""
     assert case.graph is not None
     size, pinned = sizes(case), copy_tasks(case, PINNED_TO_DEVICE)
     large = pinned & (size >= LARGE_BYTES) & (case.graph.task_ns > 0)
@@ -57,11 +62,6 @@ def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
     return None if link is None else link.value * share
 
 
-def call_of_task(graph: Graph) -> Int64:
-    """The call that launches each task."""
-    return np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
-
-
 def launching(graph: Graph, tasks: Bool) -> Bool:
     """Mask of the calls that launch any of the masked tasks."""
     mask = np.zeros(len(graph.call_event), np.bool_)
@@ -70,15 +70,17 @@ def launching(graph: Graph, tasks: Bool) -> Bool:
 
 
 def waits_for(case: Case, graph: Graph, calls: Bool) -> Bool:
-    """The masked calls, and those that wait in the same operator: `aten::copy_` waits for its stream unless told not to."""
+    """The masked calls, and those that wait in the same operator: `aten::copy_` waits for its
+    stream unless told not to."""
     parent = case.context.links.parent[graph.call_event]
-    mine = np.unique(parent[calls & (parent != NONE)])
-    together: Bool = calls | ((graph.call_wait != NONE) & np.isin(parent, mine))
-    return together
+    operators = np.unique(parent[calls & (parent != NONE)])
+    waiting: Bool = calls | ((graph.call_wait != NONE) & np.isin(parent, operators))
+    return waiting
 
 
-def let_go(case: Case, graph: Graph, tasks: Bool) -> Graph:
-    """The host goes on at once from the calls of the masked copies: it neither moves the bytes nor waits for the device."""
+def without_blocking(case: Case, graph: Graph, tasks: Bool) -> Graph:
+    """The host goes on at once from the calls of the masked copies: it neither moves the bytes nor
+    waits for the device."""
     calls = launching(graph, tasks)
     free = without_waits(graph, waits_for(case, graph, calls))
     usual = float(np.median(graph.task_latency_ns)) if len(graph) else 0.0

@@ -1,4 +1,4 @@
-"""Who holds a job up: each rank's own pace, and what the slowest one does more of than the others."""
+"""Each rank's own step time, and what the slowest rank does more of than the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from stepscope.core.trace import Bool
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.job import alone
-from stepscope.replay.simulate_job import JobGraph, play_together
+from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.job_case import JobCase, with_rank
 
 BISECTIONS = 8
@@ -25,8 +25,9 @@ PART_WORDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paces:
-    """Per rank of a job, its step if it never had to wait for another, and what it is made of. Nanoseconds a step."""
+class RankSpeeds:
+    """Per rank of a job, its step if it never had to wait for another, and what it is made of.
+    Nanoseconds a step."""
 
     alone_ns: tuple[float, ...]
     host_ns: tuple[dict[str, float], ...]
@@ -36,52 +37,53 @@ class Paces:
     def slowest(self) -> int:
         return int(np.argmax(self.alone_ns))
 
-    def others(self, values: tuple[float, ...], place: int) -> float:
+    def others(self, values: tuple[float, ...], index: int) -> float:
         """The median of the other ranks'."""
-        rest = [value for at, value in enumerate(values) if at != place]
-        return float(np.median(rest)) if rest else values[place]
+        rest = [value for other, value in enumerate(values) if other != index]
+        return float(np.median(rest)) if rest else values[index]
 
 
-def paces(job: JobCase) -> Paces:
+def rank_speeds(job: JobCase) -> RankSpeeds:
     """Play each rank alone and add up what it does."""
     host, compute = [], []
-    for part, case in zip(job.job_graph.parts, job.cases, strict=True):
+    for index, part in enumerate(job.job_graph.parts):
         steps = max(part.graph.num_steps, 1)
         host.append({name: _per_step(part.graph, name) for name in HOST_PARTS})
-        assert case.kinds is not None
-        busy = case.kinds.arithmetic | case.kinds.memory
+        busy = job.compute_tasks(index)
         compute.append(float(part.graph.task_ns[busy].sum()) / steps)
-    return Paces(alone_ns=tuple(alone(job.job_graph)), host_ns=tuple(host), compute_ns=tuple(compute))
+    return RankSpeeds(alone_ns=tuple(alone(job.job_graph)), host_ns=tuple(host), compute_ns=tuple(compute))
 
 
 def _per_step(graph: Graph, name: str) -> float:
-    """A part of the host's time a step: of the middle step, since what is cut off at the end of a recording is in one step
-    alone; batches may come in bursts, so of the loader all steps count."""
+    """A part of the host's time a step: of the middle step, since what is cut off at the end of a
+    recording is in one step alone; batches may come in bursts, so of the loader all steps count."""
     inside = graph.call_step >= 0
     totals = np.bincount(graph.call_step[inside], graph.call_parts[name][inside], minlength=max(graph.num_steps, 1))
     return float(totals.mean() if name == "input" else np.median(totals))
 
 
-def at_pace(job: JobCase, job_graph: JobGraph, place: int, target_ns: float) -> JobGraph:
-    """One rank as quick as `target_ns` a step: its host's time, and its kernels' where that is not enough, cut down alike."""
-    case = job.cases[place]
-    assert case.kinds is not None
-    busy = case.kinds.arithmetic | case.kinds.memory
-    graph = job_graph.parts[place].graph
+def at_speed(job: JobCase, job_graph: JobGraph, index: int, target_ns: float) -> JobGraph:
+    """One rank as quick as `target_ns` a step: its host's time, and its kernels' where that is not
+    enough, cut down alike."""
+    busy = job.compute_tasks(index)
+    graph = job_graph.parts[index].graph
     for cut in (_host_cut, _whole_cut):
-        if _alone(job_graph, place, cut(graph, busy, 0.0)) > target_ns:
+        if _alone(job_graph, index, cut(graph, busy, 0.0)) > target_ns:
             continue
         low, high = 0.0, 1.0
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            low, high = (low, middle) if _alone(job_graph, place, cut(graph, busy, middle)) > target_ns else (middle, high)
-        return with_rank(job_graph, place, cut(graph, busy, low))
-    return with_rank(job_graph, place, _whole_cut(graph, busy, 0.0))
+            if _alone(job_graph, index, cut(graph, busy, middle)) > target_ns:
+                high = middle
+            else:
+                low = middle
+        return with_rank(job_graph, index, cut(graph, busy, low))
+    return with_rank(job_graph, index, _whole_cut(graph, busy, 0.0))
 
 
-def _alone(job_graph: JobGraph, place: int, graph: Graph) -> float:
-    part = replace(job_graph.parts[place], graph=graph)
-    return play_together(replace(job_graph, parts=(part,), members=np.ones_like(job_graph.members))).step_interval_ns
+def _alone(job_graph: JobGraph, index: int, graph: Graph) -> float:
+    part = replace(job_graph.parts[index], graph=graph)
+    return play_job(replace(job_graph, parts=(part,), members=np.ones_like(job_graph.members))).step_interval_ns
 
 
 def _host_cut(graph: Graph, _busy: Bool, factor: float) -> Graph:
@@ -92,11 +94,12 @@ def _whole_cut(graph: Graph, busy: Bool, factor: float) -> Graph:
     return replace(_host_cut(graph, busy, factor), task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns))
 
 
-def excess(found: Paces, place: int) -> tuple[str, float]:
-    """What a rank does most more of than the others: a part of HOST_PARTS or `compute`, and how much."""
-    more = {"compute": found.compute_ns[place] - found.others(found.compute_ns, place)}
+def excess(speeds: RankSpeeds, index: int) -> tuple[str, float]:
+    """What a rank does most more of than the others: a part of HOST_PARTS or `compute`, and how
+    much."""
+    more = {"compute": speeds.compute_ns[index] - speeds.others(speeds.compute_ns, index)}
     for name in HOST_PARTS:
-        values = tuple(host[name] for host in found.host_ns)
-        more[name] = values[place] - found.others(values, place)
+        values = tuple(host[name] for host in speeds.host_ns)
+        more[name] = values[index] - speeds.others(values, index)
     most = max(more, key=lambda name: more[name])
     return most, more[most]

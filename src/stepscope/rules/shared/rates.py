@@ -1,21 +1,22 @@
-"""How long well-made kernels take on a device: its roofs, times the share of them that such kernels reach.
+"""How long well-made kernels take on a device: its peaks times the share that they reach.
 
-Shares and fixed times were measured on one H200 (132 SMs, torch 2.11, CUDA graphs of ten calls, so without launches); measured
-microseconds stand beside what is returned here. On another device the shares are taken to be the same, its own roofs differ.
-Where the machine at hand was calibrated (`stepscope calibrate`), its own shares stand in their place.
+Shares and fixed times were measured on one H200 (132 SMs, torch 2.11, CUDA graphs of ten calls, so
+without launches); measured microseconds stand beside what is returned here. On another device the
+shares are taken to be the same, its own roofs differ. Where the machine at hand was calibrated
+(`stepscope calibrate`), its own shares stand in their place.
 
-    bf16 GEMM m, n, k       measured  here      attention b, h, s, d (bf16, not causal)   measured  here
-    1024, 1024, 1024             5.7   5.8      8, 16, 1024, 64   forward                     84      79
-    8192, 1024, 1024            25.0  25.3      4, 16, 2048, 64   forward                    154     153
-    4096, 4096, 4096           173.6   181      8, 16, 1024, 128  forward                    115     118
-    8192, 8192, 8192            1439  1428      backward of each                        3.0 to 3.5 times, 3.0
+    bf16 GEMM m, n, k   measured  here     attention b, h, s, d (bf16, not causal)   measured  here
+    1024, 1024, 1024         5.7   5.8     8, 16, 1024, 64   forward                       84    79
+    8192, 1024, 1024        25.0  25.3     4, 16, 2048, 64   forward                      154   153
+    4096, 4096, 4096       173.6   181     8, 16, 1024, 128  forward                      115   118
+    8192, 8192, 8192        1439  1428     backward of each, times             3.0 to 3.5   3.0
 """
 
 from __future__ import annotations
 
 import math
 
-from stepscope.analyses.kernels.measured_rates import Roofs
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
 
 MATRIX_SHARE = 0.78
 """Of the dense peak, reached by GEMMs of 2 GFLOP and more in bf16, fp16 and TF32 (0.69 to 0.81)."""
@@ -24,19 +25,23 @@ MATRIX_STREAM_SHARE = 0.80
 MATRIX_FIXED_NS = 3_000
 """Filling and draining the device: a GEMM of no size takes so long (TF32: 5 us)."""
 CONVOLUTION_SHARE = 0.5
-"""Of the dense peak, reached by convolutions of 64 channels and more in NHWC, forward, in TF32 and bf16 (0.43 to 0.5)."""
+"""Of the dense peak, reached by convolutions of 64 channels and more in NHWC, forward, in TF32 and
+bf16 (0.43 to 0.5)."""
 CONVOLUTION_BACKWARD_SHARE = 0.28
 """Backward, both gradients (0.23 to 0.28)."""
 MISALIGNED_FACTOR = 3.0
-"""Slower when a row is no multiple of 16 bytes, which the copy engines of the fast kernels need (197 x 197 in bf16: 3.3)."""
+"""Slower when a row is no multiple of 16 bytes, which the copy engines of the fast kernels need
+(197 x 197 in bf16: 3.3)."""
 STREAM_SHARE = 0.88
 """Of the bandwidth, reached by pointwise kernels over large tensors (0.87 to 0.95)."""
 STREAM_FIXED_NS = 3_000
 VECTOR_SHARE = 0.52
-"""Of the fp32 peak, reached by fused attention over fp32 tensors (0.50 at head size 64, 0.69 at 128). PyTorch's kernels for them
-split each product in three to keep fp32's precision, whether or not TF32 is allowed: slower than spelled-out TF32 products."""
+"""Of the fp32 peak, reached by fused attention over fp32 tensors (0.50 at head size 64, 0.69 at
+128). PyTorch's kernels for them split each product in three to keep fp32's precision, whether or
+not TF32 is allowed: slower than spelled-out TF32 products."""
 ATTENTION_SHARE = 0.9
-"""Of the time that products and exponentials need one after the other, fused attention overlaps so much."""
+"""Of the time that products and exponentials need one after the other, fused attention overlaps so
+much."""
 ATTENTION_FIXED_NS = 5_000
 ATTENTION_BACKWARD = 3.0
 """Times the forward pass: 2.5 times the products, with less overlap (2.7 to 3.5)."""
@@ -45,59 +50,70 @@ ATTENTION_TILE = 128
 SHORTEST_NS = 1_850
 """The shortest kernel of the device on which the fixed times were measured; they grow with it."""
 EXP_PER_FP32_FLOP = 1 / 16
-"""An SM does 16 exponentials a cycle and 128 fused multiply-adds: one for 16 FLOPs of the fp32 peak (CUDA programming guide)."""
+"""An SM does 16 exponentials a cycle and 128 fused multiply-adds: one for 16 FLOPs of the fp32 peak
+(CUDA programming guide)."""
 
 
-def half_precision(roofs: Roofs) -> str | None:
+def half_precision(roofs: DevicePeaks) -> str | None:
     """The 16-bit type that the device multiplies matrices in."""
     return next((name for name in ("bf16", "fp16") if name in roofs.spec.peak_flops), None)
 
 
-def matrix_ns(roofs: Roofs, flops: float, size: float, precision: str, *, aligned: bool = True) -> float:
+def matrix_ns(roofs: DevicePeaks, flops: float, size: float, precision: str, *, aligned: bool = True) -> float:
     """A GEMM or a convolution of so many FLOPs and bytes moved; NaN when the peak is not known."""
     arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / roofs.matrix_share(precision, MATRIX_SHARE)
-    traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / _matrix_stream_share(roofs)
+    traffic = _matrix_traffic_ns(roofs, size)
+    if math.isnan(arithmetic):
+        return math.nan
     slower = 1.0 if aligned else MISALIGNED_FACTOR
-    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) * slower if not math.isnan(arithmetic) else math.nan
+    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) * slower
 
 
-def convolution_ns(roofs: Roofs, flops: float, size: float, precision: str, *, backward: bool, turned: bool) -> float:
-    """A convolution with many channels; `turned` when its tensors are in NCHW and have to be turned for the matrix units."""
+def convolution_ns(roofs: DevicePeaks, flops: float, size: float, precision: str, *, backward: bool, turned: bool) -> float:
+    """A convolution with many channels; `turned` when its tensors are in NCHW and have to be turned
+    for the matrix units."""
     share = CONVOLUTION_BACKWARD_SHARE if backward else CONVOLUTION_SHARE
-    # Convolutions are not calibrated: they are taken to be as far below products as they usually are.
+    # Convolutions are not calibrated: they are taken to be as far below products as they usually
+    # are.
     share *= roofs.matrix_share(precision, MATRIX_SHARE) / MATRIX_SHARE
     arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / share
-    traffic = 0.0 if math.isnan(size) else roofs.traffic_ns(size) / _matrix_stream_share(roofs)
+    traffic = _matrix_traffic_ns(roofs, size)
     turning = stream_ns(roofs, 2 * size) if turned and not math.isnan(size) else 0.0
-    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) + turning if not math.isnan(arithmetic) else math.nan
+    if math.isnan(arithmetic):
+        return math.nan
+    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) + turning
 
 
-def stream_ns(roofs: Roofs, size: float) -> float:
+def stream_ns(roofs: DevicePeaks, size: float) -> float:
     """A kernel that does little but move so many bytes."""
     return fixed_ns(roofs, STREAM_FIXED_NS) + roofs.traffic_ns(size) / roofs.stream_share(STREAM_SHARE)
 
 
-def fixed_ns(roofs: Roofs, usual: float) -> float:
+def fixed_ns(roofs: DevicePeaks, usual: float) -> float:
     """A kernel's time whatever its size: longer than usual where the shortest kernel is."""
     shortest = roofs.shortest_ns()
     return usual if shortest is None else usual * shortest / SHORTEST_NS
 
 
-def _matrix_stream_share(roofs: Roofs) -> float:
-    return MATRIX_STREAM_SHARE * (roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
+def _matrix_traffic_ns(roofs: DevicePeaks, size: float) -> float:
+    if math.isnan(size):
+        return 0.0
+    share = MATRIX_STREAM_SHARE * (roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
+    return roofs.traffic_ns(size) / share
 
 
-def attention_ns(roofs: Roofs, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:
-    """Fused attention, forward; NaN when not known. Where it was measured, as much slower as it was there."""
+def attention_ns(roofs: DevicePeaks, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:
+    """Fused attention, forward; NaN when not known. Where it was measured, as much slower as it was
+    there."""
     usual = _usual_attention_ns(roofs, batch=batch, queries=queries, keys=keys, dim=dim, precision=precision, causal=causal)
     return usual * _measured_attention(roofs, precision, queries, dim, causal=causal and queries == keys)
 
 
-def _measured_attention(roofs: Roofs, precision: str, length: int, dim: int, *, causal: bool) -> float:
+def _measured_attention(roofs: DevicePeaks, precision: str, length: int, dim: int, *, causal: bool) -> float:
     """Measured over usual time at the nearest head size and length.
 
-    What was measured is causal, and at short lengths loses more to half-empty blocks than is usual. Without a mask there are
-    none: then the longest length counts, where they hardly matter.
+    What was measured is causal, and at short lengths loses more to half-empty blocks than is usual.
+    Without a mask there are none: then the longest length counts, where they hardly matter.
     """
     points = [] if roofs.measured is None else roofs.measured.attention
     alike = ("fp32", "tf32") if precision in ("fp32", "tf32") else ("bf16", "fp16")
@@ -106,7 +122,7 @@ def _measured_attention(roofs: Roofs, precision: str, length: int, dim: int, *, 
         return 1.0
     near = min(abs(math.log(point.head_dim / dim)) for point in points)
     points = [point for point in points if abs(math.log(point.head_dim / dim)) == near]
-    point = min(points, key=lambda p: abs(math.log(p.length / length)) if causal else -p.length)
+    point = min(points, key=lambda point: abs(math.log(point.length / length)) if causal else -point.length)
     usual = _usual_attention_ns(
         roofs,
         batch=point.batch * point.heads,
@@ -119,7 +135,9 @@ def _measured_attention(roofs: Roofs, precision: str, length: int, dim: int, *, 
     return point.time.seconds * 1e9 / usual if usual > 0 else 1.0
 
 
-def _usual_attention_ns(roofs: Roofs, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:
+def _usual_attention_ns(
+    roofs: DevicePeaks, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool
+) -> float:
     """Products on the matrix units, then exponentials, in whole blocks."""
     blocks = math.ceil(queries / ATTENTION_TILE) * math.ceil(keys / ATTENTION_TILE)
     scores = float(batch) * blocks * ATTENTION_TILE**2

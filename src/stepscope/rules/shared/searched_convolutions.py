@@ -1,7 +1,7 @@
-"""A trace's convolutions, looked up in MIOpen's find-db: which problem each is, and which of its solvers the kernels are of.
+"""A trace's convolutions in MIOpen's find-db: which problem each is, and which solver ran.
 
-Nothing is guessed: a convolution whose layout or kernels fit several entries stays unsure. The kernels' names are those of
-MIOpen's sources (solver/conv) and of Composable Kernel's.
+Nothing is guessed: a convolution whose layout or kernels fit several entries stays unsure. The
+kernels' names are those of MIOpen's sources (solver/conv) and of Composable Kernel's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from stepscope.workload.operands import is_shape, operand
 FORWARD_OPS = ("aten::miopen_convolution", "aten::miopen_depthwise_convolution")
 """(input, weight, bias, padding, stride, dilation, groups, benchmark, deterministic)."""
 BACKWARD_OP = "aten::convolution_backward"
-"""(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask)."""
+"""(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
+groups, output_mask)."""
 DETERMINISTIC_AT = 8
 DTYPES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16"}
 CHANNELS_LAST = {2: "NHWC", 3: "NDHWC"}
@@ -53,11 +54,12 @@ SOLVERS_OF: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
         (r"Cijk_|Im[23]d2Col|Col2Im", r"Gemm\w+|ConvMPBidirectWinograd.*|ConvWinograd3x3MultipassWrW.*"),
     )
 )
-"""By a kernel's name, the solvers that launch it; the first that fits. Multi-pass Winograd multiplies by rocBLAS, like GEMM."""
+"""By a kernel's name, the solvers that launch it; the first that fits. Multi-pass Winograd
+multiplies by rocBLAS, like GEMM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
+class UsedSolver:
     """A problem of the trace with the one solver that its kernels are of."""
 
     searched: Searched
@@ -78,14 +80,15 @@ class Used:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookedUp:
+class ConvolutionLookup:
     """All of a trace's convolutions by MIOpen."""
 
-    used: tuple[Used, ...]
+    used: tuple[UsedSolver, ...]
     missing: tuple[ConvProblem, ...]
-    """Not in the find-db; their layout is not told."""
+    """Not in the find-db; their layout is not known."""
     unsure: tuple[ConvProblem, ...]
-    """In it, but in several layouts that may be meant, or with kernels that fit none or several of the solvers."""
+    """In it, but in several layouts that may be meant, or with kernels that fit none or several of
+    the solvers."""
     lost: Bool
     """Tasks of `missing` and `unsure`."""
     is_deterministic: bool
@@ -96,15 +99,15 @@ class LookedUp:
         return len(self.used) + len(self.missing) + len(self.unsure)
 
 
-def look_up(graph: Graph, table: TaskTable, searched: SearchedConvolutions) -> LookedUp | None:
+def look_up(graph: Graph, table: TaskTable, searched: SearchedConvolutions) -> ConvolutionLookup | None:
     """None where the trace has no convolution by MIOpen with its shapes."""
     calls = _calls(table)
     if not any(table.op_name(op) in FORWARD_OPS for op in calls):
         return None
-    draft = _Draft(graph, table, searched)
+    lookup = _Lookup(graph, table, searched)
     for op, tasks in calls.items():
-        draft.take(op, tasks)
-    return draft.finished() if draft.num_known else None
+        lookup.take(op, tasks)
+    return lookup.finished() if lookup.num_known else None
 
 
 def _calls(table: TaskTable) -> dict[int, list[int]]:
@@ -118,28 +121,28 @@ def _calls(table: TaskTable) -> dict[int, list[int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _LookedUpProblem:
     """A problem of a call, and the one entry that the find-db has of it."""
 
     problem: ConvProblem
-    found: Searched | None
+    entry: Searched | None
     is_missing: bool
     """No entry fits; where several do, there is none either."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Entry:
+class _SolverCalls:
     searched: Searched
     solver: Solver
     tasks: list[int] = field(default_factory=list)
     ops: set[int] = field(default_factory=set)
 
 
-class _Draft:
+class _Lookup:
     def __init__(self, graph: Graph, table: TaskTable, searched: SearchedConvolutions) -> None:
         self._graph, self._table, self._searched = graph, table, searched
-        self._asked: dict[tuple[int, int], tuple[_Asked, ...]] = {}
-        self._used: dict[tuple[ConvProblem, str], _Entry] = {}
+        self._asked: dict[tuple[int, int], tuple[_LookedUpProblem, ...]] = {}
+        self._used: dict[tuple[ConvProblem, str], _SolverCalls] = {}
         self._missing: dict[tuple[object, ...], ConvProblem] = {}
         self._unsure: dict[tuple[object, ...], ConvProblem] = {}
         self._lost: list[int] = []
@@ -157,46 +160,65 @@ class _Draft:
         self._is_deterministic |= is_forward and inputs is not None and flag_at(inputs, DETERMINISTIC_AT) is True
         made = {task: _made_by(self._name(task), asked) for task in tasks}
         sure: set[int] = set()
-        for one in asked:
-            sure |= self._take_one(op, one, made)
-        if any(one.problem.sizes in self._missing or one.problem.sizes in self._unsure for one in asked):
+        for looked_up in asked:
+            sure |= self._take_one(op, looked_up, made)
+        sizes = [looked_up.problem.sizes for looked_up in asked]
+        if any(size in self._missing or size in self._unsure for size in sizes):
             self._lost += [task for task in tasks if task not in sure]
 
-    def _take_one(self, op: int, one: _Asked, made: Mapping[int, Sequence[tuple[Searched, Solver]]]) -> set[int]:
-        """The kernels of a call that are of this problem for sure: all that fit it fit one solver of it, and no other problem."""
-        mine = {task: fitting for task, fitting in made.items() if any(found is one.found for found, _ in fitting)}
-        solvers = {solver.name: solver for fitting in mine.values() for found, solver in fitting if found is one.found}
-        if one.found is None or len(solvers) != 1 or any(len(fitting) != 1 for fitting in mine.values()):
-            (self._missing if one.is_missing else self._unsure)[one.problem.sizes] = one.problem
+    def _take_one(
+        self,
+        op: int,
+        looked_up: _LookedUpProblem,
+        made: Mapping[int, Sequence[tuple[Searched, Solver]]],
+    ) -> set[int]:
+        """The kernels of a call that are surely of this problem: all that fit it fit one solver of
+        it, and no other problem."""
+        problem, entry = looked_up.problem, looked_up.entry
+        tasks = {task: fitting for task, fitting in made.items() if any(fitting_entry is entry for fitting_entry, _ in fitting)}
+        pairs = [pair for fitting in tasks.values() for pair in fitting]
+        solvers = {solver.name: solver for fitting_entry, solver in pairs if fitting_entry is entry}
+        if entry is None or len(solvers) != 1 or len(pairs) != len(tasks):
+            unused = self._missing if looked_up.is_missing else self._unsure
+            unused[problem.sizes] = problem
             return set()
         (solver,) = solvers.values()
-        entry = self._used.setdefault((one.found.problem, solver.name), _Entry(searched=one.found, solver=solver))
-        entry.tasks.extend(mine)
-        entry.ops.add(op)
-        return set(mine)
+        new = _SolverCalls(searched=entry, solver=solver)
+        calls = self._used.setdefault((entry.problem, solver.name), new)
+        calls.tasks.extend(tasks)
+        calls.ops.add(op)
+        return set(tasks)
 
-    def _looked_up(self, op: int) -> Iterator[_Asked]:
+    def _looked_up(self, op: int) -> Iterator[_LookedUpProblem]:
         for problem, layouts in _problems(self._table, op):
-            fitting = [one for one in self._searched.by_sizes.get(problem.sizes, ()) if one.problem.layout in layouts]
-            yield _Asked(problem=problem, found=fitting[0] if len(fitting) == 1 else None, is_missing=not fitting)
+            entries = self._searched.by_sizes.get(problem.sizes, ())
+            fitting = [entry for entry in entries if entry.problem.layout in layouts]
+            entry = fitting[0] if len(fitting) == 1 else None
+            yield _LookedUpProblem(problem=problem, entry=entry, is_missing=not fitting)
 
     def _name(self, task: int) -> str:
         trace = self._table.trace
         return str(trace.names[int(trace.name[self._graph.task_event[task]])])
 
-    def finished(self) -> LookedUp:
+    def finished(self) -> ConvolutionLookup:
         """What is sure in one call and not in another is not sure."""
         used, lost = [], list(self._lost)
-        for entry in self._used.values():
-            if entry.searched.problem.sizes in self._unsure:
-                lost += entry.tasks
+        for calls in self._used.values():
+            if calls.searched.problem.sizes in self._unsure:
+                lost += calls.tasks
                 continue
-            mask = self._mask(entry.tasks)
-            step_ms = per_step_ms(self._graph, mask)
-            num = len(entry.ops)
-            used.append(Used(searched=entry.searched, solver=entry.solver, tasks=mask, num_calls=num, step_ms=step_ms))
-        return LookedUp(
-            used=tuple(sorted(used, key=lambda one: -one.step_ms)),
+            mask = self._mask(calls.tasks)
+            used.append(
+                UsedSolver(
+                    searched=calls.searched,
+                    solver=calls.solver,
+                    tasks=mask,
+                    num_calls=len(calls.ops),
+                    step_ms=per_step_ms(self._graph, mask),
+                )
+            )
+        return ConvolutionLookup(
+            used=tuple(sorted(used, key=lambda solver: -solver.step_ms)),
             missing=tuple(self._missing.values()),
             unsure=tuple(self._unsure.values()),
             lost=self._mask(lost),
@@ -209,17 +231,19 @@ class _Draft:
         return mask
 
 
-def _made_by(kernel: str, asked: Sequence[_Asked]) -> tuple[tuple[Searched, Solver], ...]:
-    """The listed solvers that launch a kernel of this name; none for a helper's, or one that is not known."""
+def _made_by(kernel: str, asked: Sequence[_LookedUpProblem]) -> tuple[tuple[Searched, Solver], ...]:
+    """The listed solvers that launch a kernel of this name; none for a helper's, or one that is not
+    known."""
     pattern = next((solver for made, solver in SOLVERS_OF if made.search(kernel)), None)
     if pattern is None:
         return ()
-    listed = [one.found for one in asked if one.found is not None]
-    return tuple((found, solver) for found in listed for solver in found.solvers if pattern.fullmatch(solver.name))
+    listed = [looked_up.entry for looked_up in asked if looked_up.entry is not None]
+    return tuple((entry, solver) for entry in listed for solver in entry.solvers if pattern.fullmatch(solver.name))
 
 
 def _problems(table: TaskTable, op: int) -> Iterator[tuple[ConvProblem, frozenset[str]]]:
-    """What a call asks MIOpen for, with the layouts it may do so in: nothing of a transposed one, or where it is not recorded."""
+    """What a call asks MIOpen for, with the layouts it may do so in: nothing of a transposed one,
+    or where it is not recorded."""
     inputs = table.inputs(op)
     if inputs is None:
         return
@@ -238,13 +262,13 @@ def _problems(table: TaskTable, op: int) -> Iterator[tuple[ConvProblem, frozense
         yield from ((replace(problem, direction=way), layouts) for way in ways)
 
 
-def _problem(inputs: ParsedInputs, x_at: int, weight_at: int, places: tuple[int, int, int, int]) -> ConvProblem | None:
+def _problem(inputs: ParsedInputs, x_at: int, weight_at: int, positions: tuple[int, int, int, int]) -> ConvProblem | None:
     """The forward problem; `places` are those of padding, stride, dilation and groups."""
-    x, weight, groups = operand(inputs, x_at), operand(inputs, weight_at), integer_at(inputs, places[3])
+    x, weight, groups = operand(inputs, x_at), operand(inputs, weight_at), integer_at(inputs, positions[3])
     if x is None or weight is None or groups is None or len(x.dims) != len(weight.dims) or len(x.dims) not in (4, 5):
         return None
     dtype = DTYPES.get(x.dtype)
-    padding, stride, dilation = (_per_dim(integers_at(inputs, at), len(x.dims) - 2) for at in places[:3])
+    padding, stride, dilation = (_per_dim(integers_at(inputs, position), len(x.dims) - 2) for position in positions[:3])
     if dtype is None or x.dtype != weight.dtype or padding is None or stride is None or dilation is None or min(stride) < 1:
         return None
     spread = tuple(step * (taps - 1) for step, taps in zip(dilation, weight.dims[2:], strict=True))
@@ -271,16 +295,18 @@ def _per_dim(values: Shape | None, rank: int) -> Shape | None:
     return values * rank if len(values) == 1 else values
 
 
-def _layouts(inputs: ParsedInputs, places: Sequence[int], rank: int) -> frozenset[str]:
-    """PyTorch hands channels_last over as it is or copies it, by its version and settings; what is laid out otherwise stays."""
+def _layouts(inputs: ParsedInputs, positions: Sequence[int], rank: int) -> frozenset[str]:
+    """PyTorch hands channels_last over as it is or copies it, by its version and settings; what is
+    laid out otherwise stays."""
     default, last = DEFAULT_LAYOUTS[rank], CHANNELS_LAST[rank]
-    plain = bool(inputs.strides) and all(_is_plain(inputs, at) for at in places)
+    plain = bool(inputs.strides) and all(_is_plain(inputs, position) for position in positions)
     return frozenset({default} if plain else {default, last})
 
 
-def _is_plain(inputs: ParsedInputs, at: int) -> bool:
-    """Whether a tensor is contiguous, and not channels_last at once (as one of a single channel or point is)."""
-    dims, strides = inputs.dims[at], inputs.strides[at]
+def _is_plain(inputs: ParsedInputs, position: int) -> bool:
+    """Whether a tensor is contiguous, and not channels_last at once (as one of a single channel or
+    point is)."""
+    dims, strides = inputs.dims[position], inputs.strides[position]
     if not is_shape(dims) or not is_shape(strides) or len(strides) != len(dims):
         return False
     order = tuple(range(len(dims)))
@@ -290,8 +316,8 @@ def _is_plain(inputs: ParsedInputs, at: int) -> bool:
 
 def _lies(dims: Shape, strides: Shape, order: Sequence[int]) -> bool:
     expected = 1
-    for place in reversed(order):
-        if dims[place] != 1 and strides[place] != expected:
+    for dim in reversed(order):
+        if dims[dim] != 1 and strides[dim] != expected:
             return False
-        expected *= dims[place]
+        expected *= dims[dim]
     return True

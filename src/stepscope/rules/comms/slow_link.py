@@ -1,0 +1,167 @@
+"""Bytes cross between ranks far more slowly than the links a training machine has.
+
+What it sees: the bus bandwidth of large collectives, timed from the moment the last rank has
+arrived, against what collectives reached on this machine where it was calibrated (`stepscope
+calibrate` under torchrun, `--hardware FILE`), else against the slowest link such machines are built
+with; with an NCCL log, the transport that was chosen.
+
+Why it costs: NCCL falls back to TCP sockets, or to one slow card, without an error: a wrong
+interface, InfiniBand disabled, peer access off. Every byte then takes ten to a hundred times as
+long.
+
+Evidence it needs: traces of two ranks at least; collectives of a megabyte and more with their sizes
+(c10d records them by itself). `NCCL_DEBUG=INFO` logs given beside the traces name the transport,
+`nvidia-smi topo -m` the links there are; a log given alone says what NCCL fell back to.
+
+What to do: read NCCL's log for NET/Socket where NET/IB or P2P should stand; set NCCL_SOCKET_IFNAME
+to the fast interface, NCCL_IB_HCA to the right cards; remove NCCL_P2P_DISABLE and NCCL_IB_DISABLE;
+check the topology with `nvidia-smi topo -m`.
+
+Example: ranks that took each other for different hosts talked over the loopback socket: 1.8 GB/s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.collectives.link_fit import bus_factor
+from stepscope.core.auxiliary import Advice, Auxiliary
+from stepscope.core.nccl import NcclLog
+from stepscope.core.system_report import Topology
+from stepscope.core.trace import NONE, Bool, Float64
+from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
+from stepscope.rules.shared.nccl_notes import slow_links
+
+CODE = "slow-link"
+BOUND = "comms"
+COLLECTIVE = re.compile(r"[nr]ccl(?:Dev)?Kernel", re.IGNORECASE)
+THROUGH_HOST = ("PHB", "NODE", "SYS", "SOC")
+"""Links of nvidia-smi topo -m that pass the host's bridges, or the link between its sockets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_bytes: int = 1_000_000
+    """Smaller messages tell of latency, not of the link."""
+    expected_bytes_per_s: float = 12.5e9
+    """One 100 Gb/s port, or PCIe 3.0 x16 in practice: the slowest link that training machines of
+    the last years have."""
+    slow: float = 0.4
+    """Of that, below which a link is slow."""
+    least_share: float = 0.05
+    """Of the step in collectives, from which it matters which way their bytes go."""
+
+
+POLICY = Policy()
+
+
+def propose_job(job: JobCase) -> JobProposal | None:
+    """Large messages at the expected rate. One rank alone cannot tell a slow link from a late
+    peer."""
+    if len(job.cases) < 2:
+        return None
+    measured = [_rates(job, index) for index in range(len(job.cases))]
+    rates, masks = np.concatenate([rates for rates, _ in measured]), [mask for _, mask in measured]
+    if len(rates) == 0:
+        return None
+    rate = float(np.median(rates))
+    expected, origin = _expected(job)
+    if rate > POLICY.slow * expected:
+        return None
+    factor = rate / expected
+    transports = {} if job.nccl is None else job.nccl.transports
+    return JobProposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"Large collectives move {rate / 1e9:.2f} GB/s; {origin}.",
+        action="NCCL_DEBUG=INFO shows the transport: where it says NET/Socket set NCCL_SOCKET_IFNAME or NCCL_IB_HCA to the fast"
+        " cards, remove NCCL_IB_DISABLE and NCCL_P2P_DISABLE",
+        evidence=(
+            f"{len(rates)} collectives of 1 MB and more, bus bandwidth {rate / 1e9:.2f} GB/s in the middle",
+            *(f"NCCL's log names {kind}: {count} connections" for kind, count in transports.items()),
+        ),
+        ranks=job.ranks,
+        change=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * factor),
+        cautious=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * min(1.0, 2 * factor)),
+    )
+
+
+def _expected(job: JobCase) -> tuple[float, str]:
+    """Bytes a second over the bus, and where they are from."""
+    roofs = job.cases[0].context.roofs
+    reached = None if roofs is None or roofs.measured is None else roofs.measured.bus_bytes_per_s(job.num_ranks)
+    if reached is None:
+        return POLICY.expected_bytes_per_s, "one 100 Gb/s port moves 12.5"
+    return reached, f"calibrated, they reached {reached / 1e9:.3g} here"
+
+
+def _rates(job: JobCase, index: int) -> tuple[Float64, Bool]:
+    """Bus bandwidth of each large collective, and the mask of their tasks."""
+    records, matched = job.rank_records[index], job.matched
+    if len(records) == 0:
+        return np.empty(0), np.zeros(len(job.job_graph.parts[index].graph), np.bool_)
+    dur = (records.end_ns - records.start_ns - matched.wait_ns(records)).astype(np.float64)
+    size = np.array([kind.bytes or 0 for kind in records.kinds], np.float64)[records.kind]
+    group_sizes = [max(kind.group_size or len(kind.group_ranks), 2) for kind in records.kinds]
+    factors = np.array(
+        [bus_factor(kind.op, num) for kind, num in zip(records.kinds, group_sizes, strict=True)],
+        np.float64,
+    )
+    large = (size >= POLICY.least_bytes) & (dur > 0) & (matched.of[records.rank] != NONE)
+    rates = size[large] * factors[records.kind[large]] / (dur[large] * 1e-9)
+    return rates, job.tasks(index, large)
+
+
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
+    """By the machine's topology, where a trace says that collectives weigh: devices that reach each
+    other through the host."""
+    kernels = [name for name in auxiliary.kernel_shares if COLLECTIVE.search(name)]
+    share = sum(auxiliary.kernel_shares[name] for name in kernels)
+    if auxiliary.system is None or share < POLICY.least_share:
+        return []
+    topologies = auxiliary.system.topologies
+    return [_by_topology(each, share, kernels) for each in topologies if _far_pairs(each)]
+
+
+def _far_pairs(topology: Topology) -> Counter[str]:
+    return Counter(kind for kind in topology.pairs.values() if kind in THROUGH_HOST)
+
+
+def _by_topology(topology: Topology, share: float, kernels: Sequence[str]) -> Advice:
+    far, every = _far_pairs(topology), len(topology.pairs)
+    words = ", ".join(f"{count} {kind}" for kind, count in far.most_common())
+    rest = "" if far.total() == every else "; keep the ranks that talk most on devices that are joined directly"
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{far.total()} of {every} pairs of devices reach each other through the host alone.",
+        action=f"fewer and smaller exchanges (gradient accumulation, bf16 gradients), or devices with NVLink{rest}",
+        evidence=(
+            f"{topology.path}: {words}, of {every} pairs",
+            f"collectives take {share:.0%} of the step, waiting for others too",
+        ),
+        weight=share,
+        weight_of="the step",
+        kernels=tuple(kernels),
+    )
+
+
+def advise_by_log(log: NcclLog) -> Advice | None:
+    """By NCCL's log alone: what it fell back to. No trace says what that costs."""
+    slow = slow_links(log)
+    if not slow:
+        return None
+    transports = ", ".join(f"{count} {kind}" for kind, count in log.transports.items())
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{log.library.upper()} does not use the fastest way: {slow[0]}.",
+        action="NCCL_SOCKET_IFNAME or NCCL_IB_HCA for the fast cards; remove NCCL_IB_DISABLE and NCCL_P2P_DISABLE; traces of two"
+        " ranks say what it costs",
+        evidence=(*([f"connections: {transports}"] if transports else []), *slow[1:]),
+    )

@@ -1,0 +1,1 @@
+"""Rules about kernels that arithmetic limits."""

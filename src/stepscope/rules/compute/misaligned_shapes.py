@@ -1,0 +1,173 @@
+"""Matrix products have a dimension that the fast kernels cannot load.
+
+What it sees: products with a weight whose rows, or whose output's rows, are no multiple of 16 bytes
+(8 numbers in 16 bits, 4 in TF32), most often a vocabulary (50257) or a hidden size; and what the
+step's other products reach of what the device gives.
+
+Why it costs: the copy engines that feed the tensor cores take 16 bytes at a time. Rows that begin
+in between are loaded number by number by older kernels (their names end in align1 or align2), three
+to seven times slower on an H200. The number of tokens does not matter: no row is that long.
+
+Evidence it needs: shapes (`record_shapes=True`); strides, which come with them, tell which
+dimension is the row.
+
+What to do: pad the vocabulary or the hidden size to the next multiple of 64 (50257 to 50304:
+`resize_token_embeddings(n, pad_to_multiple_of=64)`); the padded logits are masked or never looked
+up.
+
+Example: a 2-layer GPT-2 with 50257 tokens took 28.5 ms a step, 15.2 ms with 50304.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.trace import Bool, Float64
+from stepscope.replay.changes import Change, with_task_ns
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.rates import matrix_ns
+from stepscope.rules.shared.unknown_shapes import ask_for_shapes
+from stepscope.rules.task_table import TaskTable, per_step_ms
+from stepscope.workload.inputs import ParsedInputs
+from stepscope.workload.operands import is_shape, operand
+
+CODE = "misaligned-shapes"
+BOUND = "compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_share: float = 0.005
+    """Of the step in such products below which there is nothing to say."""
+    unknown_share: float = 0.05
+    """Of the step in kernels that look so by name, from which it is worth asking for shapes."""
+    most_padding: float = 1.125
+    """Times its arithmetic, with the padding: a dimension of a few numbers (a head for one class)
+    is not padded."""
+    pad_to: int = 64
+    uncertainty: float = 0.25
+    """Of the padded products' time, either way: what well-made products differ by (0.69 to 0.81 of
+    the peak, and tails)."""
+
+
+POLICY = Policy()
+ROW_OF = {"tf32": 4, "bf16": 8, "fp16": 8}
+"""Numbers in 16 bytes."""
+PRODUCTS = {"aten::mm": (0, 1), "aten::addmm": (1, 2)}
+BY_NAME = re.compile(r"align[12](?!\d)")
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """The same products, padded, at the rate that the step's aligned ones reach."""
+    graph, roofs = case.graph, case.context.roofs
+    if graph is None or case.step_interval_ns is None:
+        return None
+    table = case.table
+    if roofs is None or not case.context.trace.meta.has_shapes:
+        return _ask(case, graph, table)
+    padded, plain = _padded_ns(graph, table, roofs)
+    slow = ~np.isnan(padded) & (graph.task_ns > np.nan_to_num(padded) * plain)
+    spent_ms = per_step_ms(graph, slow)
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
+        return None
+    longest = int(np.flatnonzero(slow)[np.argmax(graph.task_ns[slow])])
+    steps, sizes = max(graph.num_steps, 1), _sizes(table, int(table.op[longest]))
+    named = _named_so(table, graph, slow)
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{spent_ms:.1f} ms a step are products whose rows are no multiple of 16 bytes.",
+        action=f"pad {_odd_words(sizes, table.precision[longest])} (a multiple of {POLICY.pad_to})",
+        evidence=(
+            f"{int(slow.sum()) // steps} products a step, the longest {' x '.join(map(str, sizes))} (m x n x k)",
+            f"that one takes {float(graph.task_ns[longest]) / 1e3:.0f} us; padded about {padded[longest] * plain / 1e3:.0f}",
+            f"{named // steps} of their kernels are named align1 or align2",
+        ),
+        events=graph.task_event[slow],
+        change=_padded(slow, padded * plain),
+        cautious=_padded(slow, padded * plain * (1 + POLICY.uncertainty)),
+        hopeful=_padded(slow, padded * plain * (1 - POLICY.uncertainty)),
+        changes_numerics=True,
+    )
+
+
+def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
+    named = table.of_category("gemm") & np.array([_has_name(table, graph, task) for task in range(len(graph))], np.bool_)
+    named &= table.tensor_core == 1
+    reason = "products in kernels named align1 or align2, of sizes not known"
+    return ask_for_shapes(case, CODE, named, POLICY.unknown_share, reason)
+
+
+def _has_name(table: TaskTable, graph: Graph, task: int) -> bool:
+    return BY_NAME.search(table.trace.names[table.trace.name[graph.task_event[task]]]) is not None
+
+
+def _named_so(table: TaskTable, graph: Graph, slow: Bool) -> int:
+    return sum(_has_name(table, graph, task) for task in np.flatnonzero(slow).tolist())
+
+
+def _padded_ns(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Float64, float]:
+    """Per task the padded product's best time, NaN where it is no misaligned product; and how much
+    longer aligned ones take."""
+    padded = np.full(len(graph), np.nan)
+    aligned_now = aligned_best = 0.0
+    for task in np.flatnonzero(table.is_matrix & table.of_category("gemm") & ~np.isnan(table.flops)).tolist():
+        op, row = int(table.op[task]), ROW_OF.get(table.precision[task])
+        inputs = table.inputs(op) if table.op_name(op) in PRODUCTS else None
+        if row is None or inputs is None:
+            continue
+        sizes = _sizes(table, op)
+        grown = _growth(sizes, row)
+        best = matrix_ns(roofs, float(table.flops[task]) * grown, float(table.bytes[task]) * grown, table.precision[task])
+        if _is_aligned(inputs, PRODUCTS[table.op_name(op)], row):
+            aligned_now, aligned_best = aligned_now + float(graph.task_ns[task]), aligned_best + best
+        elif grown <= POLICY.most_padding:
+            padded[task] = best
+    slowdown = max(aligned_now / aligned_best, 1.0) if aligned_best > 0 else 1.0
+    return padded, slowdown
+
+
+def _sizes(table: TaskTable, op: int) -> tuple[int, int, int]:
+    """m, n and k; zeros when not known."""
+    inputs, positions = table.inputs(op), PRODUCTS.get(table.op_name(op))
+    if inputs is None or positions is None:
+        return 0, 0, 0
+    left, right = (operand(inputs, position) for position in positions)
+    if left is None or right is None or len(left.dims) != 2 or len(right.dims) != 2:
+        return 0, 0, 0
+    return left.dims[0], right.dims[1], left.dims[1]
+
+
+def _growth(sizes: tuple[int, int, int], row: int) -> float:
+    """How much larger the product is with every odd dimension padded."""
+    return math.prod(math.ceil(size / row) * row / max(size, 1) for size in sizes if size % row)
+
+
+def _is_aligned(inputs: ParsedInputs, positions: tuple[int, int], row: int) -> bool:
+    """Whether the rows of both operands and of the output are whole."""
+    for position in positions:
+        dims, strides = inputs.dims[position], inputs.strides[position] if inputs.strides else ()
+        if not is_shape(dims) or len(dims) != 2:
+            return True
+        leading = max(strides) if is_shape(strides) and len(strides) == 2 else dims[1]
+        if leading % row:
+            return False
+    out = inputs.dims[positions[1]]
+    return not (is_shape(out) and out[1] % row)
+
+
+def _odd_words(sizes: tuple[int, int, int], precision: str) -> str:
+    odd = sorted({size for size in sizes if size % ROW_OF.get(precision, 8)}, reverse=True)
+    return " and ".join(f"{size} to {math.ceil(size / POLICY.pad_to) * POLICY.pad_to}" for size in odd) or "the rows"
+
+
+def _padded(slow: Bool, times: Float64) -> Change:
+    return lambda graph: with_task_ns(graph, slow, np.where(slow, times, np.inf))

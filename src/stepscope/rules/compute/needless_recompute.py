@@ -1,0 +1,157 @@
+"""Activations are thrown away and computed again in backward.
+
+What it sees: forward operators that run a second time inside backward with the inputs they had
+before (activation checkpointing), their kernels and the host's time from the first to the last of
+them.
+
+Why it costs: the second run is a whole forward pass of what is checkpointed, about a third more
+arithmetic, and buys nothing but memory. Where that memory is free it is bought for nothing.
+
+Evidence it needs: operators with sequence numbers, which the profiler records; shapes
+(`record_shapes=True`) to tell how much the kept activations would take; allocator events
+(`profile_memory=True`) to tell whether they fit.
+
+What to do: checkpoint fewer blocks, or none: every second block first, then watch the peak
+(`torch.cuda.max_memory_allocated`).
+
+Example: a 12-layer GPT checkpointed every block: 41.4 ms; without, on a card it fits on with room
+to spare, 31.6 ms.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.intervals import Intervals, union
+from stepscope.analyses.naming import matching
+from stepscope.analyses.steps.projection import BACKWARD_RANGE, rerun_forward_ops
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.trace import NONE, Bool, Int64
+from stepscope.replay.changes import Change, without_host_ranges, without_tasks
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Proposal
+from stepscope.rules.task_table import TaskTable, per_step_ms
+from stepscope.workload.operands import operands, read_bytes
+
+CODE = "needless-recompute"
+BOUND = "compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_share: float = 0.005
+    """Of the step spent in recomputation below which there is nothing to say."""
+    usable: float = 0.92
+    """Of the device's memory: above it the allocator begins to retry."""
+
+
+POLICY = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputations:
+    """Each run of recomputed operators under one backward node: the host's time, and which run each
+    task is of."""
+
+    start: Int64
+    end: Int64
+    of_task: Int64
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Drop the second run of as many runs as fit in memory."""
+    if case.graph is None or case.step_interval_ns is None:
+        return None
+    table = case.table
+    again_ms = per_step_ms(case.graph, table.recomputed)
+    if not table.recomputed.any() or again_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
+        return None
+    recomputed = _recomputations(case, case.graph)
+    needed = kept_bytes(table, case.graph)
+    fits, words = _room(case, needed)
+    if fits <= 0:
+        return None
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{again_ms:.1f} ms of kernels a step are forward work done again in backward.",
+        action=_action(fits),
+        evidence=(
+            f"{len(np.unique(table.op[table.recomputed])) // max(case.graph.num_steps, 1)} operators a step run again",
+            words,
+        ),
+        events=case.graph.task_event[table.recomputed],
+        change=_dropping(recomputed, fits),
+        cautious=_dropping(recomputed, fits / 2),
+    )
+
+
+def _action(fits: float) -> str:
+    if fits >= 1:
+        return "no activation checkpointing (gradient_checkpointing_disable(), no checkpoint() around blocks); watch the peak"
+    return f"checkpoint {math.ceil((1 - fits) * 10)} blocks of 10, and watch memory's peak"
+
+
+def _recomputations(case: Case, graph: Graph) -> Recomputations:
+    """Recomputed operators by the backward node they run in."""
+    trace, links = case.context.trace, case.context.links
+    ops = np.flatnonzero(rerun_forward_ops(trace, links))
+    inside = matching(trace, BACKWARD_RANGE)
+    node = ancestor_with(links.parent, ops, inside)
+    nodes, which = np.unique(node, return_inverse=True)
+    start, end = np.full(len(nodes), np.iinfo(np.int64).max), np.zeros(len(nodes), np.int64)
+    np.minimum.at(start, which, trace.start_ns[ops])
+    np.maximum.at(end, which, trace.end_ns[ops])
+    launch = links.launch[graph.task_event]
+    task_node = ancestor_with(links.parent, launch, inside)
+    position = np.minimum(np.searchsorted(nodes, task_node), len(nodes) - 1)
+    began = trace.start_ns[np.maximum(launch, 0)]
+    hit = (task_node != NONE) & (nodes[position] == task_node) & (began >= start[position]) & (began < end[position])
+    return Recomputations(start=start, end=end, of_task=np.where(hit, position, NONE))
+
+
+def _dropping(recomputed: Recomputations, share: float) -> Change:
+    """Without the recomputation of this share of the runs, spread evenly over the step."""
+    numbers = np.arange(len(recomputed.start))
+    chosen: Bool = np.floor((numbers + 1) * share) > np.floor(numbers * share)
+
+    def change(graph: Graph) -> Graph:
+        gone = (recomputed.of_task != NONE) & chosen[np.maximum(recomputed.of_task, 0)]
+        times: Intervals = union(recomputed.start[chosen], recomputed.end[chosen])
+        return without_host_ranges(without_tasks(graph, gone), times)
+
+    return change
+
+
+def kept_bytes(table: TaskTable, graph: Graph) -> float | None:
+    """What a step would have to keep instead: the outputs of the recomputed operators; None when
+    shapes do not tell."""
+    if not table.trace.meta.has_shapes:
+        return None
+    total = 0.0
+    for op in np.unique(table.op[table.recomputed]).tolist():
+        work, inputs = table.work(op), table.inputs(op)
+        if work is None or inputs is None or work.bytes is None:
+            continue
+        total += max(work.bytes - (read_bytes(*operands(inputs, range(len(inputs.dims)))) or 0.0), 0.0)
+    return total / max(graph.num_steps, 1)
+
+
+def _room(case: Case, needed: float | None) -> tuple[float, str]:
+    """The share of the recomputed activations that fits in memory, and what that was judged by."""
+    device, memory = case.context.device, case.context.trace.memory
+    whole = None if device is None else device.memory_bytes
+    if whole is None or needed is None:
+        return 1.0, "whether what it saves would fit is not known: record with profile_memory=True and record_shapes=True"
+    peak = 0
+    if memory is not None and len(memory.allocated_bytes):
+        peak = int(memory.allocated_bytes[memory.device == (0 if device is None else device.index)].max(initial=0))
+    free = POLICY.usable * whole - peak
+    fits = float(np.clip(free / max(needed, 1.0), 0.0, 1.0))
+    peak_text = f"the peak is {peak / 1e9:.0f} GB" if peak else "its peak was not recorded (profile_memory=True records it)"
+    return fits, f"keeping it takes about {needed / 1e9:.1f} GB of the device's {whole / 1e9:.0f} GB; {peak_text}"

@@ -1,0 +1,1 @@
+"""Rules about input: loaders and what they read."""

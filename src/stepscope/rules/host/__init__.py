@@ -1,0 +1,1 @@
+"""Rules about the host: launches, synchronization, Python, the compiler."""

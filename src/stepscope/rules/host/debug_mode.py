@@ -1,0 +1,141 @@
+"""A debugging aid is left on.
+
+What it sees: a wait for the device after nearly every launch, made by no operator that reads
+anything (CUDA_LAUNCH_BLOCKING=1), or checks for NaN inside nearly every backward node (anomaly
+mode).
+
+Why it costs: with a wait after each launch the device idles between all kernels, and the host never
+runs ahead; anomaly mode adds a check and its read of the device to each operator of the backward
+pass.
+
+Evidence it needs: the runtime calls of the host, and operators.
+
+What to do: unset CUDA_LAUNCH_BLOCKING; remove `torch.autograd.set_detect_anomaly(True)`.
+
+Example: `set_detect_anomaly(True)` adds an isnan, an any and a read of the device to each node of
+the backward pass.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.intervals import Intervals, empty, join, union
+from stepscope.analyses.naming import matching
+from stepscope.analyses.steps.projection import BACKWARD_RANGE
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.trace import NONE, Kind
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.host_ranges import without_ranges
+
+CODE = "debug-mode"
+BOUND = "host"
+NEEDS_DEVICE = False
+
+CHECK = re.compile(r"^aten::(isnan|any|is_nonzero|item|ne)$")
+NAN_CHECK = re.compile(r"^aten::(isnan|ne)$")
+LAUNCH = re.compile(r"LaunchKernel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_share: float = 0.5
+    """Of launches that wait, or of backward nodes that check, from which it is a mode and not one
+    line of the code."""
+    least_note_ns: int = 10_000
+    """Spent by an operator before its work, over the usual, from which it noted the stack (50 to
+    200 us on one host)."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Drop the waits of the launches, and the checks of the backward pass."""
+    graph = case.graph
+    if graph is None:
+        return None
+    blocking, checks = _blocking_launches(case, graph), _anomaly_checks(case)
+    notes_taken = _stack_notes(case) if len(checks) else empty()
+    if len(blocking) == 0 and len(checks) == 0:
+        return None
+    steps = max(graph.num_steps, 1)
+    action, evidence = "Remove torch.autograd.set_detect_anomaly(True) / detect_anomaly()", []
+    if len(blocking):
+        action = "Unset CUDA_LAUNCH_BLOCKING"
+        evidence.append(f"{len(blocking) / steps:.0f} launches a step held the host until their kernel was done")
+    if len(checks):
+        evidence.append(f"{len(checks) / steps:.0f} stretches of NaN checks a step inside backward")
+        taken = float((notes_taken.end - notes_taken.start).sum()) / steps / 1e6
+        evidence.append(
+            f"{taken:.2f} ms a step before the work of {len(notes_taken) / steps:.0f} forward operators, noting their stack"
+        )
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary="The run is in a debugging mode that makes the host wait for the device all the time.",
+        action=action,
+        evidence=tuple(evidence),
+        change=lambda before: without_ranges(case, before, join(blocking, checks, notes_taken)),
+        cautious=lambda before: without_ranges(case, before, join(blocking, checks)),
+    )
+
+
+def _blocking_launches(case: Case, graph: Graph) -> Intervals:
+    """When the host stood in a launch call while its own kernel ran, where most launches do
+    that."""
+    trace = case.context.trace
+    launches = np.flatnonzero(matching(trace, LAUNCH)[graph.call_event] & (np.diff(graph.call_first) == 1))
+    kernel = graph.task_event[graph.call_first[launches]]
+    end = trace.end_ns[graph.call_event[launches]]
+    blocks = end >= trace.end_ns[kernel]
+    if blocks.sum() < POLICY.least_share * max(len(launches), 1):
+        return empty()
+    return union(trace.start_ns[kernel[blocks]], end[blocks])
+
+
+def _anomaly_checks(case: Case) -> Intervals:
+    """The checks inside backward nodes, where most nodes have one."""
+    trace, parent = case.context.trace, case.context.links.parent
+    is_op = trace.is_kind(Kind.OP)
+    nodes = is_op & matching(trace, BACKWARD_RANGE)
+    checking = np.flatnonzero(is_op & matching(trace, NAN_CHECK))
+    inside = ancestor_with(parent, checking, nodes, outermost=True)
+    if len(np.unique(inside[inside != NONE])) < POLICY.least_share * max(int(nodes.sum()), 1):
+        return empty()
+    checks = np.flatnonzero(is_op & matching(trace, CHECK))
+    checks = checks[ancestor_with(parent, checks, nodes) != NONE]
+    return union(trace.start_ns[checks], trace.end_ns[checks])
+
+
+def _stack_notes(case: Case) -> Intervals:
+    """Where anomaly mode notes the Python stack: at the start of each operator that autograd
+    records, before what it calls.
+
+    What such an operator spends there without the mode is what operators spend that autograd does
+    not record (those of the backward pass, of the optimizer): of the same name where there are
+    some, of any name where not.
+    """
+    trace, parent = case.context.trace, case.context.links.parent
+    ops = np.flatnonzero(trace.is_kind(Kind.OP) & case.context.host.driving)
+    begin = trace.end_ns.copy()
+    inner = np.flatnonzero(parent != NONE)
+    np.minimum.at(begin, parent[inner], trace.start_ns[inner])
+    lead_ns = (begin - trace.start_ns)[ops]
+    recorded = (trace.sequence[ops] >= 0) & (trace.fwd_thread[ops] <= 0)
+    if not recorded.any() or recorded.all():
+        return empty()
+    usual = np.full(len(trace.names), int(np.median(lead_ns[~recorded])), np.int64)
+    names = trace.name[ops]
+    for name in np.unique(names[~recorded]).tolist():
+        usual[name] = int(np.median(lead_ns[~recorded & (names == name)]))
+    over = np.maximum(lead_ns - usual[names], 0) * recorded
+    noted = over > POLICY.least_note_ns
+    start = trace.start_ns[ops[noted]]
+    return union(start, start + over[noted])

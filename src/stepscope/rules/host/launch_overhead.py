@@ -1,0 +1,164 @@
+"""The device waits for the host to launch its next kernel.
+
+What it sees: kernels that are over before the call that launches one is, so that the host cannot
+keep the device fed, and a replayed step that gets shorter when launching is made cheap.
+
+Why it costs: each eager operator takes the host some 10 to 30 us (Python, dispatch, autograd, the
+driver), whatever it computes. A kernel of 3 us then leaves the device idle most of the time.
+
+Evidence it needs: runtime calls and the kernels they launched.
+
+What to do: `torch.compile(model, mode="reduce-overhead")`, or `torch.cuda.make_graphed_callables` /
+`torch.cuda.CUDAGraph` around the step: shapes must hold still and nothing inside may wait for the
+device. Fewer, larger kernels help too: fused modules (a cuDNN RNN in place of a loop of cells), a
+larger batch.
+
+Example: 675 kernels of 3 us took a step of 17 ms; captured in a CUDA graph it was 2.35 ms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from stepscope.analyses.intervals import contains, join
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.trace import NONE, Bool, Kind
+from stepscope.replay.changes import captured_in_pieces
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.host_ranges import tasks_of
+
+CODE = "launch-overhead"
+BOUND = "host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    launch_ns: float = 10_000.0
+    """The host's time for one cudaGraphLaunch, besides what grows with the graph;
+    lab/launch_tiny.fixed on an H200's host."""
+    per_task_ns: float = 410.0
+    """What each kernel of the graph adds to it; the same recording: 277 us for 675 kernels."""
+    gap_ns: float = 420.0
+    """Between two kernels of a graph; the same recording, the median of 2,022 (5 % to 95 %: 383 to
+    608)."""
+    same_share: float = 0.9
+    """Of a step's launches that must recur in the next for its shapes to hold still."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Capture all that can be, in pieces between the waits."""
+    graph = case.graph
+    if graph is None or case.step_interval_ns is None:
+        return None
+    mask = _capturable(case, graph)
+    if not mask.any() or not _are_short(case):
+        return None
+    steady, waits = _holds_still(case, graph), int((graph.call_wait != NONE).sum())
+    capture = lambda before: _captured(before, mask)  # noqa: E731
+    launching = lambda before: _launching_alone(case, before, mask)  # noqa: E731
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=_summary(case, graph),
+        action=_action(steady=steady, waits=waits > 0),
+        evidence=_evidence(graph, steady=steady, waits=waits),
+        events=graph.call_event[mask],
+        events_ns=graph.call_parts["work"][mask],
+        change=capture if steady else launching,
+        cautious=launching,
+        hopeful=capture,
+    )
+
+
+def _are_short(case: Case) -> bool:
+    """Whether the usual kernel is over before the call that launches one is: however well the host
+    ran, it could not keep up.
+
+    A host that lags behind longer kernels is slow at something else (Python, its input), and
+    capturing is not the first remedy.
+    """
+    launches = case.facts.launches
+    if launches is None or launches.median_kernel_ns is None or launches.median_call_ns is None:
+        return False
+    return launches.median_kernel_ns <= launches.median_call_ns
+
+
+def _captured(graph: Graph, mask: Bool) -> Graph:
+    """Each stretch of capturable calls between two waits, inside one step, is one graph launch."""
+    waits = graph.call_wait != NONE
+    piece = np.cumsum(waits) * (graph.num_steps + 1) + graph.call_step
+    return captured_in_pieces(
+        graph, mask, piece, launch_ns=POLICY.launch_ns, per_task_ns=POLICY.per_task_ns, gap_ns=POLICY.gap_ns
+    )
+
+
+def _launching_alone(case: Case, graph: Graph, mask: Bool) -> Graph:
+    """Compiled without capture: of the host's work for each launch the launching call itself is
+    left."""
+    trace = case.context.trace
+    own = trace.dur_ns[graph.call_event].astype(np.float64)
+    work = graph.call_parts["work"]
+    return replace(graph, call_parts=graph.call_parts | {"work": np.where(mask, np.minimum(work, own), work)})
+
+
+def _capturable(case: Case, graph: Graph) -> Bool:
+    """Launches of kernels outside the loader, saving and compiling; not copies from the host, not
+    what is a graph already."""
+    context = case.context
+    trace, host = context.trace, context.host
+    count = np.diff(graph.call_first)
+    outside = ~contains(join(host.input, host.io, host.compile), graph.call_start_ns)
+    from_host = np.zeros(len(graph.call_event), np.bool_)
+    copies = (trace.kind[graph.task_event] == Kind.MEMCPY) & (graph.task_ns > 0)
+    from_host[np.repeat(np.arange(len(count)), count)[copies]] = True
+    mask: Bool = outside & ~from_host & (count == 1) & (graph.call_wait == NONE)
+    return mask
+
+
+def _holds_still(case: Case, graph: Graph) -> bool:
+    """Whether each step launches what the one before did: the same kernels on as large a grid."""
+    trace = case.context.trace
+    steps = [Counter[tuple[int, object]]() for _ in range(graph.num_steps)]
+    for event, step_index in zip(graph.task_event.tolist(), graph.task_step.tolist(), strict=True):
+        detail = trace.details[trace.detail[event]] if trace.detail[event] != NONE else None
+        steps[step_index][(int(trace.name[event]), getattr(detail, "grid", None))] += 1
+    alike = ((step & following).total() / max(step.total(), following.total(), 1) for step, following in pairwise(steps))
+    return all(share >= POLICY.same_share for share in alike)
+
+
+def _summary(case: Case, graph: Graph) -> str:
+    assert case.step_interval_ns is not None
+    busy = float(graph.task_ns.sum()) / graph.num_steps
+    return (
+        f"The host launches {len(graph) / graph.num_steps:.0f} kernels a step, and the device has work for {busy / 1e6:.2f} of "
+        f"{case.step_interval_ns / 1e6:.2f} ms."
+    )
+
+
+def _action(*, steady: bool, waits: bool) -> str:
+    if not steady:
+        return "Pad or bucket the shapes so that they hold still, then torch.compile(mode='reduce-overhead'); it may give less"
+    if waits:
+        return "Take the waits out of the step, then torch.compile(mode='reduce-overhead'); with them it may give less"
+    return "torch.compile(mode='reduce-overhead'), or capture the step in a CUDA graph (optimizer with capturable=True)"
+
+
+def _evidence(graph: Graph, *, steady: bool, waits: int) -> tuple[str, ...]:
+    kernels = tasks_of(graph, np.diff(graph.call_first) == 1)
+    median = float(np.median(graph.task_ns[kernels])) if kernels.any() else 0.0
+    host = float(graph.call_parts["work"].sum()) / max(len(graph.call_event), 1)
+    lines = [f"the median kernel takes {median / 1e3:.1f} us, its launch {host / 1e3:.1f} us of the host's time"]
+    if not steady:
+        lines.append("the steps do not launch the same kernels: shapes change, which forbids plain capture")
+    if waits:
+        lines.append(f"{waits / graph.num_steps:.3g} waits a step split what can be captured")
+    return tuple(lines)

@@ -1,0 +1,145 @@
+"""The host runs Python of its own between operators, and the device waits.
+
+What it sees: gaps of the driving threads with no operator and no runtime call in them, longer
+than it takes to go from one operator to the next, that are not the loader's, the optimizer's, the
+compiler's, a file's or the collector's, and that the replay of the step gets shorter without.
+
+Why it costs: while Python loops over lists, builds masks, formats logs or computes with numpy,
+nothing is launched. The few microseconds between any two operators are not meant: they belong to
+launch-overhead, whose fix removes both.
+
+Evidence it needs: operators and runtime calls. Stacks (`with_stack=True`) name the line; without
+them the gap may also be something else that holds the process: logging, a file, a lock,
+`gc.collect()`.
+
+What to do: take the work off the step (do it in the loader's workers, once before the loop, or
+every n-th step), or write it with tensors and `torch.compile` it.
+
+Example: a Python loop over 512 tokens that builds a mask in each forward takes milliseconds;
+`torch.arange` and a comparison launch two kernels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.analyses.host.source_locations import frames_at
+from stepscope.analyses.intervals import subtract
+from stepscope.core.auxiliary import Advice, Auxiliary
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.system_report import HostStacks
+from stepscope.core.trace import Kind
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.host.gc_pause import pauses_of
+from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.between_operators import HostGaps, long_gaps, ranges_of, without_work_in, work_ns_in
+
+CODE = "python-overhead"
+BOUND = "host"
+NEEDS_DEVICE = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_share: float = 0.2
+    """Of the host's work. Below it the operators and their launches are what keeps the host busy,
+    and launch-overhead judges."""
+    cautious_share: float = 0.5
+    """Of the gaps that goes when only part of them can leave the step."""
+    least_sampled: float = 0.4
+    """Of a profiler's samples in which the interpreter itself runs; a loop that launches operators
+    has a tenth or two, and the imports of a short recording add to it."""
+    device_busy: float = 0.9
+    """Of the time, from which the device is never waiting: then the host's Python costs nothing."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Take the gaps out of the steps, down to what lies between any two operators."""
+    graph = case.graph
+    if graph is None or case.step_interval_ns is None:
+        return None
+    if not case.context.trace.is_kind(Kind.OP).any():
+        return Abstention(code=CODE, reason="operators were not recorded", needs="profile with ProfilerActivity.CPU")
+    gaps = long_gaps(case, graph)
+    if len(gaps) == 0:
+        return None
+    pauses = pauses_of(case, graph)
+    excess = subtract(ranges_of(case, gaps, whole=False), pauses)
+    whole = subtract(ranges_of(case, gaps, whole=True), pauses)
+    spent, work = work_ns_in(case, graph, excess), float(graph.call_parts["work"].sum()) / graph.num_steps
+    if spent < POLICY.least_share * work:
+        return None
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"The host spends {spent / 1e6:.2f} of its {work / 1e6:.2f} ms a step outside operators, launching nothing.",
+        action=_action(case),
+        evidence=_evidence(case, graph, gaps),
+        events=None if case.stacks is None else frames_at(case.stacks, gaps.middle_ns, case.context.host.driving),
+        events_ns=gaps.own_ns.astype(np.float64),
+        change=lambda before: without_work_in(case, before, excess),
+        cautious=lambda before: without_work_in(case, before, excess, POLICY.cautious_share),
+        hopeful=lambda before: without_work_in(case, before, whole),
+    )
+
+
+def _action(case: Case) -> str:
+    fix = "do this work every 50th step, before the loop or in loader workers; or write it with tensors and compile it"
+    also = "launch-overhead's fix does not add to this one for code inside the compiled region"
+    if case.stacks is not None:
+        return f"{fix[0].upper()}{fix[1:]}; {also}"
+    return f"Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), then {fix}; {also}"
+
+
+def _evidence(case: Case, graph: Graph, gaps: HostGaps) -> tuple[str, ...]:
+    """How many and how long, and before which operator."""
+    trace = case.context.trace
+    longest = np.argsort(-gaps.own_ns, kind="stable")[:20]
+    recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & case.context.host.driving)
+    following = recorded[np.searchsorted(trace.start_ns[recorded], gaps.end[longest])]
+    before = Counter(str(trace.names[trace.name[event]]) for event in following.tolist()).most_common(2)
+    return (
+        f"{len(gaps) / graph.num_steps:.3g} gaps a step, the longest {int(gaps.own_ns.max()) / 1e6:.2f} ms",
+        f"the longest stand before {' and '.join(name for name, _ in before)}",
+    )
+
+
+def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
+    """By stacks with native frames: only these tell Python's own work from the operators it
+    calls."""
+    if auxiliary.system is None:
+        return []
+    busy = [share for device in auxiliary.system.devices if (share := device.used_share) is not None]
+    if busy and min(busy) >= POLICY.device_busy:
+        return []
+    return [
+        _sampled(stacks, stacks.interpreter_share)
+        for stacks in auxiliary.system.stacks
+        if stacks.interpreter_share is not None and stacks.interpreter_share >= POLICY.least_sampled
+    ]
+
+
+def _sampled(stacks: HostStacks, share: float) -> Advice:
+    hot = sorted((spot for spot in stacks.training if spot.self_share > 0), key=lambda spot: -spot.self_share)[:3]
+    named = tuple(f"{spot.label}: {spot.self_share:.0%} of the {stacks.unit} in its own Python" for spot in hot)
+    if not named:
+        own = sorted((spot for spot in stacks.functions if "python" in (spot.file or "")), key=lambda spot: -spot.self_share)[:2]
+        named = tuple(f"{spot.label}: innermost in {spot.self_share:.0%} of the {stacks.unit}" for spot in own)
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"The interpreter itself runs in {share:.0%} of the host's {stacks.unit} ({stacks.tool}).",
+        action="where the device waits for the host: do this work every 50th step, before the loop or in loader workers; or write"
+        " it with tensors and compile it. A trace shows whether the device waits",
+        evidence=named,
+        weight=share,
+        weight_of=f"the host's {stacks.unit}",
+    )

@@ -1,0 +1,222 @@
+"""Weights are cast to another type again and again, though they change once a step at most.
+
+What it sees: copies between floating-point types over tensors that have the shape of a weight: one
+that gathers a gradient, or that a linear layer or a convolution multiplies by. A weight cast more
+often than it gathers gradients is cast needlessly, and so is one that gathers none (frozen). Casts
+of activations are left alone: their values are new each time.
+
+Why it costs: every cast reads the weight and writes a copy, its backward casts the gradient back,
+and gradients in the wider type are added up in it. A weight used eight times a step costs eight of
+each. A cast once a step costs little beside the products, and goes only with weights kept in 16
+bits, which changes training: that is the upper end of the range.
+
+Evidence it needs: shapes and types (`record_shapes=True`).
+
+What to do: leave autocast's cache on (`torch.autocast(..., cache_enabled=True)`, one `with` around
+the whole forward pass); `frozen.to(torch.bfloat16)` once, before training; cast a weight outside
+the loop that uses it.
+
+Example: one wide layer applied 8 times took 18.4 ms a step, 13.3 ms with its weights cast once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.naming import matching
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.trace import NONE, Bool, Int64
+from stepscope.replay.changes import Change, without_tasks
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.host_ranges import ranges_of, without_ranges
+from stepscope.rules.shared.unknown_shapes import ask_for_shapes
+from stepscope.rules.task_table import TaskTable, per_step_ms
+from stepscope.workload.inputs import Shape
+from stepscope.workload.operands import is_shape, operand
+
+CODE = "dtype-casts"
+BOUND = "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_share: float = 0.005
+    """Of the step in needless casts of weights below which there is nothing to say."""
+    unknown_share: float = 0.1
+    """Of the step in copies, from which it is worth asking for shapes."""
+
+
+POLICY = Policy()
+FLOATS = frozenset({"fp64", "fp32", "bf16", "fp16"})
+HALVES = frozenset({"bf16", "fp16"})
+GATHERS = re.compile(r"^torch::autograd::AccumulateGrad$")
+CASTING = re.compile(r"^aten::(to|_to_copy|copy_|type_as)$|evaluate_function: ToCopyBackward")
+"""What the host is in for the sake of a cast."""
+INPUT_AND_WEIGHT = {
+    "aten::mm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::cudnn_convolution": (0, 1),
+    "aten::_conv_depthwise2d": (0, 1),
+    "aten::convolution_overrideable": (0, 1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightCasts:
+    """Tasks that cast weights or their gradients, by what would spare them."""
+
+    again: Bool
+    """Of a weight that was cast already since it last changed."""
+    frozen: Bool
+    """Of a weight that never changes."""
+    once: Bool
+    """Of a weight that was changed since."""
+    sums: Bool
+    """Additions of gradients, each the gradient of one cast, in the wider type."""
+
+
+@dataclass(slots=True)
+class _Shapes:
+    weights: set[Shape] = field(default_factory=set)
+    inputs: set[Shape] = field(default_factory=set)
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Every weight cast once after it changed, and never when it does not."""
+    graph = case.graph
+    if graph is None or case.step_interval_ns is None:
+        return None
+    table = case.table
+    if not case.context.trace.meta.has_shapes:
+        copies, reason = table.of_category("copy"), "copies whose types are not known"
+        return ask_for_shapes(case, CODE, copies, POLICY.unknown_share, reason)
+    casts = weight_casts(case, graph, table)
+    needless = casts.again | casts.frozen
+    spent_ms, once_ms = per_step_ms(graph, needless), per_step_ms(graph, casts.once)
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
+        return None
+    frozen_ms, steps = per_step_ms(graph, casts.frozen), max(graph.num_steps, 1)
+    keep = "keep autocast's cache on (cache_enabled=True), or cast the weight once outside the loop that uses it"
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{spent_ms:.1f} ms a step cast weights that have not changed; {once_ms:.1f} ms cast each weight once.",
+        action="cast the frozen weights once, before training: frozen.to(torch.bfloat16)" if frozen_ms > spent_ms / 2 else keep,
+        evidence=(
+            f"{int(needless.sum()) // steps} casts a step of weights, or of their gradients, that one cast would spare",
+            f"{int(casts.once.sum()) // steps} casts a step that only weights kept in 16 bits would spare",
+        ),
+        events=graph.task_event[needless],
+        change=_spared(case, table, needless, casts.sums, with_host=True),
+        cautious=_spared(case, table, needless, np.zeros_like(needless), with_host=False),
+        hopeful=_spared(case, table, needless | casts.once, casts.sums, with_host=True),
+        changes_numerics=bool(casts.sums.any()),
+    )
+
+
+def weight_casts(case: Case, graph: Graph, table: TaskTable) -> WeightCasts:
+    """Sort the casts of weights by how often each weight gathers a gradient."""
+    gathered = _gathered(case, graph, table)
+    shapes = _product_shapes(table)
+    weights = (set(gathered) | shapes.weights) - shapes.inputs
+    down, up = _casts(table, weights)
+    again, frozen, once = (np.zeros(len(graph), np.bool_) for _ in range(3))
+    repeated: set[Shape] = set()
+    for shape, tasks in down.items():
+        if not gathered[shape] and not up[shape] and gathered:
+            frozen[tasks] = True
+            continue
+        times = max(round(len(tasks) / gathered[shape]), 1) if gathered[shape] else 1
+        if times > 1:
+            repeated.add(shape)
+        for group in (tasks, up[shape]):
+            kept = np.arange(len(group)) % times == 0
+            once[group], again[group] = kept, ~kept
+    return WeightCasts(again=again, frozen=frozen, once=once, sums=_sums(table, repeated))
+
+
+def _gathered(case: Case, graph: Graph, table: TaskTable) -> Counter[Shape]:
+    """How many gradients were gathered in the replayed time, by shape: one per weight and backward
+    pass."""
+    trace = case.context.trace
+    counts: Counter[Shape] = Counter()
+    inside = (trace.start_ns >= graph.call_start_ns[0]) & (trace.start_ns < graph.call_end_ns[-1])
+    for event in np.flatnonzero(matching(trace, GATHERS) & inside).tolist():
+        inputs = table.inputs(event)
+        grad = None if inputs is None else operand(inputs, 0)
+        if grad is not None and grad.dims:
+            counts[grad.dims] += 1
+    return counts
+
+
+def _product_shapes(table: TaskTable) -> _Shapes:
+    """Shapes that forward products take as weights, as the layer keeps them, and as inputs."""
+    shapes = _Shapes()
+    for op in np.unique(table.op[table.is_matrix & ~table.backward]).tolist():
+        positions, inputs = INPUT_AND_WEIGHT.get(table.op_name(op)), table.inputs(op)
+        if positions is None or inputs is None:
+            continue
+        entered, weight = (operand(inputs, position) for position in positions)
+        if entered is not None:
+            shapes.inputs.add(entered.dims)
+        if weight is None:
+            continue
+        strides = inputs.strides[positions[1]] if inputs.strides else ()
+        turned = is_shape(strides) and len(strides) == 2 and strides[0] == 1
+        if turned or len(weight.dims) > 2:
+            shapes.weights.add(weight.dims[::-1] if turned else weight.dims)
+    return shapes
+
+
+def _casts(table: TaskTable, weights: set[Shape]) -> tuple[dict[Shape, list[int]], dict[Shape, list[int]]]:
+    """Tasks that narrow a tensor of a weight's shape going forward, and that widen one going back,
+    in order."""
+    down: dict[Shape, list[int]] = defaultdict(list)
+    up: dict[Shape, list[int]] = defaultdict(list)
+    for task, op in enumerate(table.op.tolist()):
+        inputs = table.inputs(op) if table.op_name(op) == "aten::copy_" else None
+        to, source = (None, None) if inputs is None else (operand(inputs, 0), operand(inputs, 1))
+        if to is None or source is None or to.dims not in weights or to.dims != source.dims:
+            continue
+        if to.dtype == source.dtype or not {to.dtype, source.dtype} <= FLOATS or table.recomputed[task]:
+            continue
+        if to.dtype in HALVES and not table.backward[task] and not table.optimizer[task]:
+            down[to.dims].append(task)
+        elif source.dtype in HALVES and table.backward[task]:
+            up[to.dims].append(task)
+    return down, up
+
+
+def _sums(table: TaskTable, repeated: set[Shape]) -> Bool:
+    """Additions in backward of two fp32 gradients of a weight that is cast repeatedly."""
+    mask = np.zeros(len(table.op), np.bool_)
+    for task in np.flatnonzero(table.backward).tolist():
+        op = int(table.op[task])
+        inputs = table.inputs(op) if table.op_name(op) in ("aten::add", "aten::add_") else None
+        tensors = [] if inputs is None else [operand(inputs, 0), operand(inputs, 1)]
+        mask[task] = bool(tensors) and all(
+            tensor is not None and tensor.dims in repeated and tensor.dtype == "fp32" for tensor in tensors
+        )
+    return mask
+
+
+def _spared(case: Case, table: TaskTable, gone: Bool, sums: Bool, *, with_host: bool) -> Change:
+    """Without these casts; the sums then run over half the bytes."""
+    trace, links = case.context.trace, case.context.links
+    ops: Int64 = np.unique(table.op[gone])
+    outer = ancestor_with(links.parent, ops[ops != NONE], matching(trace, CASTING), outermost=True)
+    ranges = ranges_of(case, outer[outer != NONE])
+
+    def change(graph: Graph) -> Graph:
+        after = without_tasks(graph, gone)
+        after = replace(after, task_ns=np.where(sums, after.task_ns * 0.5, after.task_ns))
+        return without_ranges(case, after, ranges) if with_host else after
+
+    return change

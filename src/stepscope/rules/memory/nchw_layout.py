@@ -1,0 +1,240 @@
+"""Convolutions on tensor cores get their tensors in the wrong layout.
+
+What it sees: kernels that turn NCHW into NHWC and back around convolutions, and batch norms over
+NCHW tensors.
+
+Why it costs: tensor-core convolutions work in NHWC. A tensor in NCHW is transposed before and after
+each one, and PyTorch's batch norm over NCHW in 16 bits reaches a fraction of the bandwidth. Group
+norm is the other way round: twice as slow going forward in NHWC, so a model full of it may gain
+nothing.
+
+Evidence it needs: kernel names for the transposes; shapes and strides (`record_shapes=True`) for
+the norms.
+
+What to do: `model.to(memory_format=torch.channels_last)` and the input likewise. Numbers change as
+with any other kernel.
+
+Example: a small ConvNet in bf16 took 62 ms a step in NCHW, 25 ms in channels_last.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
+from stepscope.analyses.naming import matching
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.trace import NONE, Bool, Float64
+from stepscope.replay.changes import Change
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.convolutions import (
+    image_and_weight,
+    is_convolution,
+    is_nchw,
+    is_picture,
+    is_thin,
+    is_turned_by_compiler,
+)
+from stepscope.rules.task_table import TaskTable, per_step_ms
+from stepscope.workload.dtypes import ITEM_BYTES
+from stepscope.workload.operands import operand
+
+CODE = "nchw-layout"
+BOUND = "memory"
+
+TO_NHWC = re.compile("nchwToNhwc", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Measured on an H200, torch 2.11: (64, 64, 112, 112), (64, 256, 56, 56), (64, 2048, 7, 7) and
+    (256, 64, 112, 112)."""
+
+    least_share: float = 0.005
+    """Of the step in transposes and such norms below which there is nothing to say."""
+    norm_passes: int = 3
+    """Batch norm forward reads its input for the statistics, reads it again and writes."""
+    norm_backward_passes: int = 5
+    half_share: float = 0.24
+    """Of the bandwidth, reached by batch norm forward in NHWC and 16 bits: 0.21 to 0.28."""
+    half_backward_share: float = 0.5
+    """Backward: 0.47 to 0.58."""
+    full_share: float = 0.75
+    """Forward in fp32: 0.70 to 0.79."""
+    full_backward_share: float = 0.82
+    """Backward in fp32: 0.80 to 0.87."""
+    fixed_ns: int = 10_000
+    """Of a batch norm, for its two or three kernels."""
+    group_norm_factor: float = 2.2
+    """Group norm forward in NHWC: 2.0 to 2.3 times its time in NCHW; backward alike in both."""
+    half_thin_factor: float = 0.3
+    """Depthwise convolutions in 16 bits in NHWC: 0.20 to 0.48 of their time in NCHW (kernels of 3
+    to 7, both passes)."""
+    thin_factor: float = 0.36
+    """The same in fp32, kernels of 3 and 5: 0.22 to 0.63, both passes."""
+    wide_kernel: int = 7
+    wide_thin_factor: float = 0.6
+    """The same in fp32 with such a kernel, forward."""
+    wide_thin_backward_factor: float = 2.8
+    """Backward there is slower in NHWC: 2.3 to 3.5."""
+    full_factor: float = 1.2
+    """Other convolutions in fp32 without TF32, forward: 1.02 to 1.34 (seven shapes)."""
+    full_backward_factor: float = 1.06
+    """Backward: 0.96 to 1.14."""
+    rounding_factor: float = 0.62
+    """Of a turn to NHWC over fp32 tensors: it rounds them to TF32 as well, and in NHWC that pass
+    stays, as a plain copy."""
+    uncertainty: float = 0.3
+    """Of the norms' new time, either way."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """Without the transposes, the norms at NHWC's rate."""
+    graph, roofs = case.graph, case.context.roofs
+    if graph is None or case.step_interval_ns is None:
+        return None
+    table = case.table
+    around = np.array([is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
+    turning = _turning(table)
+    norms = _norms(table)
+    times = _new_times(graph, table, norms, roofs)
+    times[turning] = _left_of_turns(graph, table, turning)
+    thin = around & ~turning & ~np.isnan(times) & (times < graph.task_ns)
+    if not around.any() or not (turning | thin | norms).any():
+        return None
+    steps = max(graph.num_steps, 1)
+    turning_ms, norms_ms = per_step_ms(graph, turning), per_step_ms(graph, norms)
+    thin_ms = per_step_ms(graph, thin)
+    if (turning_ms + norms_ms + thin_ms) * 1e6 < POLICY.least_share * case.step_interval_ns:
+        return None
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{turning_ms:.1f} ms a step turn tensors for the convolutions, "
+        f"{norms_ms + thin_ms:.1f} ms are norms and depthwise convolutions over NCHW.",
+        action="model.to(memory_format=torch.channels_last), and the input batch too",
+        evidence=(
+            f"{int(turning.sum()) // steps} transposes a step around {len(np.unique(table.op[turning])) // steps} convolutions",
+            f"{len(np.unique(table.op[norms])) // steps} norms a step over tensors in NCHW",
+        ),
+        events=graph.task_event[turning],
+        change=_turned(graph, turning, times, 1.0),
+        cautious=_turned(graph, turning, times, 1.0 + POLICY.uncertainty),
+        hopeful=_turned(graph, turning, times, 1.0 - POLICY.uncertainty),
+        changes_numerics=True,
+    )
+
+
+def turned_by_compiler(case: Case) -> Change | None:
+    """What torch.compile does to the convolutions themselves; None where it leaves their layout, or
+    it is right already."""
+    graph, table = case.graph, case.table
+    if graph is None or not is_turned_by_compiler(table):
+        return None
+    images = {int(op): image_and_weight(table, int(op)) for op in np.unique(table.op)}
+    # Signals and volumes are left as they are.
+    flat = np.array([(pair := images[op]) is not None and is_picture(pair[0]) for op in table.op.tolist()], np.bool_)
+    turning = _turning(table) & flat
+    if not turning.any():
+        return None
+    times = _new_times(graph, table, np.zeros(len(graph), np.bool_), case.context.roofs)
+    times[turning] = _left_of_turns(graph, table, turning)
+    return _turned(graph, turning, np.where(flat, times, np.nan), 1.0)
+
+
+def _turning(table: TaskTable) -> Bool:
+    """Tasks that only turn tensors for a convolution."""
+    around = np.array([is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
+    result: Bool = table.of_category("layout") & around
+    return result
+
+
+def _norms(table: TaskTable) -> Bool:
+    """Tasks of batch and group norms over images whose channels are not innermost."""
+    mask = np.zeros(len(table.op), np.bool_)
+    verdict: dict[int, bool] = {NONE: False}
+    for task, op in enumerate(table.op.tolist()):
+        if op not in verdict:
+            name = table.op_name(op)
+            verdict[op] = ("batch_norm" in name or "group_norm" in name) and is_nchw(table, op)
+        mask[task] = verdict[op]
+    return mask
+
+
+def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: DevicePeaks | None) -> Float64:
+    """Per task its time in NHWC, NaN where it stays: an operator's whole time on its longest
+    kernel, nothing on the others."""
+    times = np.full(len(graph), np.nan)
+    for op in np.unique(table.op[norms]).tolist():
+        tasks = np.flatnonzero(table.op == op)
+        whole = _norm_ns(table, int(op), float(graph.task_ns[tasks].sum()), roofs)
+        times[tasks] = 0.0
+        times[tasks[np.argmax(graph.task_ns[tasks])]] = whole
+    for task in np.flatnonzero(table.of_category("convolution")).tolist():
+        op = int(table.op[task])
+        if op != NONE and is_nchw(table, op):
+            times[task] = graph.task_ns[task] * _convolution_factor(table, task, op)
+    return times
+
+
+def _left_of_turns(graph: Graph, table: TaskTable, turning: Bool) -> Float64:
+    """What stays of each turn in NHWC."""
+    tasks = np.flatnonzero(turning)
+    to_nhwc = matching(table.trace, TO_NHWC)[graph.task_event[tasks]]
+    images = {int(op): image_and_weight(table, int(op)) for op in np.unique(table.op[tasks])}
+    full = np.array([(pair := images[int(op)]) is not None and pair[0].dtype == "fp32" for op in table.op[tasks]], np.bool_)
+    left: Float64 = np.where(to_nhwc & full, graph.task_ns[tasks] * POLICY.rounding_factor, 0.0)
+    return left
+
+
+def _convolution_factor(table: TaskTable, task: int, op: int) -> float:
+    """How much longer a kernel of the convolution takes in NHWC; 1 where the turning around it is
+    all that goes."""
+    half, backward = table.precision[task] in ("bf16", "fp16"), "backward" in table.op_name(op)
+    if is_thin(table, op):
+        pair = image_and_weight(table, op)
+        wide = pair is not None and max(pair[1].dims[2:]) >= POLICY.wide_kernel
+        if half or not wide:
+            return POLICY.half_thin_factor if half else POLICY.thin_factor
+        return POLICY.wide_thin_backward_factor if backward else POLICY.wide_thin_factor
+    if not half and table.tensor_core[task] == 0:
+        return POLICY.full_backward_factor if backward else POLICY.full_factor
+    return 1.0
+
+
+def _norm_ns(table: TaskTable, op: int, now_ns: float, roofs: DevicePeaks | None) -> float:
+    name, inputs = table.op_name(op), table.inputs(op)
+    backward = "backward" in name
+    if "group_norm" in name:
+        return now_ns if backward else now_ns * POLICY.group_norm_factor
+    tensor = None if inputs is None else operand(inputs, 0)
+    if tensor is None or roofs is None or tensor.dtype not in ITEM_BYTES:
+        return now_ns
+    shares = (POLICY.full_share, POLICY.full_backward_share)
+    if tensor.dtype in ("bf16", "fp16"):
+        shares = (POLICY.half_share, POLICY.half_backward_share)
+    passes = POLICY.norm_backward_passes if backward else POLICY.norm_passes
+    size = float(tensor.numel * ITEM_BYTES[tensor.dtype] * passes)
+    return min(now_ns, POLICY.fixed_ns + roofs.traffic_ns(size) / shares[int(backward)])
+
+
+def _turned(graph: Graph, turning: Bool, times: Float64, factor: float) -> Change:
+    """Each task by as much shorter or longer as it is there. One that another fix has changed, as
+    by fusing it, is not what it was and stays; what turned its tensors goes."""
+    ratio = np.where(np.isnan(times) | (graph.task_ns <= 0), 1.0, times / np.maximum(graph.task_ns, 1.0))
+    ratio = np.where(ratio < 1, np.minimum(ratio * factor, 1.0), ratio)
+
+    def change(before: Graph) -> Graph:
+        is_as_recorded = (before.task_ns == graph.task_ns) | turning
+        lengths = np.where(is_as_recorded, before.task_ns * ratio, before.task_ns)
+        return replace(before, task_ns=lengths, task_gap_ns=np.where(turning, 0.0, before.task_gap_ns))
+
+    return change

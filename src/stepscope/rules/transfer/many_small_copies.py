@@ -1,0 +1,141 @@
+"""Many small copies to the device, each of which costs a start and hardly any bytes.
+
+What it sees: many HtoD copies a step that take far longer than their bytes need at the link's rate.
+
+Why it costs: a copy costs microseconds to start, on the host and on the device, whatever its size;
+from memory that is not pinned it can also hold the host until the stream is done. One copy of all
+the bytes costs that once.
+
+Evidence it needs: the copies in the trace, with their bytes.
+
+What to do: put the values into one host tensor and copy that; keep constants (masks, positions,
+weights of the loss) on the device as buffers; make them there: `torch.tensor(x, device=...)`
+copies, `torch.full` and `torch.arange` with `device=` do not.
+
+Example: (for illustration, not measured) 300 scalars a step sent one at a time, 20 us of host time
+each, took 6 of 30 ms.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.intervals import union
+from stepscope.analyses.naming import matching
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.trace import NONE, Bool, Int64, Kind
+from stepscope.replay.changes import Change, without_host_ranges
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.pcie_copies import (
+    TO_DEVICE,
+    copy_tasks,
+    launching,
+    per_step,
+    pinned_bytes_per_s,
+    sizes,
+    without_blocking,
+)
+
+CODE = "many-small-copies"
+BOUND = "transfer"
+
+COPYING = re.compile(r"^aten::(to|_to_copy|copy_|lift_fresh|cuda)$")
+"""The operators a copy stands in; the outermost of them is gone with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    least_per_step: int = 16
+    """A batch has a handful of tensors, each with a copy of its own, and that is as it should
+    be."""
+    latency_bound: float = 0.5
+    """Share of a copy's time that its bytes need at the link's rate; below, the start is the larger
+    part."""
+    short_ns: float = 10_000.0
+    """Where bytes or rate are not known: a copy this short is one start."""
+
+
+POLICY = Policy()
+
+
+def propose(case: Case) -> Proposal | Abstention | None:
+    """One copy of the sum in place of many."""
+    if case.graph is None:
+        return None
+    graph = case.graph
+    tasks = copy_tasks(case, TO_DEVICE) & _latency_bound(case)
+    each = per_step(graph, float(tasks.sum()))
+    if each < POLICY.least_per_step:
+        return None
+    size = sizes(case)[tasks]
+    mean = "bytes not recorded"
+    if not np.isnan(size).all():
+        mean = f"{float(np.nanmean(size)):.0f} bytes each"
+    return Proposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"{each:.0f} small copies to the device a step, each of which costs its start and hardly any bytes.",
+        action="make constants once, on the device (device=x.device); gather the rest into one pinned host tensor, copied once"
+        " with non_blocking=True",
+        evidence=(
+            f"{each:.0f} copies a step, {mean}",
+            f"{float(np.median(graph.task_ns[tasks])) / 1e3:.1f} us each in the middle",
+        ),
+        events=graph.task_event[tasks],
+        change=_merged(case, tasks, graph.task_step[tasks]),
+        cautious=_merged(case, tasks, _runs(case, tasks)),
+    )
+
+
+def _latency_bound(case: Case) -> Bool:
+    assert case.graph is not None
+    rate = pinned_bytes_per_s(case)
+    moving = np.full(len(case.graph), np.nan) if rate is None else sizes(case) / rate * 1e9
+    is_known = ~np.isnan(moving)
+    bound: Bool = np.where(is_known, moving < POLICY.latency_bound * case.graph.task_ns, case.graph.task_ns < POLICY.short_ns)
+    return bound
+
+
+def _runs(case: Case, tasks: Bool) -> Int64:
+    """For each masked copy, the run of copies it belongs to: a kernel launched between two parts
+    them."""
+    assert case.graph is not None
+    kernels = case.context.trace.kind[case.graph.task_event] == Kind.KERNEL
+    run: Int64 = np.cumsum(kernels)[tasks]
+    return run
+
+
+def _merged(case: Case, tasks: Bool, group: Int64) -> Change:
+    """In each group the first copy brings all the bytes; the others, and the operators that made
+    them, are gone."""
+    positions = np.flatnonzero(tasks)
+    kept = np.zeros(len(tasks), np.bool_)
+    kept[positions[np.unique(group, return_index=True)[1]]] = True
+    gone = tasks & ~kept
+    rate = pinned_bytes_per_s(case)
+    bytes_of = np.bincount(np.unique(group, return_inverse=True)[1], np.nan_to_num(sizes(case)[positions]))
+    extra = np.zeros(len(tasks))
+    extra[kept] = 0.0 if rate is None else bytes_of / rate * 1e9
+
+    def change(graph: Graph) -> Graph:
+        freed = without_blocking(case, graph, gone)
+        lasting = np.where(gone, 0.0, graph.task_ns + extra)
+        fewer = replace(freed, task_ns=lasting, task_gap_ns=np.where(gone, 0.0, freed.task_gap_ns))
+        return _without_their_operators(case, fewer, gone)
+
+    return change
+
+
+def _without_their_operators(case: Case, graph: Graph, gone: Bool) -> Graph:
+    trace, links = case.context.trace, case.context.links
+    calls = graph.call_event[np.flatnonzero(launching(graph, gone))]
+    copying = trace.is_kind(Kind.OP) & matching(trace, COPYING)
+    outer = ancestor_with(links.parent, links.parent[calls], copying, outermost=True)
+    ranges = np.where(outer == NONE, calls, outer)
+    return without_host_ranges(graph, union(trace.start_ns[ranges], trace.end_ns[ranges]))

@@ -1,0 +1,109 @@
+"""The hosts' time by their pace, and what is left of the step to the collectives where they hold it up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.replay.graph import Graph
+from stepscope.replay.job import LEAST_COST, MOST_COST, fit_job
+from stepscope.replay.profiler_cost import COST_SHARE, USUAL_COST_NS, USUAL_RANGE_NS, usual_cost_ns, without_cost
+from stepscope.replay.simulate_job import JobGraph, play_job
+from stepscope.rules.job_case import JobCase
+from tests.rules.job_cases import Fleet, ddp
+
+
+def graph_with(work_ns: float, events: int, *, sleeps: int = 0, calls: int = 40) -> Graph:
+    recorded = ddp().job().cases[0].recorded
+    assert recorded is not None
+    work = np.full(calls, work_ns * events)
+    work[:sleeps] = 1e9
+    return replace(
+        recorded,
+        call_parts={part: work if part == "work" else np.zeros(calls) for part in recorded.call_parts},
+        call_events={part: np.full(calls, events if part == "work" else 0) for part in recorded.call_events},
+    )
+
+
+@pytest.mark.parametrize("pace_ns", [4_000.0, 8_000.0])
+def test_a_slow_host_pays_more_for_the_recording(pace_ns: float) -> None:
+    assert usual_cost_ns(graph_with(pace_ns, 3)) == pytest.approx(COST_SHARE * pace_ns)
+
+
+def test_sleeping_between_calls_is_not_a_slow_host() -> None:
+    assert usual_cost_ns(graph_with(4_000.0, 3, sleeps=10)) == usual_cost_ns(graph_with(4_000.0, 3))
+
+
+def test_a_cost_told_by_the_pace_stays_where_costs_were_seen() -> None:
+    assert (usual_cost_ns(graph_with(100.0, 3)), usual_cost_ns(graph_with(90_000.0, 3))) == USUAL_RANGE_NS
+
+
+def test_few_calls_tell_no_pace() -> None:
+    assert usual_cost_ns(graph_with(9_000.0, 3, calls=5)) == USUAL_COST_NS
+
+
+def recorded(job: JobCase) -> JobGraph:
+    parts = tuple(
+        replace(part, graph=case.recorded)
+        for part, case in zip(job.job_graph.parts, job.cases, strict=True)
+        if case.recorded is not None
+    )
+    return replace(job.job_graph, parts=parts)
+
+
+def exchanging(host_us: float, moving_us: float, *, needed: bool = True) -> JobGraph:
+    """Ten kernels of 20 us, each after an exchange that, where `needed`, it waits for."""
+    fleet = Fleet()
+    for _ in range(5):
+        for _ in range(10):
+            fleet.compute(20, host_us=host_us)
+            fleet.collective("all_reduce", 1 << 20, moving_us, needed=needed)
+        fleet.step()
+    return recorded(fleet.job())
+
+
+def host_ms(job_graph: JobGraph) -> float:
+    return float(job_graph.parts[0].graph.call_ns.sum()) / 1e6
+
+
+def at_usual(job_graph: JobGraph) -> JobGraph:
+    return replace(
+        job_graph, parts=tuple(replace(p, graph=without_cost(p.graph, usual_cost_ns(p.graph))) for p in job_graph.parts)
+    )
+
+
+def test_a_host_bound_step_tells_the_cost_of_recording() -> None:
+    made = exchanging(host_us=100, moving_us=5)
+    usual = play_job(at_usual(made)).step_interval_ns
+    for step_ns in (0.97 * usual, 1.02 * usual):
+        fitted = fit_job(made, step_ns)
+        assert play_job(fitted).step_interval_ns == pytest.approx(step_ns, rel=0.01)
+        assert (fitted.moving_ns == made.moving_ns).all()
+        assert (host_ms(fitted) > host_ms(at_usual(made))) == (step_ns > usual)
+
+
+def test_recording_costs_no_more_than_hosts_were_seen_to_pay() -> None:
+    made = exchanging(host_us=400, moving_us=5)
+    cheapest = fit_job(made, 0.5 * play_job(made).step_interval_ns)
+    graph = made.parts[0].graph
+    most = without_cost(graph, MOST_COST * usual_cost_ns(graph))
+    assert host_ms(cheapest) == pytest.approx(float(most.call_ns.sum()) / 1e6)
+    assert 0 < LEAST_COST < 1 < MOST_COST
+
+
+def test_where_the_step_waits_for_collectives_they_take_the_rest() -> None:
+    made = exchanging(host_us=125, moving_us=112, needed=False)
+    usual, whole = play_job(at_usual(made)).step_interval_ns, play_job(made).step_interval_ns
+    step_ns = (usual + whole) / 2
+    assert whole > 1.02 * usual, "the recording must leave something to explain"
+    fitted = fit_job(made, step_ns)
+    assert play_job(fitted).step_interval_ns == pytest.approx(step_ns, rel=0.01)
+    assert host_ms(fitted) == pytest.approx(host_ms(at_usual(made)))
+    assert (fitted.moving_ns > made.moving_ns).all()
+
+
+def test_without_a_step_time_the_usual_cost_is_taken_off() -> None:
+    made = exchanging(host_us=100, moving_us=5)
+    assert host_ms(fit_job(made, None)) == pytest.approx(host_ms(at_usual(made)))

@@ -1,0 +1,40 @@
+"""sync-every-microbatch: exchanges that the last one makes useless; one exchange a step is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.rules.comms.sync_every_microbatch import propose_job
+from stepscope.rules.shared.micro_batches import num_micro_batches
+from tests.rules.job_cases import Fleet, gain
+
+
+def accumulating(*exchanged: bool) -> Fleet:
+    fleet = Fleet()
+    for _ in range(4):
+        for each in exchanged:
+            for _ in range(5):
+                fleet.compute(50)
+            for _ in range(5):
+                fleet.compute(50, backward=True)
+            if each:
+                fleet.collective("all_reduce", 25_000_000, 1000)
+        with_update = fleet.now
+        fleet.compute(20, name="multi_tensor_apply_kernel")
+        fleet.span("Optimizer.step#AdamW.step", with_update)
+        fleet.step()
+    return fleet
+
+
+def test_all_exchanges_but_the_last_are_gone() -> None:
+    job = accumulating(True, True, True, True).job()
+    said = propose_job(job)
+    assert num_micro_batches(job, 0) == 4
+    assert said is not None
+    assert "4 micro-batches" in said.summary
+    assert gain(job, said) == pytest.approx(6.0 / 3.0, rel=0.15)
+
+
+def test_one_exchange_a_step_is_right() -> None:
+    assert propose_job(accumulating(False, False, False, True).job()) is None
+    assert propose_job(accumulating(True).job()) is None

@@ -1,0 +1,63 @@
+"""tiny-buckets: many small gradient messages cost their latency; default buckets and tensor-parallel exchanges do not count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.rules.comms.tiny_buckets import propose_job
+from stepscope.rules.shared.messages import cost_of
+from tests.rules.job_cases import Fleet, ddp, gain
+
+SMALL = 1 << 18
+
+
+def test_many_small_messages_are_merged() -> None:
+    job = ddp(buckets=[(SMALL, 500.0)] * 40).job()
+    said = propose_job(job)
+    assert said is not None
+    assert "40 messages a step where 1" in said.evidence[0]
+    # Twenty kernels and the update stay; one message of 10.5 MB comes after them.
+    assert gain(job, said) == pytest.approx(job.step_interval_ns / 10.9e6, rel=0.2)
+
+
+def test_default_buckets_are_left_alone() -> None:
+    buckets = [(1 << 20, 200.0), (25 << 20, 2000.0), (25 << 20, 2000.0), (4 << 20, 500.0)]
+    assert propose_job(ddp(buckets=buckets).job()) is None
+
+
+def test_small_messages_that_hide_promise_nothing() -> None:
+    job = ddp(us=2000, buckets=[(SMALL, 20.0)] * 40).job()
+    assert gain(job, propose_job(job)) < 1.03
+
+
+def test_exchanges_that_the_next_layer_needs_are_no_buckets() -> None:
+    fleet = Fleet()
+    for _ in range(4):
+        for _ in range(20):
+            fleet.compute(100)
+            fleet.collective("all_reduce", SMALL, 300)
+        for _ in range(20):
+            fleet.compute(100, backward=True)
+            fleet.collective("all_reduce", SMALL, 300, inside=["autograd::engine::evaluate_function: ReduceBackward"])
+        fleet.step()
+    assert propose_job(fleet.job()) is None
+
+
+def test_cost_is_fitted_where_messages_are_large_enough_to_tell() -> None:
+    size = np.array([1e3, 1e5, 1e6, 1e7, 1e8])
+    cost = cost_of(size, 20e3 + size / 10.0)
+    assert cost is not None
+    assert cost.measured
+    assert (cost.alpha_ns, cost.beta_bytes_per_ns) == pytest.approx((20e3, 10.0), rel=0.01)
+
+
+def test_cost_of_small_messages_alone_assumes_no_fast_link() -> None:
+    cost = cost_of(np.array([1e5, 1e5]), np.array([4e6, 4e6]))
+    assert cost is not None
+    assert not cost.measured
+    assert cost.beta_bytes_per_ns == 1.25
+    shown = cost_of(np.array([1e5, 1e5]), np.array([1e4, 1e4]))
+    assert shown is not None
+    assert shown.beta_bytes_per_ns == pytest.approx(10.0)
+    assert cost_of(np.array([0.0]), np.array([1.0])) is None

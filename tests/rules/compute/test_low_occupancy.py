@@ -1,0 +1,89 @@
+"""low-occupancy: few warps and nothing busy; what keeps more away is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.rules.compute.low_occupancy import advise
+from tests.rules.kernels import beside, healthy_gemm, kernel, recorded
+from tests.shared_data import needs_shared
+
+
+@pytest.mark.parametrize(
+    ("limiters", "words"),
+    [
+        (("shared memory",), "200 KiB of shared memory a block"),
+        (("registers", "shared memory"), "168 registers a thread and 200 KiB of shared memory a block"),
+        (("blocks",), "blocks"),
+    ],
+)
+def test_limiter_is_named(limiters: tuple[str, ...], words: str) -> None:
+    few = kernel(occupancy=0.06, theoretical_occupancy=0.0625, limiters=limiters, registers=168, shared_bytes=200 * 1024)
+    (advice,) = advise(beside(few))
+    assert advice.code == "low-occupancy"
+    assert limiters[0].split()[0] in advice.summary.lower()
+    assert advice.evidence == (f"k (100%): 6% of the warps held, 6% allowed by its launch; {words}",)
+    assert advice.weight == 1
+    assert advice.weight_of == "the kernels that were measured"
+
+
+def test_small_grid_is_its_own_cause() -> None:
+    small = kernel(grid=(32, 1, 1), waves=0.12, occupancy=0.5, active=0.21)
+    (advice,) = advise(beside(small))
+    assert "grid" in advice.summary
+    assert advice.evidence == ("k (100%): 32 blocks on 132 multiprocessors, 0.12 waves; these have work in 21% of its time",)
+
+
+def test_a_grid_that_nearly_fills_the_device_is_not_small() -> None:
+    assert advise(beside(kernel(waves=0.97, occupancy=0.9))) == ()
+    assert advise(beside(kernel(waves=0.97, occupancy=0.45, theoretical_occupancy=0.5))), (
+        "one block a multiprocessor, half its warps"
+    )
+
+
+def test_warps_that_end_early() -> None:
+    (advice,) = advise(beside(kernel(occupancy=0.3)))
+    assert "end early" in advice.summary
+
+
+def test_causes_are_told_apart_and_weighed() -> None:
+    both = (
+        kernel("a", duration_ns=3000.0, occupancy=0.1, theoretical_occupancy=0.1, limiters=("registers",), registers=255),
+        kernel("b", occupancy=0.1, waves=0.5),
+    )
+    first, second = advise(beside(*both))
+    assert (first.weight, second.weight) == (0.75, 0.25)
+    assert (first.kernels, second.kernels) == (("a",), ("b",))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tensor_pipe": 0.7},
+        {"dram_throughput": 0.7},
+        {"l2_throughput": 0.75},
+        {"issue": 0.85},
+        {"occupancy": None},
+        {"theoretical_occupancy": None},
+        {"compute_throughput": None},
+        {"dram_throughput": None},
+        {"limiters": (), "occupancy": 0.55, "theoretical_occupancy": 0.6},
+    ],
+)
+def test_silent_where_it_does_not_matter_or_is_not_known(fields: dict[str, object]) -> None:
+    few = {"occupancy": 0.1, "theoretical_occupancy": 0.1, "limiters": ("registers",), "registers": 255}
+    assert advise(beside(kernel(**few))), "the same kernel without that"
+    assert advise(beside(kernel(**(few | fields)))) == ()
+
+
+def test_healthy_gemm_and_nothing_at_all() -> None:
+    assert advise(beside(healthy_gemm())) == ()
+    assert advise(beside()) == ()
+
+
+@needs_shared
+def test_recorded_step_has_two_small_grids_and_no_more() -> None:
+    (advice,) = advise(recorded())
+    assert advice.weight == pytest.approx((21856 + 14784) / 1_297_920)
+    assert [line.split("<")[0] for line in advice.evidence] == ["", "reduce_kernel"]
+    assert "GammaBetaBackward" in advice.evidence[0]

@@ -1,0 +1,60 @@
+"""launch-overhead: cheap launching helps a starved device, not a busy one."""
+
+from __future__ import annotations
+
+from stepscope.rules.host import launch_overhead
+from stepscope.rules.proposal import Proposal
+from tests.rules.recorder import Recorder, gain
+
+
+def launching(*, kernel_us: float, host_us: float, changing: bool = False) -> Recorder:
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for i in range(50):
+            run.launch("aten::mm", kernel_us=kernel_us, host_us=host_us, kernel_name=f"gemm_{i + number * 50 if changing else i}")
+        run.step(number, start)
+    return run
+
+
+def test_tiny_kernels_behind_a_slow_host_gain() -> None:
+    case = launching(kernel_us=3, host_us=30).case(1_500_000)
+    said = launch_overhead.propose(case)
+    assert isinstance(said, Proposal)
+    assert gain(case, said) > 5
+
+
+def test_a_device_that_is_always_busy_gains_nothing() -> None:
+    case = launching(kernel_us=200, host_us=30).case()
+    assert gain(case, launch_overhead.propose(case)) < 1.02
+
+
+def test_a_host_that_lags_behind_longer_kernels_is_not_blamed_on_launching() -> None:
+    assert launch_overhead.propose(launching(kernel_us=14, host_us=30).case()) is None
+
+
+def test_shapes_that_change_are_promised_less() -> None:
+    steady, changing = (
+        launching(kernel_us=3, host_us=30).case(1_500_000),
+        launching(kernel_us=3, host_us=30, changing=True).case(1_500_000),
+    )
+    said = launch_overhead.propose(changing)
+    assert isinstance(said, Proposal)
+    assert gain(changing, said) <= gain(steady, launch_overhead.propose(steady))
+    assert "shapes" in said.action
+
+
+def test_waits_stay_in_place() -> None:
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for _ in range(5):
+            for _ in range(5):
+                run.launch("aten::mm", kernel_us=3, host_us=20)
+            run.item()
+        run.step(number, start)
+    case = run.case()
+    said = launch_overhead.propose(case)
+    assert isinstance(said, Proposal)
+    assert case.graph is not None
+    assert (said.change(case.graph).call_wait == case.graph.call_wait).all()

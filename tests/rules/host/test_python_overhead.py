@@ -1,0 +1,58 @@
+"""python-overhead: Python of its own between operators, not the way from one to the next."""
+
+from __future__ import annotations
+
+from stepscope.rules.host import python_overhead
+from stepscope.rules.proposal import Proposal
+from tests.rules.judging import finding_of
+from tests.rules.recorder import Recorder, gain
+from tests.tracing import mark, python
+
+
+def computing(*, between_us: float, kernel_us: float = 10, frame: str | None = None, around: str | None = None) -> Recorder:
+    """Twenty operators a step with Python after each."""
+    run = Recorder()
+    for number in range(4):
+        start = run.now
+        for _ in range(20):
+            run.launch("aten::mm", kernel_us=kernel_us)
+            began = run.now
+            run.work(between_us)
+            if frame is not None:
+                run.span(frame, began, kind=python)
+            if around is not None:
+                run.span(around, began, kind=mark)
+        run.step(number, start)
+    return run
+
+
+def test_python_between_operators_is_named_with_its_line() -> None:
+    case = computing(between_us=300, frame="model.py(41): build_mask").case()
+    said = python_overhead.propose(case)
+    assert isinstance(said, Proposal)
+    assert gain(case, said) > 3
+    finding = finding_of(case, said)
+    assert finding.action.endswith("Most of it at model.py:41 in build_mask")
+    assert "100% of it at model.py:41 in build_mask" in finding.evidence
+    assert "launch-overhead" in said.action
+
+
+def test_without_stacks_it_says_how_to_find_the_line() -> None:
+    said = python_overhead.propose(computing(between_us=300).case())
+    assert isinstance(said, Proposal)
+    assert "with_stack" in said.action
+
+
+def test_the_way_from_one_operator_to_the_next_belongs_to_launching() -> None:
+    assert python_overhead.propose(computing(between_us=15).case()) is None
+
+
+def test_python_the_device_does_not_wait_for_gives_nothing() -> None:
+    case = computing(between_us=300, kernel_us=500).case()
+    assert gain(case, python_overhead.propose(case)) < 1.02
+
+
+def test_loader_optimizer_and_collector_are_not_python_overhead() -> None:
+    for name in ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "Optimizer.step#AdamW.step"):
+        assert python_overhead.propose(computing(between_us=300, around=name).case()) is None
+    assert python_overhead.propose(computing(between_us=300, frame="<built-in function collect>").case()) is None

@@ -1,0 +1,116 @@
+from dataclasses import replace
+
+import numpy as np
+
+from stepscope.rules.memory import nchw_layout, unfused_pointwise
+from stepscope.rules.proposal import Proposal
+from tests.rules.judging import finding_of
+from tests.rules.steps import Launch, case_of_steps, launch
+
+IMAGES = "[[64, 64, 112, 112], [64]]"
+TYPES = '["c10::BFloat16", "float"]'
+FULL, FULL_TYPES = "[[64, 64, 112, 112], [64, 64, 3, 3]]", '["float", "float"]'
+FULL_STRIDES = "[[802816, 12544, 112, 1], [576, 9, 3, 1]]"
+NCHW, NHWC = "[[802816, 12544, 112, 1], [1]]", "[[802816, 1, 7168, 64], [1]]"
+
+
+def norm(strides: str, us: float, kernel: str = "batch_norm_collect_statistics_kernel") -> Launch:
+    return launch("aten::native_batch_norm", kernel, us, IMAGES, TYPES, strides=strides)
+
+
+def turn(us: float) -> Launch:
+    return launch("aten::cudnn_convolution", "nchwToNhwcKernel", us, IMAGES, TYPES, strides=NCHW)
+
+
+def conv(us: float) -> Launch:
+    return launch("aten::cudnn_convolution", "sm90_xmma_fprop_implicit_gemm_bf16bf16_nhwc", us, IMAGES, TYPES, strides=NCHW)
+
+
+def test_nchw_layout_removes_transposes_and_speeds_norms_up() -> None:
+    case = case_of_steps(*[turn(100.0), conv(100.0), norm(NCHW, 760.0)] * 3)
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert 2.1 < finding_of(case, proposal).predicted_speedup < 2.7  # 960 us to 100 + about 277
+
+
+def test_nchw_layout_says_how_far_the_host_could_keep_up() -> None:
+    """9 calls of 200 us of host time as recorded: more than the device then needs, or not, by what recording took of it."""
+    case = case_of_steps(*[turn(300.0), conv(100.0), norm(NCHW, 760.0)] * 3, host_us=200.0)
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    finding = finding_of(case, proposal)
+    sure = finding_of(replace(case, host_bounds=None), proposal)
+    assert finding.predicted_speedup == sure.predicted_speedup
+    assert finding.predicted_low < sure.predicted_low
+    assert finding.predicted_high > sure.predicted_high
+
+
+def test_what_another_fix_made_of_a_norm_stays() -> None:
+    """Fused with what follows it, it is neither brought back nor made shorter once more; the transposes go."""
+    small = launch("aten::relu", "vectorized_elementwise_kernel", 60.0, IMAGES, TYPES, strides=NCHW)
+    case = case_of_steps(*[turn(300.0), conv(100.0), norm(NCHW, 760.0), small] * 3)
+    fusing, turning = unfused_pointwise.propose(case), nchw_layout.propose(case)
+    assert isinstance(fusing, Proposal)
+    assert isinstance(turning, Proposal)
+    assert case.graph is not None
+    fused = fusing.change(case.graph)
+    both = turning.change(fused)
+    is_turn = np.arange(len(case.graph)) % 4 == 0
+    assert both.task_ns[~is_turn].tolist() == fused.task_ns[~is_turn].tolist() != case.graph.task_ns[~is_turn].tolist()
+    assert both.task_ns[is_turn].sum() == 0 < fused.task_ns[is_turn].sum()
+
+
+def test_nchw_layout_is_silent_in_channels_last() -> None:
+    assert nchw_layout.propose(case_of_steps(*[conv(100.0), norm(NHWC, 300.0)] * 3)) is None
+
+
+def test_nchw_layout_knows_that_group_norm_gets_slower() -> None:
+    group = launch("aten::native_group_norm", "RowwiseMomentsCUDAKernel", 200.0, IMAGES, TYPES, strides=NCHW)
+    case = case_of_steps(*[turn(30.0), conv(100.0), group] * 3)
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert case.graph is not None
+    assert case.speedup(proposal.change(case.graph)) < 1.0
+    assert finding_of(case, proposal).predicted_speedup == 1.0
+
+
+def thin(name: str, us: float, *, side: int, dtype: str = "float") -> Launch:
+    """A depthwise convolution over 64 channels of 112 x 112."""
+    images, weight = "[64, 64, 112, 112]", f"[64, 1, {side}, {side}]"
+    strides = f"[802816, 12544, 112, 1], [{side * side}, {side * side}, {side}, 1]"
+    if "backward" in name:
+        dims, strides = f"[{images}, {images}, {weight}]", f"[[802816, 12544, 112, 1], {strides}]"
+    else:
+        dims, strides = f"[{images}, {weight}]", f"[{strides}]"
+    types = str([dtype] * dims.count("], [") + [dtype]).replace("'", '"')
+    return launch(name, "conv_depthwise2d_kernel", us, dims, types, strides=strides)
+
+
+def test_nchw_layout_sees_depthwise_convolutions_that_nothing_turns() -> None:
+    case = case_of_steps(
+        *[thin("aten::_conv_depthwise2d", 240.0, side=3), thin("aten::convolution_backward", 1000.0, side=3)] * 4
+    )
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert 2.2 < finding_of(case, proposal).predicted_speedup < 3.2
+
+
+def test_nchw_layout_knows_that_wide_depthwise_kernels_in_fp32_get_slower() -> None:
+    case = case_of_steps(
+        *[thin("aten::_conv_depthwise2d", 320.0, side=7), thin("aten::convolution_backward", 1100.0, side=7)] * 4
+    )
+    proposal = nchw_layout.propose(case)
+    if proposal is not None:
+        assert isinstance(proposal, Proposal)
+        assert case.graph is not None
+        assert case.speedup(proposal.change(case.graph)) < 1.0
+        assert finding_of(case, proposal).predicted_speedup == 1.0  # a fix that slows gives nothing
+
+
+def test_nchw_layout_keeps_the_rounding_of_fp32_tensors() -> None:
+    turned = launch("aten::cudnn_convolution", "nchwToNhwcKernel", 100.0, FULL, FULL_TYPES, strides=FULL_STRIDES)
+    kernel = "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_nhwc"
+    case = case_of_steps(*[turned, launch("aten::cudnn_convolution", kernel, 100.0, FULL, FULL_TYPES, strides=FULL_STRIDES)] * 4)
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert 1.15 < finding_of(case, proposal).predicted_speedup < 1.3  # 200 us to 162: the pass stays as a copy

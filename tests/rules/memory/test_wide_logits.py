@@ -1,0 +1,67 @@
+from stepscope.core.diagnosis import Abstention
+from stepscope.rules.memory import wide_logits
+from stepscope.rules.proposal import Proposal
+from tests.rules.judging import finding_of
+from tests.rules.steps import Launch, case_of_steps, launch
+
+LOGITS = "[8192, 128256]"
+HALF = "c10::BFloat16"
+
+
+def head(us: float = 2800.0) -> Launch:
+    return launch("aten::mm", "nvjet_sm90_tst_192x192", us, "[[8192, 1024], [1024, 128256]]", f'["{HALF}", "{HALF}"]')
+
+
+def loss(logits: str = LOGITS) -> list[Launch]:
+    """As eager PyTorch computes a cross entropy over bf16 logits."""
+    one, two = f"[{logits}, [], []]", f"[{logits}, {logits}, []]"
+    return [
+        launch("aten::copy_", "direct_copy_kernel_cuda", 3000.0, two, f'["float", "{HALF}", "Scalar"]'),
+        launch("aten::_log_softmax", "cunn_SoftMaxForward", 4000.0, one, '["float", "Scalar", "Scalar"]'),
+        launch("aten::fill_", "FillFunctor", 900.0, f"[{logits}, []]", '["float", "Scalar"]', node="NllLossBackward0"),
+        launch(
+            "aten::_log_softmax_backward_data",
+            "cunn_SoftMaxBackward",
+            4200.0,
+            f"[{logits}, {logits}, [], []]",
+            '["float", "float", "Scalar", "Scalar"]',
+            node="LogSoftmaxBackward0",
+        ),
+        launch("aten::copy_", "bfloat16_copy_kernel", 1500.0, two, f'["{HALF}", "float", "Scalar"]', node="ToCopyBackward0"),
+    ]
+
+
+def test_wide_logits_are_read_once_each_way() -> None:
+    case = case_of_steps(head(), *loss(), head(), head())
+    proposal = wide_logits.propose(case)
+    assert isinstance(proposal, Proposal)
+    finding = finding_of(case, proposal)
+    assert 1.9 < finding.predicted_speedup < 2.2  # 13.6 ms become 2.7; the products, 8.4 ms, stay
+    assert 1.0 < finding.predicted_low < finding.predicted_speedup < finding.predicted_high
+    assert finding.changes_numerics
+
+
+def test_wide_logits_are_found_where_the_loss_leaves_tokens_out() -> None:
+    case = case_of_steps(head(), *loss("[4, 2047, 128256]"), head(), head())
+    assert isinstance(wide_logits.propose(case), Proposal)
+
+
+def test_wide_logits_is_silent_about_a_classifier() -> None:
+    narrow = launch("aten::mm", "nvjet_sm90_tst", 50.0, "[[8192, 2048], [2048, 1000]]", f'["{HALF}", "{HALF}"]')
+    assert wide_logits.propose(case_of_steps(narrow, *loss("[8192, 1000]"))) is None
+
+
+def test_wide_logits_is_silent_about_a_softmax_that_follows_no_product() -> None:
+    assert wide_logits.propose(case_of_steps(*loss())) is None
+
+
+def test_wide_logits_is_silent_about_a_fused_loss() -> None:
+    fused = launch(
+        "triton_red_fused__log_softmax__to_copy", "triton_red_fused__log_softmax", 1500.0, f"[{LOGITS}]", f'["{HALF}"]'
+    )
+    assert wide_logits.propose(case_of_steps(head(), fused, head(), head())) is None
+
+
+def test_wide_logits_asks_for_shapes() -> None:
+    softmax = launch("aten::_log_softmax", "cunn_SoftMaxForward", 4000.0)
+    assert isinstance(wide_logits.propose(case_of_steps(softmax, softmax, shapes=False)), Abstention)
