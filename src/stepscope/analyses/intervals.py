@@ -6,6 +6,7 @@ exact and none of it loops over intervals in Python.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +98,12 @@ def complement(a: Intervals, low: int, high: int) -> Intervals:
     end = np.concatenate([np.clip(a.start, low, high), [high]]).astype(np.int64)
     keep = end > start
     return Intervals(start[keep], end[keep])
+
+
+def bounds(windows: Sequence[tuple[int, int]]) -> tuple[Int64, Int64]:
+    """The starts and the ends of windows."""
+    start, end = np.array(windows, np.int64).reshape(-1, 2).T
+    return start, end
 
 
 def lengths_in(windows_start: Int64, windows_end: Int64, a: Intervals) -> Int64:

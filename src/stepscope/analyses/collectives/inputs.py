@@ -44,28 +44,28 @@ class CollectiveInputs:
         return None if elements is None or self.dtype not in ITEM_BYTES else int(elements * ITEM_BYTES[self.dtype])
 
 
-def inputs_around(found: RankContext, start: int) -> CollectiveInputs | None:
+def inputs_around(context: RankContext, start: int) -> CollectiveInputs | None:
     """The innermost range of a communication library at or around an event, with the sizes it or the operator around it has."""
-    trace, parent, told = found.trace, found.links.parent, None
-    at = start
+    trace, parent, inputs = context.trace, context.links.parent, None
+    event = start
     for _ in range(MOST_LEVELS):
-        if at == NONE:
+        if event == NONE:
             break
-        name: str = trace.names[trace.name[at]]
-        if told is None and (said := RANGE.match(name)):
-            dims, dtype = _tensors(found, at)
-            told = CollectiveInputs(name=said[1], dtype=dtype, in_elements=sum(dims) if dims else None)
-        elif told is not None and OUT_AND_IN.match(name):
-            dims, dtype = _tensors(found, at)
+        name: str = trace.names[trace.name[event]]
+        if inputs is None and (match := RANGE.match(name)):
+            dims, dtype = _tensors(context, event)
+            inputs = CollectiveInputs(name=match[1], dtype=dtype, in_elements=sum(dims) if dims else None)
+        elif inputs is not None and OUT_AND_IN.match(name):
+            dims, dtype = _tensors(context, event)
             if len(dims) >= 2:
-                return CollectiveInputs(name=told.name, dtype=dtype or told.dtype, out_elements=dims[0], in_elements=dims[1])
-        at = int(parent[at])
-    return told
+                return CollectiveInputs(name=inputs.name, dtype=dtype or inputs.dtype, out_elements=dims[0], in_elements=dims[1])
+        event = int(parent[event])
+    return inputs
 
 
-def _tensors(found: RankContext, event: int) -> tuple[list[int], str | None]:
+def _tensors(context: RankContext, event: int) -> tuple[list[int], str | None]:
     """How many elements each recorded tensor has, and the type of the first."""
-    trace = found.trace
+    trace = context.trace
     inputs = trace.details[trace.detail[event]] if trace.detail[event] != NONE else None
     if not isinstance(inputs, OpInputs) or inputs.dims is None or inputs.types is None:
         return [], None
@@ -76,6 +76,6 @@ def _tensors(found: RankContext, event: int) -> tuple[list[int], str | None]:
     if not isinstance(dims, list) or not isinstance(types, list):
         return [], None
     shapes = [d for d in dims if isinstance(d, list) and d and all(isinstance(n, int) and n >= 0 for n in d)]
-    known = [DTYPES[t] for t in types if isinstance(t, str) and t in DTYPES]
+    dtypes = [DTYPES[t] for t in types if isinstance(t, str) and t in DTYPES]
     sizes = [math.prod(shape) for shape in shapes]
-    return [size for size in sizes if size <= MOST_ELEMENTS], known[0] if known else None
+    return [size for size in sizes if size <= MOST_ELEMENTS], dtypes[0] if dtypes else None

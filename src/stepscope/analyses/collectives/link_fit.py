@@ -67,8 +67,8 @@ def fit(op: str, n: int, sizes: Sequence[int], times_ns: Sequence[float]) -> Lin
     goodness = 1 - float((misfit**2).sum()) / constant if constant else 0.0
     if goodness < LEAST_GOODNESS:
         return None
-    at = int(misfit.argmax())
-    return Line(alpha_ns=alpha, beta=1e9 / slope, goodness=goodness, worst=float(misfit[at]), worst_bytes=sizes[at])
+    worst = int(misfit.argmax())
+    return Line(alpha_ns=alpha, beta=1e9 / slope, goodness=goodness, worst=float(misfit[worst]), worst_bytes=sizes[worst])
 
 
 def _line(steps: Float64, volume: Float64, took_ns: Float64) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.intervals import Intervals, join, union
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
-from stepscope.analyses.run.checkpoints import saves
+from stepscope.analyses.run.checkpoints import checkpoint_saves
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
 
 SYNC_CALL = re.compile(
@@ -93,7 +93,7 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
         compile=when((ranges & named(COMPILE_RANGE)) | trace.is_kind(Kind.COMPILE)),
         allocator=when(runtime & named(ALLOCATOR_CALL)),
         input=when(ranges & named(LOADER_RANGE)),
-        io=join(when(ranges & named(IO_RANGE)), saves(trace, links, driving)),
+        io=join(when(ranges & named(IO_RANGE)), checkpoint_saves(trace, links, driving)),
         sync=when((runtime & named(SYNC_CALL)) | blocking_calls),
         collective=union(trace.start_ns[collectives], trace.end_ns[collectives]),
         profiler=when(trace.is_kind(Kind.OVERHEAD) & ~named(PROFILER_SPAN)),

@@ -69,21 +69,21 @@ def _last_one_level_up(depth: Int64) -> Int64:
     """For each position, the last earlier position whose depth is one less; NONE for depth 0."""
     n = len(depth)
     keys = np.sort(depth * n + np.arange(n))
-    at = np.searchsorted(keys, (depth - 1) * n + np.arange(n)) - 1
-    above = keys[np.maximum(at, 0)]
-    found = (depth > 0) & (at >= 0) & (above // n == depth - 1)
-    return np.where(found, above % n, NONE)
+    index = np.searchsorted(keys, (depth - 1) * n + np.arange(n)) - 1
+    above = keys[np.maximum(index, 0)]
+    exists = (depth > 0) & (index >= 0) & (above // n == depth - 1)
+    return np.where(exists, above % n, NONE)
 
 
 def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool = False) -> Int64:
     """For each of `events`, the innermost (or outermost) of itself and its ancestors that is marked; NONE when none is."""
-    found = np.full(len(events), NONE, np.int64)
-    who = np.flatnonzero(events != NONE)
-    at = events[who]
-    while len(who):
-        hit = marked[at]
-        found[who[hit]] = at[hit]
-        at = parent[at]
-        going_on = (at != NONE) if outermost else (at != NONE) & ~hit
-        who, at = who[going_on], at[going_on]
-    return found
+    result = np.full(len(events), NONE, np.int64)
+    pending = np.flatnonzero(events != NONE)
+    ancestor = events[pending]
+    while len(pending):
+        hit = marked[ancestor]
+        result[pending[hit]] = ancestor[hit]
+        ancestor = parent[ancestor]
+        going_on = (ancestor != NONE) if outermost else (ancestor != NONE) & ~hit
+        pending, ancestor = pending[going_on], ancestor[going_on]
+    return result

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.intervals import Intervals, empty, union
+from stepscope.analyses.intervals import Intervals, bounds, empty, union
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
@@ -39,18 +39,17 @@ class Policy:
 POLICY = Policy()
 
 
-def saves(trace: Trace, links: Links, driving: Bool) -> Intervals:
+def checkpoint_saves(trace: Trace, links: Links, driving: Bool) -> Intervals:
     """When the host was saving tensors of the device."""
-    over = np.flatnonzero(trace.is_kind(Kind.MEMCPY) & (links.launch != NONE) & (trace.size_bytes > 0))
-    fetched = over[matching(trace, TO_HOST)[over]]
-    sent = over[matching(trace, TO_DEVICE)[over]]
+    copies = np.flatnonzero(trace.is_kind(Kind.MEMCPY) & (links.launch != NONE) & (trace.size_bytes > 0))
+    fetched = copies[matching(trace, TO_HOST)[copies]]
+    sent = copies[matching(trace, TO_DEVICE)[copies]]
     total = int(trace.size_bytes[fetched].sum())
     if len(fetched) < POLICY.least_copies or int(trace.size_bytes[sent].sum()) > POLICY.most_back * total:
         return empty()
     top = _busy(trace, links, driving)
-    found = [_stretch(trace, series, top) for series in _series(trace, links, fetched)]
-    stretches = [stretch for stretch in found if stretch is not None]
-    return union(np.array([low for low, _ in stretches], np.int64), np.array([high for _, high in stretches], np.int64))
+    stretches = [_stretch(trace, series, top) for series in _series(trace, links, fetched)]
+    return union(*bounds([stretch for stretch in stretches if stretch is not None]))
 
 
 def _series(trace: Trace, links: Links, fetched: Int64) -> list[Int64]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from stepscope.analyses.run.samples import last_step
 from stepscope.core.diagnosis import Finding
 from stepscope.core.health import BAD, OK, UNKNOWN, Check, Health
 from stepscope.core.numbers import number_ranges
@@ -46,13 +47,13 @@ def expected_ranks(tails: Sequence[RankTail]) -> frozenset[int]:
     world = max((size for tail in tails if isinstance(size := tail.told.get("world_size"), int)), default=0)
     if len({tail.told.get("host") for tail in tails}) != 1:
         return frozenset(range(world))
-    here: set[int] = set()
+    local: set[int] = set()
     for tail in tails:
         first, num = tail.told.get("local_rank"), tail.told.get("local_world_size")
         if not isinstance(first, int) or not isinstance(num, int):
             return frozenset(range(world))
-        here |= set(range(tail.rank - first, tail.rank - first + num))
-    return frozenset(here)
+        local |= set(range(tail.rank - first, tail.rank - first + num))
+    return frozenset(local)
 
 
 def health(outcome: Outcome) -> Health:
@@ -112,9 +113,13 @@ def _straggler(outcome: Outcome) -> Check | None:
     name = "straggler"
     if outcome.findings is None:
         return Check(name=name, state=UNKNOWN, words=f"not judged: {outcome.not_diagnosed or 'nothing was recorded'}")
-    found = [finding for finding in outcome.findings if finding.code in STRAGGLERS]
-    if found:
-        return Check(name=name, state=BAD, words="; ".join(f"{one.code} ({_ranks(one.ranks)}): {one.summary}" for one in found))
+    stragglers = [finding for finding in outcome.findings if finding.code in STRAGGLERS]
+    if stragglers:
+        return Check(
+            name=name,
+            state=BAD,
+            words="; ".join(f"{finding.code} ({_ranks(finding.ranks)}): {finding.summary}" for finding in stragglers),
+        )
     return Check(name=name, state=OK, words="no rank keeps the others waiting")
 
 
@@ -148,26 +153,21 @@ def _devices(outcome: Outcome) -> Check:
 
 
 def _troubles(sample: dict[str, Any]) -> list[str]:
-    found = []
+    troubles = []
     for device in sample.get("devices") or []:
         reasons = device.get("throttle_reasons") if isinstance(device, dict) else None
-        found += [f"clocks lowered: {reason}" for reason in reasons or [] if reason in SLOWED]
-    for one in sample.get("allocators") or []:
-        if isinstance(one, dict) and one.get("num_ooms"):
-            found.append("out of memory")
-    found += [str(note) for note in sample.get("notes") or [] if "lost" in str(note).lower()]
-    return found
+        troubles += [f"clocks lowered: {reason}" for reason in reasons or [] if reason in SLOWED]
+    for allocator in sample.get("allocators") or []:
+        if isinstance(allocator, dict) and allocator.get("num_ooms"):
+            troubles.append("out of memory")
+    troubles += [str(note) for note in sample.get("notes") or [] if "lost" in str(note).lower()]
+    return troubles
 
 
 def early_step_ns(tail: RankTail) -> float | None:
     """The middle of the steps that no profiler slowed, the very first left out: it compiles and allocates."""
-    told = [row["dur_ns"] for row in tail.rows if row["state"] in (0, 1) and (row["step"] or 0) > 1 and row["dur_ns"]]
-    return median(told) if len(told) >= LEAST_STEPS else None
-
-
-def last_step(tail: RankTail) -> int | None:
-    steps = [row["step"] for row in tail.rows[-1:]] + [sample.get("step") for sample in tail.samples[-1:]]
-    return max((step for step in steps if isinstance(step, int)), default=None)
+    lengths = [row["dur_ns"] for row in tail.rows if row["state"] in (0, 1) and (row["step"] or 0) > 1 and row["dur_ns"]]
+    return median(lengths) if len(lengths) >= LEAST_STEPS else None
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -8,10 +8,18 @@ from statistics import fmean, median
 from typing import Any
 
 from stepscope.analyses.run.liveness import liveness
-from stepscope.analyses.run.samples import device_bytes, device_total_bytes, gpu_util, rss_bytes, usual_ns
+from stepscope.analyses.run.samples import (
+    device_bytes,
+    device_total_bytes,
+    gpu_util,
+    last_step,
+    rss_bytes,
+    usual_ns,
+)
 from stepscope.core.live import RUNS, Alert, LiveView, RankGroup, RankLive
 from stepscope.readers.run_folder.tail import RankTail, RunTail
 from stepscope.readers.run_folder.values import Row
+from stepscope.untrusted import whole
 
 NUM_NOW = 20
 """Steps that are `now`."""
@@ -32,8 +40,8 @@ UNLIKE = 0.1
 def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
     ranks = tuple(_rank(tail, run) for tail in run.ranks)
     groups, num_left_out = grouped(ranks)
-    command, code = run.told.get("command"), _whole(run.told.get("exit_code"))
-    begun, ended = _whole(run.told.get("started_wall_ns")), _whole(run.told.get("ended_wall_ns"))
+    command, code = run.told.get("command"), whole(run.told.get("exit_code"))
+    begun, ended = whole(run.told.get("started_wall_ns")), whole(run.told.get("ended_wall_ns"))
     return LiveView(
         path=str(run.path),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
@@ -42,7 +50,7 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
         ranks=ranks,
         groups=groups,
         num_outliers_left_out=num_left_out,
-        world_size=max((size for tail in run.ranks if (size := _whole(tail.told.get("world_size"))) is not None), default=None),
+        world_size=max((size for tail in run.ranks if (size := whole(tail.told.get("world_size"))) is not None), default=None),
         bound=_bound(run, ranks),
         alerts=tuple(alerts),
     )
@@ -63,7 +71,7 @@ def _rank(tail: RankTail, run: RunTail) -> RankLive:
         rank=tail.rank,
         state=state,
         quiet_s=quiet_s,
-        step=_last_step(tail),
+        step=last_step(tail),
         step_ns=step_ns,
         baseline_ns=median(baseline) if baseline else None,
         wait_share=share,
@@ -92,23 +100,18 @@ def _now(tail: RankTail) -> tuple[list[float], list[float], list[Row]]:
 
 def _sampled_ns(tail: RankTail) -> float | None:
     """By the step numbers of the samples, before the first rows are written."""
-    told = [(sample.get("at_ns"), sample.get("step")) for sample in tail.samples]
-    known = [(at, step) for at, step in told if isinstance(at, int) and isinstance(step, int)]
-    if len(known) < 2 or known[-1][1] <= known[0][1]:
+    pairs = [(sample.get("at_ns"), sample.get("step")) for sample in tail.samples]
+    timed = [(time_ns, step) for time_ns, step in pairs if isinstance(time_ns, int) and isinstance(step, int)]
+    if len(timed) < 2 or timed[-1][1] <= timed[0][1]:
         return None
-    return (known[-1][0] - known[0][0]) / (known[-1][1] - known[0][1])
+    return (timed[-1][0] - timed[0][0]) / (timed[-1][1] - timed[0][1])
 
 
-def _last_step(tail: RankTail) -> int | None:
-    rows = [row["step"] for row in tail.rows[-1:]] + [_whole(sample.get("step")) for sample in tail.samples[-1:]]
-    return max((step for step in rows if step is not None), default=None)
-
-
-def _batch_size(told: dict[str, Any]) -> int | None:
+def _batch_size(recorded: dict[str, Any]) -> int | None:
     """Of the loader that feeds the steps, or of the only one."""
-    loaders: list[dict[str, Any]] = told.get("loaders") or []
-    feeding = [one for one in loaders if one.get("is_feeding")] or (loaders if len(loaders) == 1 else [])
-    return _whole(feeding[0].get("batch_size")) if feeding else None
+    loaders: list[dict[str, Any]] = recorded.get("loaders") or []
+    feeding = [loader for loader in loaders if loader.get("is_feeding")] or (loaders if len(loaders) == 1 else [])
+    return whole(feeding[0].get("batch_size")) if feeding else None
 
 
 def _bound(run: RunTail, ranks: Sequence[RankLive]) -> str:
@@ -136,12 +139,11 @@ def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
     state, _ = Counter(rank.state for rank in ranks).most_common(1)[0]
     step, waits = _middle([rank.step_ns for rank in ranks]), _middle([rank.wait_share for rank in ranks])
     alike = [rank for rank in ranks if rank.state == state and _is_alike(rank, step, waits)]
-    kept = {rank.rank for rank in alike}
-    others = sorted(
-        (rank for rank in ranks if rank.rank not in kept), key=lambda rank: (rank.state == RUNS, -_distance(rank, step))
-    )
+    numbers = dict.fromkeys(rank.rank for rank in alike)
+    outliers = [rank for rank in ranks if rank.rank not in numbers]
+    others = sorted(outliers, key=lambda rank: (rank.state == RUNS, -_distance(rank, step)))
     middle = sorted(alike, key=lambda rank: rank.step_ns or 0.0)[len(alike) // 2 : len(alike) // 2 + 1]
-    shown = [RankGroup(ranks=tuple(rank.rank for rank in alike), one=one) for one in middle]
+    shown = [RankGroup(ranks=tuple(numbers), one=rank) for rank in middle]
     shown += [RankGroup(ranks=(rank.rank,), one=rank, is_outlier=True) for rank in others[: MOST_LINES - len(shown)]]
     return tuple(shown), len(others) - len([group for group in shown if group.is_outlier])
 
@@ -157,9 +159,5 @@ def _distance(rank: RankLive, step_ns: float | None) -> float:
 
 
 def _middle(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    measured = [value for value in values if value is not None]
+    return median(measured) if measured else None

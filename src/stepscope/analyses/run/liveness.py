@@ -34,12 +34,12 @@ def liveness(tail: RankTail, wall_ns: int, stalled_s: float = STALLED_S) -> tupl
 
 
 def _step_s(tail: RankTail) -> float:
-    told = [length for row in tail.rows if (length := usual_ns(row)) is not None]
-    told = told or [row["dur_ns"] or 0 for row in tail.rows]
-    return median(told) / 1e9 if told else 0.0
+    lengths = [length for row in tail.rows if (length := usual_ns(row)) is not None]
+    lengths = lengths or [row["dur_ns"] or 0 for row in tail.rows]
+    return median(lengths) / 1e9 if lengths else 0.0
 
 
 def _between_samples_s(tail: RankTail) -> float:
-    times = [at for sample in tail.samples if isinstance(at := sample.get("at_ns"), int)]
+    times = [time_ns for sample in tail.samples if isinstance(time_ns := sample.get("at_ns"), int)]
     gaps = [b - a for a, b in pairwise(times)]
     return median(gaps) / 1e9 if gaps else 0.0

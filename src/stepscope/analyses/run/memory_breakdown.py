@@ -41,8 +41,8 @@ def breakdown_text(record: MemoryRecord) -> str:
 def frame_lines(record: MemoryRecord) -> tuple[str, ...]:
     """Who made most of it, a line each."""
     return tuple(
-        f"{one.frame}: {one.size_bytes / 1e9:.2f} GB of {one.category} in {one.num_tensors} tensors"
-        for one in record.holders[:NUM_FRAMES]
+        f"{holder.frame}: {holder.size_bytes / 1e9:.2f} GB of {holder.category} in {holder.num_tensors} tensors"
+        for holder in record.holders[:NUM_FRAMES]
     )
 
 

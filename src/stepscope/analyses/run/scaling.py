@@ -54,11 +54,11 @@ def infer_kind(runs: Sequence[WidthRun]) -> tuple[str | None, str, str]:
     weak = all(abs(ratio - 1) <= SAME_WORK for ratio in ratios)
     strong = all(abs(ratio * width - 1) <= SAME_WORK for ratio, width in zip(ratios, grown, strict=True))
     listed = ", ".join(f"{ratio:.3g}x at width {run.width}" for ratio, run in zip(ratios, runs[1:], strict=True))
-    told = f"the FLOPs of a rank's step, against width {base.width}: {listed}"
+    ratios_text = f"the FLOPs of a rank's step, against width {base.width}: {listed}"
     if weak == strong:
         why = "the widths are too close to tell" if weak else "neither the same nor divided by the width"
-        return None, "mixed", f"{told}; {why}"
-    return ("weak" if weak else "strong"), "measured", told
+        return None, "mixed", f"{ratios_text}; {why}"
+    return ("weak" if weak else "strong"), "measured", ratios_text
 
 
 def gain(base: WidthRun, run: WidthRun, kind: str) -> Gain | None:
@@ -87,12 +87,12 @@ def karp_flatt(speedup: float, grown: float) -> float:
 
 def _interval(base: WidthRun, run: WidthRun, efficiency: float) -> tuple[float | None, float | None]:
     """The ends of both steps' intervals, at their worst and at their best."""
-    one, other = base.step, run.step
-    if not (one.ns and one.low_ns and one.high_ns and other.ns and other.low_ns and other.high_ns):
+    before, after = base.step, run.step
+    if not (before.ns and before.low_ns and before.high_ns and after.ns and after.low_ns and after.high_ns):
         return None, None
     return (
-        efficiency * (one.low_ns / one.ns) * (other.ns / other.high_ns),
-        efficiency * (one.high_ns / one.ns) * (other.ns / other.low_ns),
+        efficiency * (before.low_ns / before.ns) * (after.ns / after.high_ns),
+        efficiency * (before.high_ns / before.ns) * (after.ns / after.low_ns),
     )
 
 
@@ -110,8 +110,8 @@ def loss(base: WidthRun, run: WidthRun, kind: str) -> Loss:
     over, under = (base.width, run.width) if kind == "strong" else (1, 1)
     ideal = _scaled(before, over, under)
     parts = _lost_parts(base.parts_ns, run.parts_ns, over, under)
-    known = {} if parts is None else {part: ns for part, ns in parts.items() if ns is not None}
-    worst = max(known, key=lambda part: known[part]) if known and after > ideal else None
+    measured = {} if parts is None else {part: ns for part, ns in parts.items() if ns is not None}
+    worst = max(measured, key=lambda part: measured[part]) if measured and after > ideal else None
     return Loss(ideal_ns=ideal, lost_ns=after - ideal, parts_ns=parts, worst=worst)
 
 
@@ -183,15 +183,15 @@ def _unlike(runs: Sequence[WidthRun]) -> Iterator[str]:
             yield f"{which} seem to run different models: {alike:.0%} of their operators' calls are the same"
         if base.device_name and run.device_name and base.device_name != run.device_name:
             yield f"{which} ran on different devices: {base.device_name} and {run.device_name}"
-    told = [run for run in runs if run.gradient_bytes]
-    for run in told[1:]:
-        one, other = told[0].gradient_bytes or 1.0, run.gradient_bytes or 1.0
-        if abs(other / one - 1) > SAME_BYTES:
-            sizes = f"{one / 1e6:.3g} and {other / 1e6:.3g} MB"
-            which = f"widths {told[0].width} and {run.width}"
+    reduced = [run for run in runs if run.gradient_bytes]
+    for run in reduced[1:]:
+        first_bytes, run_bytes = reduced[0].gradient_bytes or 1.0, run.gradient_bytes or 1.0
+        if abs(run_bytes / first_bytes - 1) > SAME_BYTES:
+            sizes = f"{first_bytes / 1e6:.3g} and {run_bytes / 1e6:.3g} MB"
+            which = f"widths {reduced[0].width} and {run.width}"
             yield f"{which} seem to run different models, or divide one another way: they reduce {sizes} of gradients a step"
 
 
-def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> float | None:
+def _alike(shares: Mapping[str, float], others: Mapping[str, float]) -> float | None:
     """What two lists of shares have in common; None where either is empty."""
-    return sum(min(share, other.get(name, 0.0)) for name, share in one.items()) if one and other else None
+    return sum(min(share, others.get(name, 0.0)) for name, share in shares.items()) if shares and others else None

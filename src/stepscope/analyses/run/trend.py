@@ -39,7 +39,7 @@ class TrendDetector:
         self._num_a_bin = num_a_bin
         self._bins: list[float] = []
         self._current: list[float] = []
-        self._told_bytes: float | None = None
+        self._reported_bytes: float | None = None
 
     def add(self, size_bytes: float) -> Trend | None:
         self._current.append(size_bytes)
@@ -47,11 +47,11 @@ class TrendDetector:
             return None
         self._bins.append(median(self._current))
         self._current = []
-        found = self._judge()
+        trend = self._judge()
         if len(self._bins) >= NUM_BINS:
             self._bins = [(a + b) / 2 for a, b in zip(self._bins[::2], self._bins[1::2], strict=True)]
             self._num_a_bin *= 2
-        return found
+        return trend
 
     def _judge(self) -> Trend | None:
         bins = self._bins
@@ -63,9 +63,9 @@ class TrendDetector:
         late = last - bins[-1 - third]
         if grown < max(LEAST_BYTES, LEAST_SHARE * first) or late < LASTING * grown * third / (len(bins) - 1):
             return None
-        if self._told_bytes is not None and last < self._told_bytes:
+        if self._reported_bytes is not None and last < self._reported_bytes:
             return None
-        self._told_bytes = last + grown
+        self._reported_bytes = last + grown
         return Trend(first_bytes=first, last_bytes=last, num_samples=(len(bins) - 1) * self._num_a_bin)
 
 

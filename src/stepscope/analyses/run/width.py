@@ -88,8 +88,8 @@ def _is_unsplit(rank: RankFacts, parts: Mapping[str, float]) -> bool:
 def _flops(ranks: Sequence[RankFacts]) -> float | None:
     """The mean over ranks with a whole step; None unless all have it, as ranks of a pipeline do different work."""
     whole = [rank.roofline.model_flops for rank in ranks if rank.steps.windows]
-    known = [flops for flops in whole if flops is not None]
-    return sum(known) / len(known) if known and len(known) == len(whole) else None
+    measured = [flops for flops in whole if flops is not None]
+    return sum(measured) / len(measured) if measured and len(measured) == len(whole) else None
 
 
 def _gradient_bytes(comms: CommsFacts) -> float | None:

@@ -59,9 +59,9 @@ def _next_launch(trace: Trace, links: Links, idle: Intervals) -> Int64:
     result = np.full(len(idle), NONE, np.int64)
     if len(work) == 0:
         return result
-    at = np.searchsorted(trace.start_ns[work], idle.end, side="left")
-    follows = (at < len(work)) & (trace.start_ns[work[np.minimum(at, len(work) - 1)]] == idle.end)
-    launch = links.launch[work[np.minimum(at, len(work) - 1)]]
-    known = follows & (launch != NONE)
-    result[known] = trace.start_ns[launch[known]]
+    following = np.searchsorted(trace.start_ns[work], idle.end, side="left")
+    follows = (following < len(work)) & (trace.start_ns[work[np.minimum(following, len(work) - 1)]] == idle.end)
+    launch = links.launch[work[np.minimum(following, len(work) - 1)]]
+    is_linked = follows & (launch != NONE)
+    result[is_linked] = trace.start_ns[launch[is_linked]]
     return result

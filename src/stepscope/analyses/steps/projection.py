@@ -46,8 +46,8 @@ def charge(trace: Trace, links: Links, work: Int64) -> Charges:
     in_backward = matching(trace, BACKWARD_RANGE)
     backward = ancestor_with(links.parent, launch, in_backward) != NONE
     optimizer = ancestor_with(links.parent, launch, matching(trace, OPTIMIZER_RANGE)) != NONE
-    again = rerun_forward_ops(trace, links)
-    recomputed = ancestor_with(links.parent, launch, again) != NONE
+    rerun = rerun_forward_ops(trace, links)
+    recomputed = ancestor_with(links.parent, launch, rerun) != NONE
     return Charges(
         work=work,
         op=op,
@@ -68,8 +68,8 @@ def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
     backward_of = ancestor_with(links.parent, recorded, matching(trace, BACKWARD_RANGE))
     inside = backward_of != NONE
     key = trace.name[recorded].astype(np.int64) * (len(trace.details) + 1) + trace.detail[recorded] + 1
-    known = np.isin(key, np.unique(key[~inside]))
-    mask[recorded[inside & known]] = True
+    ran_outside = np.isin(key, np.unique(key[~inside]))
+    mask[recorded[inside & ran_outside]] = True
     return mask
 
 
@@ -85,17 +85,17 @@ def _forward_home(trace: Trace, links: Links, launch: Int64, op: Int64, backward
 
 def forward_of(trace: Trace, nodes: Int64) -> Int64:
     """For each of autograd's nodes, the last forward operator with its sequence number; NONE when there is none."""
-    found = np.full(len(nodes), NONE, np.int64)
+    result = np.full(len(nodes), NONE, np.int64)
     forward = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0))
     if len(forward) == 0:
-        return found
+        return result
     wanted = np.where(nodes == NONE, NONE, trace.sequence[np.maximum(nodes, 0)])
     order = np.argsort(trace.sequence[forward], kind="stable")
     ids = trace.sequence[forward][order]
-    at = np.searchsorted(ids, wanted, side="right") - 1
-    hit = (wanted != NONE) & (at >= 0) & (ids[np.maximum(at, 0)] == wanted)
-    found[hit] = forward[order[at[hit]]]
-    return found
+    index = np.searchsorted(ids, wanted, side="right") - 1
+    hit = (wanted != NONE) & (index >= 0) & (ids[np.maximum(index, 0)] == wanted)
+    result[hit] = forward[order[index[hit]]]
+    return result
 
 
 def phases(trace: Trace, charges: Charges) -> Phases | None:
@@ -121,25 +121,25 @@ def phases(trace: Trace, charges: Charges) -> Phases | None:
 
 def op_rows(trace: Trace, charges: Charges) -> tuple[RangeRow, ...]:
     """Device time per operator name, backward charged to its forward operator."""
-    known = charges.home != NONE
-    names = trace.name[charges.home[known]]
-    return _rows(trace, names, trace.dur_ns[charges.work[known]])
+    has_home = charges.home != NONE
+    names = trace.name[charges.home[has_home]]
+    return _rows(trace, names, trace.dur_ns[charges.work[has_home]])
 
 
 def inclusive_rows(trace: Trace, links: Links, charges: Charges, ranges: Bool) -> tuple[RangeRow, ...]:
     """Device time launched inside each of the given ranges, directly or further down, per name."""
-    dur, at = trace.dur_ns[charges.work], charges.home
-    at = np.where(at == NONE, links.launch[charges.work], at)
+    dur, ancestor = trace.dur_ns[charges.work], charges.home
+    ancestor = np.where(ancestor == NONE, links.launch[charges.work], ancestor)
     names: list[Int64] = []
     owners: list[Int64] = []
-    who = np.flatnonzero(at != NONE)
-    at = at[who]
-    while len(who):
-        hit = ranges[at]
-        names.append(trace.name[at[hit]].astype(np.int64))
-        owners.append(who[hit])
-        at = links.parent[at]
-        who, at = who[at != NONE], at[at != NONE]
+    pending = np.flatnonzero(ancestor != NONE)
+    ancestor = ancestor[pending]
+    while len(pending):
+        hit = ranges[ancestor]
+        names.append(trace.name[ancestor[hit]].astype(np.int64))
+        owners.append(pending[hit])
+        ancestor = links.parent[ancestor]
+        pending, ancestor = pending[ancestor != NONE], ancestor[ancestor != NONE]
     if not names:
         return ()
     # A range can stand inside another of its name: the work is its once.

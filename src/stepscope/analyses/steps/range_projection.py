@@ -57,11 +57,11 @@ def project(trace: Trace, links: Links, ranges: Bool | None = None) -> Projectio
         starts = trace.start_ns[calls[own]]
         low[mine] = np.searchsorted(starts, trace.start_ns[chosen[mine]], side="left")
         high[mine] = np.searchsorted(starts, trace.end_ns[chosen[mine]], side="right")
-        for some in _blocks(mine, high[mine] - low[mine]):
-            lengths = high[some] - low[some]
-            owner = np.repeat(some, lengths)
+        for block in _blocks(mine, high[mine] - low[mine]):
+            lengths = high[block] - low[block]
+            owner = np.repeat(block, lengths)
             offset = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            call = own[np.repeat(low[some], lengths) + offset]
+            call = own[np.repeat(low[block], lengths) + offset]
             inside = trace.end_ns[calls[call]] <= trace.end_ns[chosen[owner]]
             owner, call = owner[inside], call[inside]
             np.minimum.at(begin, owner, first[call])
@@ -71,23 +71,23 @@ def project(trace: Trace, links: Links, ranges: Bool | None = None) -> Projectio
     return Projections(ranges=chosen[has], start_ns=begin[has], end_ns=end[has], num_ops=count[has])
 
 
-def projection_rows(trace: Trace, found: Projections) -> tuple[ProjectionRow, ...]:
+def projection_rows(trace: Trace, projections: Projections) -> tuple[ProjectionRow, ...]:
     """The summary by name, the longest total first."""
-    length, name = found.end_ns - found.start_ns, trace.name[found.ranges]
+    length, name = projections.end_ns - projections.start_ns, trace.name[projections.ranges]
     rows = []
     for code in np.unique(name).tolist():
         mine = name == code
-        some = length[mine]
+        lengths = length[mine]
         rows.append(
             ProjectionRow(
                 name=trace.names[code],
-                instances=len(some),
-                total_proj_ns=int(some.sum()),
-                total_range_ns=int(trace.dur_ns[found.ranges[mine]].sum()),
-                min_ns=int(some.min()),
-                median_ns=float(np.median(some)),
-                max_ns=int(some.max()),
-                num_ops=int(found.num_ops[mine].sum()),
+                instances=len(lengths),
+                total_proj_ns=int(lengths.sum()),
+                total_range_ns=int(trace.dur_ns[projections.ranges[mine]].sum()),
+                min_ns=int(lengths.min()),
+                median_ns=float(np.median(lengths)),
+                max_ns=int(lengths.max()),
+                num_ops=int(projections.num_ops[mine].sum()),
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.total_proj_ns))

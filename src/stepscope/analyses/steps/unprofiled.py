@@ -62,7 +62,7 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
 def _host_ns(rows: Sequence[Row], step_ns: float) -> int | None:
     """A host that is faster than the device runs ahead of it, from the first step or from the last wait on, until the device's
     queue is full. Meanwhile its steps are as long as its own work. Those of the warm-up count: nothing else makes them short."""
-    recorded = next((place for place, row in enumerate(rows) if row["state"] == RECORDED), len(rows))
+    recorded = next((index for index, row in enumerate(rows) if row["state"] == RECORDED), len(rows))
     lengths = [(_value(row, "dur_ns"), _value(row, "device_ns")) for row in usual_rows(rows[:recorded])]
     ahead = [host for host, device in lengths if 0 < host < AHEAD * min(device, step_ns)]
     return round(statistics.median(ahead)) if len(ahead) >= LEAST else None

@@ -18,6 +18,7 @@ from stepscope.core.facts import Steps
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 PROFILER_STEP = re.compile(r"^ProfilerStep\s*#")
+STEP_NUMBER = re.compile(r"#\s*(\d{1,18})")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 LIBRARY_MARK = re.compile(
     r"^(ProfilerStep|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:|rccl:|FSDP::|DistributedDataParallel|FullyShardedDataParallel"
@@ -99,6 +100,16 @@ def cut_steps(trace: Trace, links: Links) -> StepCut:
     )
 
 
+def step_numbers(trace: Trace, cut: StepCut) -> Int64:
+    """Per step, the number in its ProfilerStep mark; NONE where it has none, and last for what is in no step."""
+    numbers = np.full(len(cut.host_start) + 1, NONE, np.int64)
+    if cut.steps.source == "ProfilerStep":
+        marks = np.flatnonzero(trace.is_kind(Kind.MARK) & matching(trace, PROFILER_STEP))
+        matches = [STEP_NUMBER.search(trace.names[name]) for name in trace.name[marks].tolist()]
+        numbers[:-1] = [NONE if match is None else int(match[1]) for match in matches]
+    return numbers
+
+
 def _host_window(host: _HostSteps, windows: _Windows) -> tuple[int, int]:
     if not windows.step:
         return (0, 0)
@@ -129,9 +140,9 @@ def _host_steps(trace: Trace, links: Links, work: Int64, launch_time: Int64) -> 
     rounds = _launch_pattern(trace, work, launch_time)
     if rounds is not None:
         return _HostSteps(source="launch pattern", start=rounds, end=np.append(rounds[1:], _last_end(trace)))
-    told = np.flatnonzero(~trace.is_kind(Kind.OVERHEAD))
-    end = np.array([int(trace.end_ns[told].max())] if len(told) else [], np.int64)
-    return _HostSteps(source=WHOLE_TRACE, start=trace.start_ns[told[:1]], end=end)
+    events = np.flatnonzero(~trace.is_kind(Kind.OVERHEAD))
+    end = np.array([int(trace.end_ns[events].max())] if len(events) else [], np.int64)
+    return _HostSteps(source=WHOLE_TRACE, start=trace.start_ns[events[:1]], end=end)
 
 
 def _outer(links: Links, mask: Bool) -> Int64:
@@ -182,8 +193,8 @@ def _launch_pattern(trace: Trace, work: Int64, launch_time: Int64) -> Int64 | No
     for repeats in sorted(set(counts[counts >= 2].tolist()))[:MAX_PERIODS_TRIED]:
         if float((counts < repeats).mean()) > MAX_RARE_NAMES:
             return None
-        at = np.flatnonzero(names == codes[counts == repeats][0])
-        period = int(np.median(np.diff(at)))
+        occurrences = np.flatnonzero(names == codes[counts == repeats][0])
+        period = int(np.median(np.diff(occurrences)))
         if period < MIN_PERIOD or period * repeats < MIN_PATTERN_COVERAGE * len(names):
             continue
         if float((names[:-period] == names[period:]).mean()) >= MIN_PATTERN_MATCH:
@@ -226,8 +237,8 @@ def _step_of_work(trace: Trace, links: Links, work: Int64, launch_time: Int64, e
     if not linked.any():
         return step
     order = np.lexsort((trace.start_ns[work], trace.stream[work], trace.device[work]))
-    lane = np.stack([trace.device[work][order].astype(np.int64), trace.stream[work][order]])
-    fresh = np.concatenate([[True], (lane[:, 1:] != lane[:, :-1]).any(axis=0)])
+    queue = np.stack([trace.device[work][order].astype(np.int64), trace.stream[work][order]])
+    fresh = np.concatenate([[True], (queue[:, 1:] != queue[:, :-1]).any(axis=0)])
     position = np.arange(len(order))
     last_linked = np.maximum.accumulate(np.where(linked[order] | fresh, position, 0))
     result = np.empty(len(work), np.int64)

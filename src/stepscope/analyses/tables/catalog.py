@@ -26,7 +26,7 @@ _SIZE = ("size_bytes", INT, "bytes moved or set")
 
 def _table(name: str, about: str, *columns: tuple[str, str, str]) -> TableSpec:
     return TableSpec(
-        name=name, about=about, columns=tuple(ColumnSpec(name=n, kind=kind, about=told) for n, kind, told in columns)
+        name=name, about=about, columns=tuple(ColumnSpec(name=n, kind=kind, about=text) for n, kind, text in columns)
     )
 
 
