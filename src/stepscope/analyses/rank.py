@@ -44,6 +44,10 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
     start = trace.start_ns[context.kernels.kernels]
     kernels = context.kernels.only((start >= low) & (start < high))
     step = step_ns or (steps.step_interval_ns if steps.is_pitch else None)
+    marks = inclusive_rows(trace, links, charges, mark_ranges(trace))[:MAX_ROWS]
+    modules = None
+    if trace.meta.has_stacks:
+        modules = inclusive_rows(trace, links, charges, module_ranges(trace))[:MAX_ROWS]
     return RankFacts(
         rank=rank,
         path=trace.meta.path,
@@ -56,8 +60,8 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         categories=category_rows(trace, kernels),
         kernels=kernel_rows(trace, charges, kernels)[:MAX_ROWS],
         ops=_op_rows(context, charges),
-        modules=inclusive_rows(trace, links, charges, module_ranges(trace))[:MAX_ROWS] if trace.meta.has_stacks else None,
-        marks=_projected(trace, links, inclusive_rows(trace, links, charges, mark_ranges(trace))[:MAX_ROWS]),
+        modules=modules,
+        marks=_projected(trace, links, marks),
         phases=phases(trace, charges),
         copies=copy_rows(trace, links, context.host, charges.work),
         host=host_facts(trace, links, context.host, *context.cut.host_window),

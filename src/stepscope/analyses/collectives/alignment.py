@@ -172,7 +172,9 @@ def _between(low: int, high: int, first: int, stop: int, size: int) -> tuple[Int
         return mine, theirs
     # Recordings begin and end apart: count from the neighbour that both have.
     num = min(len(mine), len(theirs))
-    return (mine[len(mine) - num :], theirs[len(theirs) - num :]) if low < 0 else (mine[:num], theirs[:num])
+    if low < 0:
+        return mine[len(mine) - num :], theirs[len(theirs) - num :]
+    return mine[:num], theirs[:num]
 
 
 def _heaviest_chain(of: list[int], to: list[int], gain: list[float], size: int) -> Int64:

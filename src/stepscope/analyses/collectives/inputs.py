@@ -1,4 +1,4 @@
-"""What a collective is, from the ranges around it and their inputs: for recorders that write nothing beside the kernel.
+"""What a collective is, from the ranges around it and their inputs: for recorders that write nothing to the kernel.
 
 An all-to-all's kernel is called SendRecv, as any group of sends and receives is. The range `nccl:all_to_all` around its launch
 says what it is, and the operator `c10d::alltoall_base_` around that how large.
@@ -25,7 +25,7 @@ MOST_ELEMENTS = 1 << 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveInputs:
-    """What the ranges around a launch tell; None where they do not."""
+    """What the ranges around a launch say; None where they do not."""
 
     name: str
     dtype: str | None = None
@@ -41,7 +41,9 @@ class CollectiveInputs:
         return high // low if high % low == 0 else None
 
     def bytes(self, elements: int | None) -> int | None:
-        return None if elements is None or self.dtype not in ITEM_BYTES else int(elements * ITEM_BYTES[self.dtype])
+        if elements is None or self.dtype not in ITEM_BYTES:
+            return None
+        return int(elements * ITEM_BYTES[self.dtype])
 
 
 def inputs_around(context: RankContext, start: int) -> CollectiveInputs | None:

@@ -76,6 +76,7 @@ def _ranks(
     rows = []
     for rank in sorted(facts, key=lambda rank: rank.rank):
         parts, mine = rank.typical_parts_ns, lateness.get(rank.rank)
+        is_aligned = mine is not None and rank.rank not in matched.unaligned
         split = rank.partition is not None and rank.partition.waits_split
         rows.append(
             RankComms(
@@ -84,7 +85,7 @@ def _ranks(
                 transfer_ns=parts["comms_transfer"] if parts is not None and split else None,
                 late_ns=None if mine is None else mine.median_ns,
                 share_last=None if mine is None else mine.share_last,
-                offset_ns=None if mine is None or rank.rank in matched.unaligned else matched.offset_ns[rank.rank],
+                offset_ns=matched.offset_ns[rank.rank] if is_aligned else None,
                 overlap_efficiency=overlap_efficiency(rank),
                 replayed=rank.rank in replayed,
                 is_straggler=most_read and mine is not None and mine.share_last > OFTEN and mine.median_ns > noise,

@@ -52,6 +52,9 @@ class CollectiveKeys:
         for i, kind in enumerate(records.kinds):
             rows[i] = self._row(kind, records.rank)
         order = np.lexsort((records.start_ns, records.end_ns))
+        number = np.full(len(order), NONE, np.int64)
+        if len(records.step_number):
+            number = records.step_number[order]
         group, token, side, firm, counted = (rows[records.kind[order], column] for column in range(5))
         return Track(
             rank=records.rank,
@@ -64,7 +67,7 @@ class CollectiveKeys:
             end_ns=records.end_ns[order] + base_ns,
             sequence=np.where(counted == 1, records.sequence[order], NONE),
             step=records.step[order],
-            number=records.step_number[order] if len(records.step_number) else np.full(len(order), NONE, np.int64),
+            number=number,
             node=records.node,
         )
 

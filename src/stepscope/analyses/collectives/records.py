@@ -174,7 +174,9 @@ def _kind(context: RankContext, event: int, issuer: int, around: int) -> Collect
     op = op_of(args.name or name)
     dtype = None if args.dtype is None else SCALAR_NAMES.get(args.dtype, args.dtype)
     elements = args.out_elements if op in OUTPUT_COUNTS else args.in_elements
-    size = None if elements is None or dtype is None or dtype not in ITEM_BYTES else int(elements * ITEM_BYTES[dtype])
+    size = None
+    if elements is not None and dtype in ITEM_BYTES:
+        size = int(elements * ITEM_BYTES[dtype])
     return Collective(
         op=op,
         group=args.group or "",

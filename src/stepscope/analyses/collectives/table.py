@@ -125,11 +125,17 @@ def _row(key: Key, entries: Entries, mine: Int64, matched: Matched, families: Fa
         moving, size, group = entries.dur_ns[mine], entries.bytes[mine], entries.group[mine]
     algbw = _rate(moving, size)
     factor = None if n is None or n < 1 else bus_factor(op, n)
-    per_group = [] if includes_waits else [(_rate(moving[group == g], size[group == g]), g) for g in np.unique(group).tolist()]
-    slowest = min(((rate, g) for rate, g in per_group if rate is not None), default=None) if len(per_group) > 1 else None
+    slowest = None if includes_waits else _slowest_group(moving, size, group)
     sizes = entries.bytes[mine][~np.isnan(entries.bytes[mine])]
-    steps = bool((entries.num_steps[entries.rank_index[mine]] > 0).all())
+    has_steps = bool((entries.num_steps[entries.rank_index[mine]] > 0).all())
     total = float(entries.dur_ns[mine].sum())
+    wait_ns = exposed_share = slowest_busbw = None
+    if has_steps and not includes_waits:
+        wait_ns = _per_step(entries, mine, entries.wait_ns[mine])
+    if on_device and total:
+        exposed_share = min(1.0, float(entries.exposed_ns[mine].sum()) / total)
+    if slowest is not None and factor is not None:
+        slowest_busbw = slowest[0] * factor
     return CollectiveRow(
         op=op,
         group=families.label(family),
@@ -138,19 +144,27 @@ def _row(key: Key, entries: Entries, mine: Int64, matched: Matched, families: Fa
         dtype=dtype,
         bytes=int(np.median(sizes)) if len(sizes) else None,
         num_sizes=len(np.unique(sizes)),
-        count_per_step=_per_step(entries, mine, np.ones(len(mine))) if steps else None,
-        ns_per_step=_per_step(entries, mine, entries.dur_ns[mine]) if steps else None,
-        wait_ns_per_step=_per_step(entries, mine, entries.wait_ns[mine]) if steps and not includes_waits else None,
-        exposed_share=min(1.0, float(entries.exposed_ns[mine].sum()) / total) if on_device and total else None,
+        count_per_step=_per_step(entries, mine, np.ones(len(mine))) if has_steps else None,
+        ns_per_step=_per_step(entries, mine, entries.dur_ns[mine]) if has_steps else None,
+        wait_ns_per_step=wait_ns,
+        exposed_share=exposed_share,
         moving_ns=int(np.median(moving)),
         includes_waits=includes_waits,
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=None if algbw is None or factor is None else algbw * factor,
         slowest_group=None if slowest is None else _group_text(entries.labels[slowest[1]]),
-        slowest_busbw_bytes_per_s=None if slowest is None or factor is None else slowest[0] * factor,
+        slowest_busbw_bytes_per_s=slowest_busbw,
         imbalance=_imbalance(entries, mine, complete) if op == "all_to_all" else None,
         on_device=on_device,
     )
+
+
+def _slowest_group(moving: Float64, size: Float64, group: Int64) -> tuple[float, int] | None:
+    """The lowest rate and the group that has it; None where there are fewer than two groups."""
+    groups = np.unique(group).tolist()
+    rates = [(_rate(moving[group == code], size[group == code]), code) for code in groups]
+    measured = [(rate, code) for rate, code in rates if rate is not None]
+    return min(measured, default=None) if len(groups) > 1 else None
 
 
 def _all_recorded(family: Family, families: Families, num_ranks_read: int) -> bool:
@@ -164,7 +178,9 @@ def _group_text(label: tuple[int, ...] | str) -> str:
     if isinstance(label, str):
         return label
     stride = stride_of(label)
-    return f"{label[0]}-{label[-1]} by {stride}" if len(label) > 2 and stride is not None and stride > 1 else number_ranges(label)
+    if len(label) > 2 and stride is not None and stride > 1:
+        return f"{label[0]}-{label[-1]} by {stride}"
+    return number_ranges(label)
 
 
 def _moved(entries: Entries, mine: Int64, complete: Bool, matched: Matched) -> tuple[Int64, Float64, Float64, Int64]:

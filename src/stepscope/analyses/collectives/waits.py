@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepscope.analyses.intervals import Intervals, bounds, lengths_in, union
+from stepscope.analyses.intervals import Intervals, bounds, empty, lengths_in, union
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import NONE
@@ -14,7 +14,9 @@ from stepscope.core.trace import NONE
 
 def waiting(records: CollectiveRecords, matched: Matched) -> Intervals:
     """When the rank stood in a collective, with no compute beside it, before the last rank had arrived. Its own clock."""
-    number = matched.of[records.rank][records.exposed_of] if len(records.exposed_of) else np.empty(0, np.int64)
+    if not len(records.exposed_of):
+        return empty()
+    number = matched.of[records.rank][records.exposed_of]
     has_id = number != NONE
     last = matched.last_ns[number[has_id]] - matched.offset_ns[records.rank]
     start = records.exposed_start_ns[has_id]

@@ -74,7 +74,9 @@ def _collective(frames: Sequence[Frame]) -> str | None:
     for frame in reversed(frames):
         if frame.name in COLLECTIVES and DISTRIBUTED.search(frame.file):
             return frame.name
-    return "backward" if any(frame.name in BACKWARD and "torch/" in frame.file for frame in frames) else None
+    if any(frame.name in BACKWARD and "torch/" in frame.file for frame in frames):
+        return "backward"
+    return None
 
 
 def _compared(ranks: Sequence[Standing]) -> Comparison:

@@ -26,10 +26,12 @@ def launch_facts(trace: Trace, links: Links, busy: Intervals, work: Int64, host:
         return None
     linked = work[links.launch[work] != NONE]
     call = links.launch[linked]
-    first_of_call = np.concatenate([[True], np.diff(np.sort(call)) != 0]) if len(call) else np.zeros(0, np.bool_)
     launched = np.sort(trace.start_ns[call])
     started = np.sort(trace.start_ns[linked])
-    moments = launched[first_of_call] if len(call) else launched
+    moments = launched
+    if len(call):
+        first_of_call = np.concatenate([[True], np.diff(np.sort(call)) != 0])
+        moments = launched[first_of_call]
     depth = np.searchsorted(launched, moments, side="left") - np.searchsorted(started, moments, side="right")
     starved = (depth <= 0) & ~contains(busy, moments)
     shared = links.shared[linked]

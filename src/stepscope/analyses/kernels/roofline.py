@@ -1,4 +1,4 @@
-"""Arithmetic and traffic of the run against the device's roofs: MFU, HFU, tensor-core use."""
+"""Arithmetic and traffic of the run against the device's peaks: MFU, HFU, tensor-core use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from stepscope.core.facts import Roofline
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 MIN_MATRIX_COVERAGE = 0.9
-"""MFU is told only when the work of this share of matrix-kernel time is known: a part of the FLOPs would pass for all of them."""
+"""MFU is reported only when the work of this share of matrix-kernel time is known: a part of the FLOPs
+would pass for all of them."""
 
 
 def roofline(
@@ -25,17 +26,22 @@ def roofline(
     matrix = work.of_category(*MATRIX_CATEGORIES)
     is_modelled = ~np.isnan(work.flops) | ~np.isnan(work.bytes)
     recomputed = charges.recomputed[trace.kind[charges.work] == Kind.KERNEL]
-    complete = num_windows > 0 and _coverage(dur, matrix, work) >= MIN_MATRIX_COVERAGE and bool(matrix.any())
-    model = float(np.nansum(work.flops[work.is_matrix & ~recomputed])) / num_windows if complete else None
-    hardware = float(np.nansum(work.hardware_flops[work.is_matrix])) / num_windows if complete else None
+    model = hardware = mfu = hfu = precision = None
+    if num_windows > 0 and _coverage(dur, matrix, work) >= MIN_MATRIX_COVERAGE and bool(matrix.any()):
+        first = work.is_matrix & ~recomputed
+        model = float(np.nansum(work.flops[first])) / num_windows
+        hardware = float(np.nansum(work.hardware_flops[work.is_matrix])) / num_windows
+        mfu = _utilisation(work, first, work.flops, roofs, num_windows, step_ns)
+        hfu = _utilisation(work, work.is_matrix, work.hardware_flops, roofs, num_windows, step_ns)
+        precision = _main_precision(work)
     bandwidth_ns, arithmetic_ns = _bound_times(work, roofs)
     return Roofline(
         device=None if roofs is None else roofs.spec.name,
         model_flops=model,
         hardware_flops=hardware,
-        mfu=_utilisation(work, work.is_matrix & ~recomputed, work.flops, roofs, num_windows, step_ns) if complete else None,
-        hfu=_utilisation(work, work.is_matrix, work.hardware_flops, roofs, num_windows, step_ns) if complete else None,
-        peak_precision=_main_precision(work) if complete else None,
+        mfu=mfu,
+        hfu=hfu,
+        peak_precision=precision,
         modelled_share=_share(work.group_ns, is_modelled & compute, int(dur[compute].sum())),
         bandwidth_bound_ns=bandwidth_ns,
         arithmetic_bound_ns=arithmetic_ns,
@@ -45,7 +51,7 @@ def roofline(
 
 
 def compute_bound(work: KernelWork, roofs: DevicePeaks | None) -> Bool:
-    """Which kernels the arithmetic units hold up: by the roof they are under; where that is not known, the matrix kernels."""
+    """Which kernels arithmetic limits, not memory: by their roofline; where that is not known, the matrix kernels."""
     arithmetic = work.of_category(*MATRIX_CATEGORIES)
     if roofs is None:
         return arithmetic

@@ -87,7 +87,9 @@ def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: DeviceP
     leads = _leads(op, trace.dur_ns[kernels])
 
     def spread(values: list[float]) -> Float64:
-        return np.where(leads, np.array(values, np.float64)[kind_of], np.nan) if len(kernels) else np.empty(0)
+        if not len(kernels):
+            return np.empty(0)
+        return np.where(leads, np.array(values, np.float64)[kind_of], np.nan)
 
     def codes(values: list[int]) -> Int64:
         return np.array(values, np.int64)[kind_of] if len(kernels) else np.empty(0, np.int64)
@@ -208,7 +210,7 @@ def kernel_rows(trace: Trace, charges: Charges, work: KernelWork) -> tuple[Kerne
             op=None if op_name[first[row]] == NONE else trace.names[op_name[first[row]]],
             count=int(counts[row]),
             total_ns=int(totals[row]),
-            tensor_core=None if work.tensor_core[first[row]] == NONE else bool(work.tensor_core[first[row]]),
+            tensor_core={1: True, 0: False}.get(int(work.tensor_core[first[row]])),
             precision=None if precision[row] == NONE else work.precisions[precision[row]],
             **{name: values[row] for name, values in sums.items()},
         )

@@ -64,7 +64,12 @@ class ChangePointDetector:
         z = rank_z(self._reference, block)
         is_moved = abs(z) >= Z and (self._worse(before, after) or self._worse(after, before))
         side = int(math.copysign(1, z)) if is_moved else 0
-        self._agreeing = self._agreeing + block if side and side == self._side else block if side else []
+        if side == 0:
+            self._agreeing = []
+        elif side == self._side:
+            self._agreeing = self._agreeing + block
+        else:
+            self._agreeing = block
         self._side = side
         if len(self._agreeing) < NUM_CONFIRM * self._num_recent:
             return None

@@ -75,9 +75,9 @@ def _nothing(outcome: Outcome) -> Check:
 def _ended(outcome: Outcome) -> Check:
     if outcome.exit_code:
         return Check(name="job", state=BAD, words=f"it failed with exit code {outcome.exit_code}")
-    return Check(
-        name="job", state=OK, words="ran until it was ended" if outcome.exit_code is None else "ended by itself, exit code 0"
-    )
+    if outcome.exit_code is None:
+        return Check(name="job", state=OK, words="ran until it was ended")
+    return Check(name="job", state=OK, words="ended by itself, exit code 0")
 
 
 def _stepped(outcome: Outcome) -> Check:

@@ -57,7 +57,9 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
 
 
 def _rank(tail: RankTail, run: RunTail) -> RankLive:
-    state, quiet_s = (RUNS, None) if isinstance(run.told.get("exit_code"), int) else liveness(tail, run.wall_ns, STILL_S)
+    state, quiet_s = liveness(tail, run.wall_ns, STILL_S)
+    if isinstance(run.told.get("exit_code"), int):
+        state, quiet_s = RUNS, None
     lengths, waits, rows = _now(tail)
     step_ns = median(lengths) if lengths else _sampled_ns(tail)
     share = min(1.0, sum(waits) / total) if (total := sum(lengths)) and waits else None
@@ -122,14 +124,17 @@ def _bound(run: RunTail, ranks: Sequence[RankLive]) -> str:
     waits = _middle([rank.wait_share for rank in ranks])
     util = _middle([rank.gpu_util for rank in ranks])
     recorded = sum(1 for tail in run.ranks if tail.num_windows)
-    asked = f"; {recorded} of {len(ranks)} ranks are recorded: stepscope diagnose {run.path}" if recorded else ""
+    hint = ""
+    if recorded:
+        hint = f"; {recorded} of {len(ranks)} ranks are recorded: stepscope diagnose {run.path}"
     if util is not None and util >= BUSY:
-        return f"the device: busy {util:.0%} of the time{asked}"
+        return f"the device: busy {util:.0%} of the time{hint}"
     if waits is not None and waits >= WAITING:
-        return f"the input: {waits:.0%} of a step is spent waiting for the loader{asked}"
+        return f"the input: {waits:.0%} of a step is spent waiting for the loader{hint}"
     if util is not None and util < IDLE and waits is not None:
-        return f"not the device ({util:.0%} busy), not the loader ({waits:.0%}): the host, copies or communication{asked}"
-    return f"not known{asked}" if asked else "not known before a recording"
+        limit = "the host, copies or communication"
+        return f"not the device ({util:.0%} busy), not the loader ({waits:.0%}): {limit}{hint}"
+    return f"not known{hint}" if hint else "not known before a recording"
 
 
 def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:

@@ -101,7 +101,9 @@ def _device(samples: Sequence[Mapping[str, Any]]) -> DeviceSample | None:
     reasons: Counter[str] = Counter()
     for device in seen:
         reasons.update(set(map(str, device.get("throttle_reasons") or ())).difference(IDLE_REASONS))
-    has_reasons = any("throttle_reasons" in device for device in seen)
+    throttled = None
+    if any("throttle_reasons" in device for device in seen):
+        throttled = {name: num / len(seen) for name, num in reasons.items()}
 
     def middle(name: str) -> float | None:
         return _median([finite(device.get(name)) for device in seen])
@@ -114,7 +116,7 @@ def _device(samples: Sequence[Mapping[str, Any]]) -> DeviceSample | None:
         power_w=middle("gpu_power_w"),
         power_limit_w=middle("gpu_power_limit_w"),
         temperature_c=middle("gpu_temperature_c"),
-        throttled_share={name: num / len(seen) for name, num in reasons.items()} if has_reasons else None,
+        throttled_share=throttled,
     )
 
 

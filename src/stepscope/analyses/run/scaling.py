@@ -55,9 +55,10 @@ def infer_kind(runs: Sequence[WidthRun]) -> tuple[str | None, str, str]:
     strong = all(abs(ratio * width - 1) <= SAME_WORK for ratio, width in zip(ratios, grown, strict=True))
     listed = ", ".join(f"{ratio:.3g}x at width {run.width}" for ratio, run in zip(ratios, runs[1:], strict=True))
     ratios_text = f"the FLOPs of a rank's step, against width {base.width}: {listed}"
-    if weak == strong:
-        why = "the widths are too close to tell" if weak else "neither the same nor divided by the width"
-        return None, "mixed", f"{ratios_text}; {why}"
+    if weak and strong:
+        return None, "mixed", f"{ratios_text}; the widths are too close to tell"
+    if not weak and not strong:
+        return None, "mixed", f"{ratios_text}; neither the same nor divided by the width"
     return ("weak" if weak else "strong"), "measured", ratios_text
 
 
@@ -194,4 +195,6 @@ def _unlike(runs: Sequence[WidthRun]) -> Iterator[str]:
 
 def _alike(shares: Mapping[str, float], others: Mapping[str, float]) -> float | None:
     """What two lists of shares have in common; None where either is empty."""
-    return sum(min(share, others.get(name, 0.0)) for name, share in shares.items()) if shares and others else None
+    if not shares or not others:
+        return None
+    return sum(min(share, others.get(name, 0.0)) for name, share in shares.items())

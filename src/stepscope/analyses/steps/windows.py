@@ -132,8 +132,9 @@ def _host_steps(trace: Trace, links: Links, work: Int64, launch_time: Int64) -> 
     if user is not None:
         return user
     optimizer = _outer(links, marks & matching(trace, OPTIMIZER_STEP))
-    # With several optimizers a step ends with the last of them.
-    optimizer = optimizer[trace.name[optimizer] == trace.name[optimizer[-1]]] if len(optimizer) else optimizer
+    if len(optimizer):
+        # With several optimizers a step ends with the last of them.
+        optimizer = optimizer[trace.name[optimizer] == trace.name[optimizer[-1]]]
     if len(optimizer) > 1:
         start, end = _from_ends(trace, trace.end_ns[optimizer])
         return _HostSteps(source="Optimizer.step", start=start, end=end)

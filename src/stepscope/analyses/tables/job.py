@@ -11,7 +11,7 @@ from stepscope.analyses.collectives.step_parts import PHASES
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.windows import step_numbers
 from stepscope.analyses.tables.columns import Rows, Values, coded, flags, floats, ints, named, plain, recorded_ints, texts
-from stepscope.core.comms import CollectiveRecords, Matched
+from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import number_ranges
@@ -78,8 +78,13 @@ def step_rows(facts: RankFacts) -> Rows:
     num = len(steps.windows)
     on_device = steps.where == "device"
     median = set(steps.median_windows)
-    parts = {part: None if split is None else split.parts[part] for part in PARTS}
-    waits_known = split is not None and split.waits_split
+    parts: dict[str, Sequence[int | None]] = dict.fromkeys(PARTS, [None] * num)
+    if split is not None:
+        parts |= split.parts
+        if not split.waits_split:
+            # Where waiting could not be split from moving bytes, it is not 0 but not known.
+            moved = split.parts["comms_transfer"]
+            parts["comms_wait"] = [None if ns else waited for waited, ns in zip(split.parts["comms_wait"], moved, strict=True)]
     return {
         "start_ns": ints(start for start, _ in steps.windows),
         "end_ns": ints(end for _, end in steps.windows),
@@ -88,20 +93,8 @@ def step_rows(facts: RankFacts) -> Rows:
         "is_median": flags(i in median for i in range(num)),
         "busy_ns": ints(facts.busy_ns if on_device else [None] * num),
         "comms_hidden_ns": ints(facts.comms_hidden_ns if on_device else [None] * num),
-        **{
-            f"{part}_ns": ints(
-                [None] * num if lengths is None else _wait_lengths(part, lengths, parts["comms_transfer"], waits_known)
-            )
-            for part, lengths in parts.items()
-        },
+        **{f"{part}_ns": ints(lengths) for part, lengths in parts.items()},
     }
-
-
-def _wait_lengths(part: str, lengths: Sequence[int], moved: Sequence[int] | None, waits_known: bool) -> list[int | None]:
-    """Where waiting could not be told from moving bytes, it is not 0 but not known."""
-    if part != "comms_wait" or waits_known or moved is None:
-        return list(lengths)
-    return [None if other else length for length, other in zip(lengths, moved, strict=True)]
 
 
 def window_steps(context: RankContext) -> Int64:
@@ -123,9 +116,12 @@ def rank_rows(
     metas: Sequence[TraceMeta], facts: Sequence[RankFacts], rank_records: Sequence[CollectiveRecords], matched: Matched | None
 ) -> Rows:
     """The ranks, in the order of `facts`; `matched` is None where their collectives were not compared."""
-    offsets = {} if matched is None else {rank: ns for rank, ns in matched.offset_ns.items() if rank not in matched.unaligned}
-    # A rank none of whose collectives was matched in a measured step has no lateness, not one of 0.
-    late = {} if matched is None else {row.rank: row for row in lateness(rank_records, matched) if row.per_step_ns}
+    offsets: dict[int, int] = {}
+    late: dict[int, Lateness] = {}
+    if matched is not None:
+        offsets = {rank: ns for rank, ns in matched.offset_ns.items() if rank not in matched.unaligned}
+        # A rank none of whose collectives was matched in a measured step has no lateness, not one of 0.
+        late = {row.rank: row for row in lateness(rank_records, matched) if row.per_step_ns}
     on_device = [rank if rank.steps.where == "device" else None for rank in facts]
     totals = [None if rank is None else rank.device for rank in on_device]
     return {

@@ -66,8 +66,9 @@ def _notes(heads: Sequence[Head], matched: Matched | None, moved: dict[int, int]
     if matched is not None and len(matched.unaligned) < len(matched.ranks) - 1:
         others = [moved[rank] for rank in matched.ranks[1:] if rank not in matched.unaligned]
         far = " to ".join(f"{ns / 1e3:+,.1f}" for ns in sorted({min(others), max(others)}))
-        moved_by = f"moved by {far} us against their wall clocks so that the collectives they share end together"
-        how = moved_by if any(others) else "unmoved: the collectives they share say that their clocks are one"
+        how = "unmoved: the collectives they share say that their clocks are one"
+        if any(others):
+            how = f"moved by {far} us against their wall clocks so that the collectives they share end together"
         notes.append(f"clocks: {len(others) + 1} ranks stand on rank {matched.ranks[0]}'s, {how}")
     if apart:
         notes.append(f"clocks: nothing ties rank(s) {named_ranks(apart)} to the others; they stand by their wall clocks")

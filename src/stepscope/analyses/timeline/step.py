@@ -268,7 +268,9 @@ def _origin_names(context: RankContext, event: Int64) -> tuple[Int64, Int64, Int
     origin = None if stacks is None else origins(stacks, event)
 
     def names(events: Int64) -> Int64:
-        return np.where(events == NONE, NONE, trace.name[np.maximum(events, 0)]).astype(np.int64) if len(trace) else events
+        if not len(trace):
+            return events
+        return np.where(events == NONE, NONE, trace.name[np.maximum(events, 0)]).astype(np.int64)
 
     module = nowhere if origin is None else names(origin.module)
     line = nowhere if origin is None else names(origin.frame)

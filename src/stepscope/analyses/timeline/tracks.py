@@ -112,13 +112,15 @@ def allocator_memory(context: RankContext) -> list[Series]:
     where = np.stack((memory.device_type.astype(np.int64), memory.device.astype(np.int64)))
     for kind, device in np.unique(where, axis=1).T.tolist():
         mine = (memory.device_type == kind) & (memory.device == device)
-        device_text = "host" if kind == CPU else f"device {device}" if device >= 0 else "device"
+        owner = "host" if kind == CPU else "device"
+        if kind != CPU and device >= 0:
+            owner = f"device {device}"
         for what, column in (("allocated", memory.allocated_bytes), ("reserved", memory.reserved_bytes)):
             is_recorded = mine & (column >= 0)
             if is_recorded.any():
                 value = column[is_recorded].astype(np.float64)
                 series.append(
-                    Series(name=f"{device_text} memory {what}", unit="bytes", time_ns=memory.time_ns[is_recorded], value=value)
+                    Series(name=f"{owner} memory {what}", unit="bytes", time_ns=memory.time_ns[is_recorded], value=value)
                 )
     return series
 
