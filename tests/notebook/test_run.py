@@ -178,7 +178,7 @@ def test_an_archive_is_let_go_of(tmp_path: Path) -> None:
     with tarfile.open(path, "w:gz") as archive:
         archive.add(DEMO, "rank0.json.gz")
     run = stepscope.load(path, cache=False)
-    folder = run._recording.found.sources[0].path.parent
+    folder = run._recording.inputs.sources[0].path.parent
     assert Path(str(folder)).exists()
     assert len(run.kernels) > 0
     run.close()

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse_target(target)
     with Recording(arguments.paths, replace(options_of(arguments), step_ms=arguments.step_ms)) as recording:
         recording.refuse_untraced("A timeline is made of traces")
-        _refuse_overwriting(target, recording.found.sources)
+        _refuse_overwriting(target, recording.inputs.sources)
         diagnosis = recording.diagnosis
         job = _read(recording, diagnosis)
         with _open(target, job.aligned.origin_wall_ns) as writer:
@@ -94,7 +94,7 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
     from stepscope.errors import InputError, StepscopeError
     from stepscope.readers.inputs import assign_ranks
 
-    found, read = recording.found, []
+    found, read = recording.inputs, []
     for source in found.sources:
         try:
             context = recording.context(source)
@@ -192,7 +192,7 @@ def _sampled(job: _Job, head: Head) -> list[Series]:
     """The run folder's counters, on the rank's own clock."""
     from stepscope.analyses.timeline.samples import sampled_series
 
-    run = job.recording.found.run
+    run = job.recording.inputs.run
     record = None if run is None else next((rank for rank in run.ranks if rank.rank == head.rank), None)
     if record is None:
         return []

@@ -24,7 +24,7 @@ MAX_RANKS = 8
 
 def read_side(recording: Recording, label: str) -> CompareSide:
     """The side that a recording is."""
-    diagnosis, run = recording.diagnosis, recording.found.run
+    diagnosis, run = recording.diagnosis, recording.inputs.run
     pieces, peaks = _pieces(recording, diagnosis.facts.ranks)
     steps: tuple[int, ...] = ()
     odd, knobs, failed = 0.0, None, None
@@ -49,7 +49,7 @@ def _failure(run: RunRecord) -> str | None:
 def _pieces(recording: Recording, ranks: Sequence[RankFacts]) -> tuple[Pieces | None, Mapping[int, float]]:
     """The mean over the ranks read, and the peaks of memory that their traces tell."""
     by_path = {rank.path: rank for rank in ranks}
-    sources = recording.found.sources
+    sources = recording.inputs.sources
     pairs = [(source, by_path[source.label]) for source in sources if source.label in by_path]
     if len(sources) == 1 and len(ranks) == 1:
         pairs = [(sources[0], ranks[0])]

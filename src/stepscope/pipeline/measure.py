@@ -77,11 +77,11 @@ def measure_file(
 def measure_context(context: RankContext, step_ns: int | None) -> Measured:
     meta = context.trace.meta
     facts = measure_rank(context, meta.rank or 0, step_ns)
-    collective_records = collective_records_of(context, facts.rank)
+    records = collective_records_of(context, facts.rank)
     return Measured(
         meta=meta,
         facts=facts,
-        collective_records=collective_records if len(collective_records) else None,
+        collective_records=records if len(records) else None,
         slower=slower_than_peak(context),
     )
 
@@ -90,7 +90,7 @@ def measure_job(
     sources: Sequence[Source],
     *,
     logs: Sequence[Source] = (),
-    beside: Beside | None = None,
+    auxiliary: Beside | None = None,
     run: RunFacts | None = None,
     workers: Workers | None = None,
     step_ns: int | None = None,
@@ -107,7 +107,7 @@ def measure_job(
         sources = [replace(source, known=run.known.get(source.rank)) if source.rank is not None else source for source in sources]
         if step_ns is None and run.step_ns is not None:
             step_ns, is_measured = run.step_ns, True
-    logged = None if beside is None or beside.training is None else beside.training.step_ns
+    logged = None if auxiliary is None or auxiliary.training is None else auxiliary.training.step_ns
     if step_ns is None and logged is not None:
         is_logged, unfit = _fits(sources[0], logged, contexts)
         step_ns = logged if is_logged else None
@@ -124,14 +124,14 @@ def measure_job(
     )
     nccl = read_nccl_logs(logs) if logs else None
     exchanged = _exchanged(ranks, nccl)
-    searched = None if beside is None or beside.kernels is None else together_of(beside.kernels.find_dbs)
+    searched = None if auxiliary is None or auxiliary.kernels is None else together_of(auxiliary.kernels.find_dbs)
     return Job(
         facts=Facts(
             ranks=tuple(rank.facts for rank in ranks) if exchanged is None else exchanged.facts,
             given_step_ns=step_ns,
             is_step_measured=is_measured,
             is_step_logged=is_logged,
-            beside=beside,
+            beside=auxiliary,
             run=run,
             nccl=nccl,
             comms=None if exchanged is None else exchanged.comms,
@@ -162,8 +162,8 @@ class _Rank:
 
 def _numbered(source: Source, measured: Measured, number: int) -> _Rank:
     assert measured.facts is not None
-    collective_records = None if measured.collective_records is None else replace(measured.collective_records, rank=number)
-    return _Rank(source=source, facts=replace(measured.facts, rank=number), collective_records=collective_records)
+    records = None if measured.collective_records is None else replace(measured.collective_records, rank=number)
+    return _Rank(source=source, facts=replace(measured.facts, rank=number), collective_records=records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,16 +224,16 @@ def _hardware_notes(hardware: Calibrated | None, good: Sequence[Measured]) -> tu
     if hardware is None:
         return ()
     facts = [(r.facts, r.slower) for r in good if r.facts is not None]
-    others = {one.device_name or "no device that it names" for one, _ in facts if not hardware.is_of(one.device_name)}
+    others = {rank.device_name or "no device that it names" for rank, _ in facts if not hardware.is_of(rank.device_name)}
     notes = [
         f"the hardware file was measured on {hardware.machine.device[:MOST_LETTERS]}, and this run is of {other[:MOST_LETTERS]}:"
         " it is judged by datasheets"
         for other in sorted(others)[:MOST_NAMED]
     ]
-    if len(others) < len({one.device_name for one, _ in facts}):
+    if len(others) < len({rank.device_name for rank, _ in facts}):
         where = f"{hardware.machine.device[:MOST_LETTERS]} ({hardware.date[:MOST_LETTERS]})"
         notes.append(f"products, memory and copies are judged by what was measured on {where}, not by its datasheet")
-    used = [(one.roofline.mfu, slower) for one, slower in facts if one.roofline.mfu is not None and slower is not None]
+    used = [(rank.roofline.mfu, slower) for rank, slower in facts if rank.roofline.mfu is not None and slower is not None]
     if used:
         mfu, slower = sorted(used)[len(used) // 2]
         notes.append(f"MFU {mfu:.1%} is of the datasheet's peak; of what this machine keeps up it is {mfu * slower:.1%}")
@@ -241,8 +241,8 @@ def _hardware_notes(hardware: Calibrated | None, good: Sequence[Measured]) -> tu
 
 
 def _world_size(metas: Sequence[TraceMeta]) -> int | None:
-    told = {meta.world_size for meta in metas if meta.world_size is not None}
-    return told.pop() if len(told) == 1 else None
+    sizes = {meta.world_size for meta in metas if meta.world_size is not None}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _none_read(problems: Sequence[str]) -> str:
@@ -260,11 +260,9 @@ def _measured(
 ) -> list[Measured]:
     """What was measured of each source, in their order: they finish in any, and what is said of the job does not depend on it."""
     measured: dict[int, Measured] = {}
-    results = (
-        _measured_here(sources, step_ns, contexts, read_progress)
-        if workers is None
-        else _measured_by(workers, sources, step_ns, contexts)
-    )
+    results = _measured_here(sources, step_ns, contexts, read_progress)
+    if workers is not None:
+        results = _measured_by(workers, sources, step_ns, contexts)
     for number, result in results:
         measured[number] = result
         if progress is not None:

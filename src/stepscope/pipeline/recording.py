@@ -52,11 +52,11 @@ class Recording:
 
     def __init__(self, paths: Sequence[str | Path], options: Options | None = None) -> None:
         self.options = options or Options()
-        self.found = find_sources(paths)
+        self.inputs = find_sources(paths)
 
     def close(self) -> None:
         """Lets go of temporary files; what was measured stays."""
-        self.found.close()
+        self.inputs.close()
         if "contexts" in self.__dict__:
             self.contexts.close()
 
@@ -74,12 +74,12 @@ class Recording:
     @cached_property
     def auxiliary(self) -> Beside | None:
         """What other tools recorded of the same job."""
-        return read_beside(self.found.others)
+        return read_beside(self.inputs.others)
 
     @cached_property
     def run(self) -> RunFacts | None:
         """What the folder of a recorded run says beside its traces."""
-        return None if self.found.run is None else run_facts(self.found.run)
+        return None if self.inputs.run is None else run_facts(self.inputs.run)
 
     @cached_property
     def hardware(self) -> Calibrated | None:
@@ -105,15 +105,15 @@ class Recording:
     def job(self) -> Job:
         """The measured job. InputError where no trace was named: it says what was, and what to name."""
         self.refuse_untraced("A diagnosis needs the run's traces too")
-        found, options = self.found, self.options
-        with ExitStack() as held:
-            workers = held.enter_context(workers_for(found.sources, options.jobs, options.cluster))
-            shown = nullcontext((None, None)) if options.progress is None else options.progress(found.sources)
-            files, read = held.enter_context(shown)
+        inputs, options = self.inputs, self.options
+        with ExitStack() as stack:
+            workers = stack.enter_context(workers_for(inputs.sources, options.jobs, options.cluster))
+            progress = nullcontext((None, None)) if options.progress is None else options.progress(inputs.sources)
+            files, read = stack.enter_context(progress)
             job = measure_job(
-                found.sources,
-                logs=found.logs,
-                beside=self.auxiliary,
+                inputs.sources,
+                logs=inputs.logs,
+                auxiliary=self.auxiliary,
                 run=self.run,
                 workers=workers,
                 step_ns=options.step_ns,
@@ -121,30 +121,30 @@ class Recording:
                 progress=files,
                 read_progress=read,
             )
-        return replace(job, notes=(*found.notes, *job.notes))
+        return replace(job, notes=(*inputs.notes, *job.notes))
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
         """What limits the run; from traces where there are any, else from whatever was recorded."""
-        found = self.found
-        if found.sources:
+        inputs = self.inputs
+        if inputs.sources:
             return diagnose_job(self.job, every=self.options.all_findings)
         if self.run is not None:
-            return diagnose_untraced(self.run, found.notes, self.auxiliary)
+            return diagnose_untraced(self.run, inputs.notes, self.auxiliary)
         auxiliary = self.auxiliary or Beside()
-        nccl = read_nccl_logs(found.logs) if found.logs else None
+        nccl = read_nccl_logs(inputs.logs) if inputs.logs else None
         if not auxiliary.recordings and nccl is None:
             raise InputError("\n  ".join(["nothing could be read:", *auxiliary.notes]))
-        return diagnose_beside(auxiliary, found.notes, nccl)
+        return diagnose_beside(auxiliary, inputs.notes, nccl)
 
     def refuse_untraced(self, needed: str) -> None:
         """InputError where no trace is among what was named: what is, and what `needed` says."""
-        if self.found.sources:
+        if self.inputs.sources:
             return
-        if self.found.run is not None:
+        if self.inputs.run is not None:
             again = "Run again with --start-step 5, say, and let it get past that step"
-            raise InputError(f"{self.found.run.path}: the profiler recorded no step. {needed}. {again}")
-        others = (*self.found.logs, *self.found.others)
+            raise InputError(f"{self.inputs.run.path}: the profiler recorded no step. {needed}. {again}")
+        others = (*self.inputs.logs, *self.inputs.others)
         names = others[0].label if len(others) == 1 else f"{others[0].label} and {len(others) - 1} more"
         alone = "`stepscope diagnose` says what can be said without one"
         raise InputError(f"no trace was named, only {names}. {needed}: name them beside it; {alone}")

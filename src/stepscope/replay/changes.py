@@ -30,7 +30,7 @@ def with_task_ns(graph: Graph, mask: Bool, task_ns: Float64) -> Graph:
 
 def without_host_parts(graph: Graph, *parts: str) -> Graph:
     """These parts of the host's time (of HOST_PARTS) are gone."""
-    return replace(graph, call_parts={p: np.zeros_like(v) if p in parts else v for p, v in graph.call_parts.items()})
+    return replace(graph, call_parts=graph.call_parts | {part: np.zeros_like(graph.call_parts[part]) for part in parts})
 
 
 def with_part_ns(graph: Graph, part: str, ns: Float64) -> Graph:
@@ -46,11 +46,11 @@ def on_own_stream(graph: Graph, mask: Bool, *, early: bool) -> Graph:
     after = graph.task_after.copy()
     waiting: dict[int, int] = {}
     for task in () if early else np.flatnonzero(np.isin(graph.task_stream, graph.task_stream[mask])).tolist():
-        lane = int(graph.task_stream[task])
+        stream = int(graph.task_stream[task])
         if mask[task]:
-            waiting[lane] = task
-        elif lane in waiting:
-            after[task] = max(int(after[task]), waiting.pop(lane))
+            waiting[stream] = task
+        elif stream in waiting:
+            after[task] = max(int(after[task]), waiting.pop(stream))
     usual = float(np.median(graph.task_gap_ns)) if len(graph) else 0.0
     return replace(
         graph,

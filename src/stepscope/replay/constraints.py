@@ -77,8 +77,8 @@ def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: 
         return after
     by_end = np.argsort(end, kind="stable")
     ends = end[by_end]
-    at = np.searchsorted(ends, start[late] + QUEUED_NS, side="right") - 1
-    for task, position in zip(late.tolist(), at.tolist(), strict=True):
+    positions = np.searchsorted(ends, start[late] + QUEUED_NS, side="right") - 1
+    for task, position in zip(late.tolist(), positions.tolist(), strict=True):
         for back in range(position, max(position - 8, -1), -1):
             other = int(by_end[back])
             if stream[other] != stream[task] and other < task and end[other] > ready[task]:
@@ -99,12 +99,12 @@ def _recorded_order(start: Int64, end: Int64, stream: Int64, compute: Bool) -> I
     if len(np.unique(stream[kernels])) < 2:
         return after
     by_end = kernels[np.argsort(end[kernels], kind="stable")]
-    at = np.searchsorted(end[by_end], start[kernels], side="right") - 1
-    order, lanes = by_end.tolist(), stream.tolist()
-    for task, position in zip(kernels.tolist(), at.tolist(), strict=True):
+    positions = np.searchsorted(end[by_end], start[kernels], side="right") - 1
+    order, streams = by_end.tolist(), stream.tolist()
+    for task, position in zip(kernels.tolist(), positions.tolist(), strict=True):
         for back in range(position, max(position - 16, -1), -1):
             other = order[back]
-            if other < task and lanes[other] != lanes[task]:
+            if other < task and streams[other] != streams[task]:
                 after[task] = other
                 break
     return after

@@ -36,7 +36,7 @@ class CriticalPath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _Timing:
     """A played graph, and what held up each of its tasks and calls."""
 
     end: list[float]
@@ -51,21 +51,24 @@ class _Held:
 
 def critical_path(graph: Graph, *, backlog_ns: float = 0.0) -> CriticalPath:
     """The chain that leads to the last task to end."""
-    held = _play(graph, backlog_ns)
+    timing = _play(graph, backlog_ns)
     links: list[tuple[int, int, float, float]] = []
-    task = int(np.argmax(held.end)) if held.end else NONE
+    task = int(np.argmax(timing.end)) if timing.end else NONE
     while task >= 0:
-        by = held.by[task]
-        begin = 0.0 if by == BACKLOG else held.call_at[held.launched_in[task]] if by == NONE else held.end[by]
-        links.append((task, NONE, begin, held.end[task]))
+        by, begin = timing.by[task], 0.0
+        if by == NONE:
+            begin = timing.call_at[timing.launched_in[task]]
+        elif by != BACKLOG:
+            begin = timing.end[by]
+        links.append((task, NONE, begin, timing.end[task]))
         if by != NONE:
             task = by
             continue
-        call, task = held.launched_in[task] - 1, NONE
+        call, task = timing.launched_in[task] - 1, NONE
         while call >= 0:
-            awaited = int(graph.call_wait[call]) if held.waited[call] else NONE
-            left = held.call_at[call] if awaited == NONE else held.end[awaited]
-            links.append((NONE, call, left, held.call_at[call + 1]))
+            awaited = int(graph.call_wait[call]) if timing.waited[call] else NONE
+            left = timing.call_at[call] if awaited == NONE else timing.end[awaited]
+            links.append((NONE, call, left, timing.call_at[call + 1]))
             if awaited != NONE:
                 task = awaited
                 break
@@ -82,26 +85,28 @@ def call_part(graph: Graph) -> Int64:
     return most
 
 
-def _play(graph: Graph, backlog_ns: float) -> _Held:
+def _play(graph: Graph, backlog_ns: float) -> _Timing:
     wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()
     stream, length, lag = graph.task_stream.tolist(), graph.task_ns.tolist(), graph.task_lag_ns.tolist()
     latency, gap, after = graph.task_latency_ns.tolist(), graph.task_gap_ns.tolist(), graph.task_after.tolist()
     free, last = [backlog_ns or -1e18] * graph.num_streams, [BACKLOG] * graph.num_streams
-    held = _Held(end=[0.0] * len(length), by=[NONE] * len(length), launched_in=[0] * len(length), call_at=[0.0], waited=[])
+    timing = _Timing(end=[0.0] * len(length), by=[NONE] * len(length), launched_in=[0] * len(length), call_at=[0.0], waited=[])
     for call, spent in enumerate(graph.call_ns.tolist()):
-        now = held.call_at[-1]
+        now = timing.call_at[-1]
         for task in range(first[call], first[call + 1]):
-            lane, begin, by, other = stream[task], now + latency[task], NONE, after[task]
-            if free[lane] + gap[task] > begin:
-                begin, by = free[lane] + gap[task], last[lane]
-            if other != NONE and held.end[other] + lag[task] > begin:
-                begin, by = held.end[other] + lag[task], other
-            free[lane] = held.end[task] = begin + length[task]
-            held.by[task], held.launched_in[task], last[lane] = by, call, task
+            queue, begin, by, other = stream[task], now + latency[task], NONE, after[task]
+            if free[queue] + gap[task] > begin:
+                begin, by = free[queue] + gap[task], last[queue]
+            if other != NONE and timing.end[other] + lag[task] > begin:
+                begin, by = timing.end[other] + lag[task], other
+            free[queue] = timing.end[task] = begin + length[task]
+            timing.by[task], timing.launched_in[task], last[queue] = by, call, task
         waits = wait[call] != NONE
-        held.waited.append(waits and held.end[wait[call]] >= now)
-        held.call_at.append((max(held.end[wait[call]], now) + tail[call] if waits else now) + spent)
-    return held
+        timing.waited.append(waits and timing.end[wait[call]] >= now)
+        if waits:
+            now = max(timing.end[wait[call]], now) + tail[call]
+        timing.call_at.append(now + spent)
+    return timing
 
 
 def recorded_spans(graph: Graph, path: CriticalPath, trace: Trace) -> Spans:

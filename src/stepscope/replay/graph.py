@@ -8,7 +8,6 @@ on another stream is done.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
+from stepscope.analyses.run.checkpoints import TO_HOST
 from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Float64, Int64, Kind, Trace
 from stepscope.replay.constraints import QUEUED_NS, read_constraints
@@ -26,8 +26,6 @@ HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "comms", "work"
 copy from memory that is not pinned, a collective it carries out itself (gloo); `work` is all the rest: operators, Python, the
 calls themselves."""
 
-TO_HOST = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)", re.IGNORECASE)
-"""A copy the host waits for because it wants what is in it; a copy to the device only keeps it busy (part `transfer`)."""
 
 MAX_TASKS = 24_000
 """Steps are left off the end until no more tasks than this are replayed; two are always kept."""
@@ -127,12 +125,12 @@ def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collecti
     calls = np.union1d(links.launch[tasks], waits)
     tasks = tasks[np.lexsort((trace.start_ns[tasks], links.launch[tasks]))]
     first = np.searchsorted(np.searchsorted(calls, links.launch[tasks]), np.arange(len(calls) + 1))
-    lanes = np.stack([trace.device[tasks].astype(np.int64), trace.stream[tasks]])
-    streams, stream = np.unique(lanes, axis=1, return_inverse=True)
+    queues = np.stack([trace.device[tasks].astype(np.int64), trace.stream[tasks]])
+    streams, stream = np.unique(queues, axis=1, return_inverse=True)
     wait, tail = _wait_targets(trace, tasks, first, calls, waits)
     start = trace.start_ns[calls]
     end = np.append(start[1:], max(host_window[1], int(start[-1])))
-    held = read_constraints(trace, links, tasks, stream.ravel(), (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks])
+    constraints = read_constraints(trace, links, tasks, stream.ravel(), (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks])
     return Graph(
         call_event=calls,
         call_step=np.searchsorted(cut.host_start, start, side="right") - 1,
@@ -147,11 +145,11 @@ def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collecti
         task_step=cut.step_of[tasks],
         task_stream=stream.ravel(),
         task_ns=trace.dur_ns[tasks].astype(np.float64),
-        task_latency_ns=held.latency_ns,
-        task_gap_ns=held.gap_ns,
-        task_after=held.after,
-        task_lag_ns=held.lag_ns,
-        backlog_ns=held.backlog_ns,
+        task_latency_ns=constraints.latency_ns,
+        task_gap_ns=constraints.gap_ns,
+        task_after=constraints.after,
+        task_lag_ns=constraints.lag_ns,
+        backlog_ns=constraints.backlog_ns,
         num_streams=streams.shape[1],
         num_steps=last + 1,
     )
@@ -178,6 +176,7 @@ def _last_step(steps: Int64) -> int:
 
 def _waiting_calls(trace: Trace, links: Links, host: HostActivity, window: tuple[int, int]) -> Int64:
     """Calls that held the host until the device was done, inside the window."""
+    # The host waits for what it fetches; a copy to the device only keeps it busy (part `transfer`).
     to_host = host.blocking_copy & matching(trace, TO_HOST)
     blocking = links.launch[np.flatnonzero(to_host)]
     syncs = np.flatnonzero(host.sync_call)
@@ -192,20 +191,20 @@ def _wait_targets(trace: Trace, tasks: Int64, first: Int64, calls: Int64, waits:
     target = np.full(len(calls), NONE, np.int64)
     tail = np.zeros(len(calls))
     ends = trace.end_ns[tasks]
-    for at in np.searchsorted(calls, waits).tolist():
-        launched = int(first[at + 1])
+    for call in np.searchsorted(calls, waits).tolist():
+        launched = int(first[call + 1])
         low = max(0, launched - 4096)
         done = ends[low:launched]
-        returned = int(trace.end_ns[calls[at]])
+        returned = int(trace.end_ns[calls[call]])
         seen = np.flatnonzero(done <= returned)
         if len(seen) == 0:
             continue
         best = int(seen[np.argmax(done[seen])]) + low
-        began = int(trace.start_ns[calls[at]])
-        if int(ends[best]) <= began and trace.dur_ns[calls[at]] < QUEUED_NS * 10:
+        began = int(trace.start_ns[calls[call]])
+        if int(ends[best]) <= began and trace.dur_ns[calls[call]] < QUEUED_NS * 10:
             continue
-        target[at] = best
-        tail[at] = returned - max(began, int(ends[best]))
+        target[call] = best
+        tail[call] = returned - max(began, int(ends[best]))
     return target, tail
 
 

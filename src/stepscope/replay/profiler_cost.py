@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.core.trace import Bool
+from stepscope.replay.bisection import bisect
+from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import play
 
@@ -82,26 +84,29 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
     """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
-        found = Fitted(graph=usual, step_interval_ns=play(usual).step_interval_ns, cost_ns=USUAL_COST_NS, error=None)
-        return replace(found, bounds=_bounds(graph)) if _is_device_bound(graph, found.step_interval_ns) else found
+        fitted = Fitted(graph=usual, step_interval_ns=play(usual).step_interval_ns, cost_ns=USUAL_COST_NS, error=None)
+        return replace(fitted, bounds=_bounds(graph)) if _is_device_bound(graph, fitted.step_interval_ns) else fitted
     episodic = _episodic(graph)
     if not episodic and _is_device_bound(graph, step_ns):
         # The device holds the step up: the host's time cannot be told from it.
         if host_ns:
             return _with_host_of(graph, host_ns, step_ns)
         return replace(_fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns), bounds=_bounds(graph))
-    low, high = COST_RANGE_NS
-    recorded, least = play(graph).step_interval_ns, play(without_cost(graph, high)).step_interval_ns
-    if episodic or recorded < step_ns * (1 - CLOSE) or least > step_ns:
+    recorded = play(graph).step_interval_ns
+    shortest = play(without_cost(graph, COST_RANGE_NS[1])).step_interval_ns
+    if episodic or recorded < step_ns * (1 - CLOSE) or shortest > step_ns:
         return _stretched(graph, step_ns, copies)
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (middle, high) if play(without_cost(graph, middle)).step_interval_ns > step_ns else (low, middle)
-    return _fitted(without_cost(graph, high), high, step_ns)
+
+    def is_cheap(cost_ns: float) -> bool:
+        return play(without_cost(graph, cost_ns)).step_interval_ns > step_ns
+
+    _, cost_ns = bisect(is_cheap, *COST_RANGE_NS, 12)
+    return _fitted(without_cost(graph, cost_ns), cost_ns, step_ns)
 
 
 def _is_device_bound(graph: Graph, step_ns: float) -> bool:
-    return play(_scaled(graph, list(graph.call_parts), 0.0, None)).step_interval_ns >= step_ns * DEVICE_BOUND
+    free = without_host_parts(graph, *graph.call_parts)
+    return play(free).step_interval_ns >= step_ns * DEVICE_BOUND
 
 
 def _bounds(graph: Graph) -> tuple[Graph, Graph]:
@@ -111,12 +116,12 @@ def _bounds(graph: Graph) -> tuple[Graph, Graph]:
 
 def _with_host_of(graph: Graph, host_ns: float, step_ns: float) -> Fitted:
     """The recording's cost is what the recorded host takes longer than the unprofiled one does by itself."""
-    low, high = COST_RANGE_NS
-    for _ in range(12):
-        middle = (low + high) / 2
-        left = float(without_cost(graph, middle).call_ns.sum()) / graph.num_steps
-        low, high = (middle, high) if left > host_ns else (low, middle)
-    return _fitted(without_cost(graph, high), high, step_ns)
+
+    def is_cheap(cost_ns: float) -> bool:
+        return float(without_cost(graph, cost_ns).call_ns.sum()) / graph.num_steps > host_ns
+
+    _, cost_ns = bisect(is_cheap, *COST_RANGE_NS, 12)
+    return _fitted(without_cost(graph, cost_ns), cost_ns, step_ns)
 
 
 def _episodic(graph: Graph) -> list[str]:
@@ -131,18 +136,20 @@ def _stretched(graph: Graph, step_ns: float, copies: Bool) -> Fitted:
     all host time, until it is met."""
     graph = without_cost(graph, USUAL_COST_NS)
     episodic = _episodic(graph)
-    parts, (low, high) = (episodic, EPISODIC_RANGE) if episodic else (list(graph.call_parts), HOST_RANGE)
-    also = None if episodic else copies
-    for _ in range(20):
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if play(_scaled(graph, parts, middle, also)).step_interval_ns > step_ns else (middle, high)
-    return _fitted(_scaled(graph, parts, low, also), USUAL_COST_NS, step_ns)
+    parts, factors, tasks = list(graph.call_parts), HOST_RANGE, copies
+    if episodic:
+        parts, factors, tasks = episodic, EPISODIC_RANGE, np.zeros_like(copies)
+
+    def is_short(factor: float) -> bool:
+        return play(_scaled(graph, parts, factor, tasks)).step_interval_ns <= step_ns
+
+    factor, _ = bisect(is_short, *factors, 20, is_geometric=True)
+    return _fitted(_scaled(graph, parts, factor, tasks), USUAL_COST_NS, step_ns)
 
 
-def _scaled(graph: Graph, parts: list[str], factor: float, tasks: Bool | None) -> Graph:
-    scaled = {p: v * factor if p in parts else v for p, v in graph.call_parts.items()}
-    lengths = graph.task_ns if tasks is None else np.where(tasks, graph.task_ns * factor, graph.task_ns)
-    return replace(graph, call_parts=scaled, task_ns=lengths)
+def _scaled(graph: Graph, parts: list[str], factor: float, tasks: Bool) -> Graph:
+    scaled = {part: ns * factor if part in parts else ns for part, ns in graph.call_parts.items()}
+    return replace(graph, call_parts=scaled, task_ns=np.where(tasks, graph.task_ns * factor, graph.task_ns))
 
 
 def _fitted(graph: Graph, cost_ns: float, step_ns: float) -> Fitted:

@@ -42,14 +42,14 @@ def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
     now = 0.0
     for call, spent in enumerate(host_ns):
         for task in range(first[call], first[call + 1]):
-            lane = stream[task]
+            queue = stream[task]
             begin = now + latency[task]
-            other = free[lane] + gap[task]
+            other = free[queue] + gap[task]
             if other > begin:
                 begin = other
             if after[task] != NONE and ends[after[task]] + lag[task] > begin:
                 begin = ends[after[task]] + lag[task]
-            free[lane] = ends[task] = begin + length[task]
+            free[queue] = ends[task] = begin + length[task]
         if wait[call] != NONE:
             done = ends[wait[call]]
             now = max(done, now) + tail[call]

@@ -53,8 +53,8 @@ class Band:
 
 def attention_work(spec: Attention, inputs: ParsedInputs) -> Work | None:
     """The work of one fused attention, forward or backward."""
-    query, key, value = (operand(inputs, spec.query + at) for at in range(3))
-    if query is None or key is None or value is None or any(_is_given(inputs, at) for at in spec.unreadable):
+    query, key, value = (operand(inputs, spec.query + index) for index in range(3))
+    if query is None or key is None or value is None or any(_is_given(inputs, index) for index in spec.unreadable):
         return None
     sizes = _sizes(spec, inputs, query, key, value)
     if sizes is None:
@@ -100,7 +100,7 @@ def _band(spec: Attention, inputs: ParsedInputs) -> Band | None:
     """Which keys a query sees; `None` when the record does not say whether it is causal."""
     if spec.mask_type:
         return _masked_band(spec, inputs)
-    causal = next((flag for flag in (flag_at(inputs, at) for at in spec.causal) if flag is not None), None)
+    causal = next((flag for flag in (flag_at(inputs, index) for index in spec.causal) if flag is not None), None)
     left = _window(inputs, spec.window)
     right = _window(inputs, None if spec.window is None else spec.window + 1)
     if causal is None or left is None or right is None:
@@ -109,24 +109,26 @@ def _band(spec: Attention, inputs: ParsedInputs) -> Band | None:
 
 
 def _masked_band(spec: Attention, inputs: ParsedInputs) -> Band | None:
-    for at in spec.mask_type:
-        mask = integer_at(inputs, at)
-        if mask in (0, 1, 2) and flag_at(inputs, at + 1) is not None:
+    for index in spec.mask_type:
+        mask = integer_at(inputs, index)
+        if mask in (0, 1, 2) and flag_at(inputs, index + 1) is not None:
             return Band(left=UNBOUNDED, right=0.0 if mask else UNBOUNDED, bottom_right=mask == 2)
     return None
 
 
-def _window(inputs: ParsedInputs, at: int | None) -> float | None:
-    if at is None or at >= len(inputs.types) or (inputs.types[at] == "" and text_at(inputs, at) is None):
+def _window(inputs: ParsedInputs, index: int | None) -> float | None:
+    if index is None or index >= len(inputs.types) or (inputs.types[index] == "" and text_at(inputs, index) is None):
         return UNBOUNDED
-    size = integer_at(inputs, at)
-    return None if size is None else UNBOUNDED if size < 0 else float(size)
+    size = integer_at(inputs, index)
+    if size is None:
+        return None
+    return float(size) if size >= 0 else UNBOUNDED
 
 
-def _is_given(inputs: ParsedInputs, at: int) -> bool:
-    if operand(inputs, at) is not None:
+def _is_given(inputs: ParsedInputs, index: int) -> bool:
+    if operand(inputs, index) is not None:
         return True
-    return text_at(inputs, at) not in (None, "0")
+    return text_at(inputs, index) not in (None, "0")
 
 
 def _sizes(spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, value: Operand) -> Sizes | None:

@@ -96,15 +96,15 @@ def promote(dtypes: Iterable[tuple[str, bool]]) -> str | None:
     A 0-dim tensor counts only when its category is above that of those with dimensions (at::native::result_type). A Python number
     arrives as a 0-dim double or int64, and then gives the default type of its category.
     """
-    found = list(dtypes)
-    if not found or any(dtype not in ITEM_BYTES for dtype, _ in found):
+    pairs = list(dtypes)
+    if not pairs or any(dtype not in ITEM_BYTES for dtype, _ in pairs):
         return None
-    top = max(category(dtype) for dtype, _ in found)
-    deciding = [dtype for dtype, is_0dim in found if not is_0dim and category(dtype) == top]
-    if deciding or all(is_0dim for _, is_0dim in found):
-        return _widest(deciding or [dtype for dtype, _ in found if category(dtype) == top])
+    top = max(category(dtype) for dtype, _ in pairs)
+    deciding = [dtype for dtype, is_0dim in pairs if not is_0dim and category(dtype) == top]
+    if deciding or all(is_0dim for _, is_0dim in pairs):
+        return _widest(deciding or [dtype for dtype, _ in pairs if category(dtype) == top])
     default = {"fp64": "fp32", "complex128": "complex64"}
-    return _widest([default.get(dtype, dtype) for dtype, _ in found if category(dtype) == top])
+    return _widest([default.get(dtype, dtype) for dtype, _ in pairs if category(dtype) == top])
 
 
 def _widest(dtypes: list[str]) -> str:

@@ -97,46 +97,46 @@ def _parse_texts(text: str) -> tuple[str, ...] | None:
 # What the concrete text of one argument says; None where the argument is absent, was not recorded, or says something else.
 
 
-def text_at(inputs: ParsedInputs, at: int) -> str | None:
+def text_at(inputs: ParsedInputs, index: int) -> str | None:
     """The argument's recorded text."""
-    return inputs.concrete[at] or None if 0 <= at < len(inputs.concrete) else None
+    return inputs.concrete[index] or None if 0 <= index < len(inputs.concrete) else None
 
 
-def is_scalar(inputs: ParsedInputs, at: int) -> bool:
+def is_scalar(inputs: ParsedInputs, index: int) -> bool:
     """Whether the argument is a number or a truth value, by its type, whether or not its text was recorded."""
-    return 0 <= at < len(inputs.types) and inputs.types[at] == "Scalar"
+    return 0 <= index < len(inputs.types) and inputs.types[index] == "Scalar"
 
 
-def flag_at(inputs: ParsedInputs, at: int) -> bool | None:
+def flag_at(inputs: ParsedInputs, index: int) -> bool | None:
     """A truth value."""
-    return {"True": True, "False": False}.get(text_at(inputs, at) or "")
+    return {"True": True, "False": False}.get(text_at(inputs, index) or "")
 
 
-def integer_at(inputs: ParsedInputs, at: int) -> int | None:
+def integer_at(inputs: ParsedInputs, index: int) -> int | None:
     """A whole number."""
-    return _integer(text_at(inputs, at) or "")
+    return _integer(text_at(inputs, index) or "")
 
 
-def number_at(inputs: ParsedInputs, at: int) -> float | None:
+def number_at(inputs: ParsedInputs, index: int) -> float | None:
     """A number, whole or not."""
     try:
-        return float(text_at(inputs, at) or "")
+        return float(text_at(inputs, index) or "")
     except ValueError:
         return None
 
 
-def integers_at(inputs: ParsedInputs, at: int) -> Shape | None:
+def integers_at(inputs: ParsedInputs, index: int) -> Shape | None:
     """A list of whole numbers; the empty list is ()."""
-    items = _items(text_at(inputs, at))
+    items = _items(text_at(inputs, index))
     if items is None:
         return None
     numbers = tuple(number for number in map(_integer, items) if number is not None)
     return numbers if len(numbers) == len(items) else None
 
 
-def flags_at(inputs: ParsedInputs, at: int) -> tuple[bool, ...] | None:
+def flags_at(inputs: ParsedInputs, index: int) -> tuple[bool, ...] | None:
     """A list of truth values, such as an output_mask."""
-    items = _items(text_at(inputs, at))
+    items = _items(text_at(inputs, index))
     if items is None or any(item not in ("True", "False") for item in items):
         return None
     return tuple(item == "True" for item in items)

@@ -120,7 +120,7 @@ def gemm_work(spec: Gemm, inputs: ParsedInputs) -> Work | None:
         inner *= 2  # dims count bytes, each of two values, along k
     flops = 2 * prod(dims) * inner * (COMPLEX_FACTOR if left.dtype.startswith("complex") else 1)
     moved = total(
-        read_bytes(left, right, _added(spec, inputs), *(operand(inputs, at) for at in spec.also_read)),
+        read_bytes(left, right, _added(spec, inputs), *(operand(inputs, index) for index in spec.also_read)),
         size_bytes(prod(dims) * _num_outputs(spec, inputs, left, right), _out_dtype(spec, inputs, left)),
         None if spec.has_lists else 0.0,
     )
@@ -147,15 +147,15 @@ def _out_dtype(spec: Gemm, inputs: ParsedInputs, left: Operand) -> str | None:
     out = out_after(inputs, spec.num_args)
     if out is not None or spec.gives is not None:
         return spec.gives if out is None else out.dtype
-    for at in spec.out_type:
-        if is_scalar(inputs, at):
-            return scalar_type_at(inputs, at)
+    for index in spec.out_type:
+        if is_scalar(inputs, index):
+            return scalar_type_at(inputs, index)
     return scalar_type_at(inputs, spec.num_args) if _has_out_type(spec, inputs) else left.dtype
 
 
 def _has_out_type(spec: Gemm, inputs: ParsedInputs) -> bool:
     """Whether this is the overload that names the output's type (mm.dtype, addmm.dtype): it has one scalar more."""
-    scalars = sum(is_scalar(inputs, at) for at in range(spec.num_args, len(inputs.types)))
+    scalars = sum(is_scalar(inputs, index) for index in range(spec.num_args, len(inputs.types)))
     return spec.num_scalars is not None and scalars == spec.num_scalars + 1
 
 

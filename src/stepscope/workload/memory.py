@@ -62,7 +62,7 @@ def fill_work(inputs: ParsedInputs, *, kind: str = "copy") -> Work | None:
 def arange_work(inputs: ParsedInputs) -> Work | None:
     """arange(start, end, step, out): the output is sized by the call, so its recorded dims are stale."""
     out = out_after(inputs, 0)
-    start, end, step = (number_at(inputs, at) for at in range(3))
+    start, end, step = (number_at(inputs, index) for index in range(3))
     if out is None or start is None or end is None or not step:
         return None
     span = (end - start) / step
@@ -174,7 +174,7 @@ def inductor_work(op: str, inputs: ParsedInputs) -> Work | None:
     if not _UNARY_KERNEL.fullmatch(op):
         return None
     tensors = operands(inputs, range(len(inputs.dims)))
-    elements = [integer_at(inputs, at) for at in range(len(inputs.dims)) if is_scalar(inputs, at)]
+    elements = [integer_at(inputs, index) for index in range(len(inputs.dims)) if is_scalar(inputs, index)]
     if len(tensors) != 2 or len(elements) != 1 or any(tensor.numel != elements[0] for tensor in tensors):
         return None
     return make_work("pointwise", flops=None, moved=read_bytes(*tensors), precision=None)

@@ -51,7 +51,7 @@ def pointwise_work(spec: Pointwise, inputs: ParsedInputs) -> Work | None:
     dims = broadcast([tensor.dims for tensor in reads])
     if not reads or dims is None or _has_list(inputs):
         return None
-    numbers = operands(inputs, (at for at in range(spec.num_args) if at != spec.mask))
+    numbers = operands(inputs, (index for index in range(spec.num_args) if index != spec.mask))
     precision = _promoted(spec, inputs, numbers)
     if not numbers:
         return None
@@ -62,7 +62,8 @@ def pointwise_work(spec: Pointwise, inputs: ParsedInputs) -> Work | None:
         written = first.dtype
     else:
         out = out_after(inputs, spec.num_args)
-        written = out.dtype if out is not None else "bool" if spec.gives == "bool" else precision or ""
+        promoted = "bool" if spec.gives == "bool" else precision or ""
+        written = promoted if out is None else out.dtype
     moved = total(read_bytes(*reads), size_bytes(prod(dims), written))
     return make_work(spec.kind, flops=prod(dims) * spec.flops, moved=moved, precision=precision)
 
@@ -72,8 +73,8 @@ def _promoted(spec: Pointwise, inputs: ParsedInputs, tensors: list[Operand]) -> 
     if dtype is None or category(dtype) >= FLOAT:
         return dtype
     # A Python number among the arguments: 2 leaves an integer tensor's type as it is, 2.5 makes it the default float.
-    scalars = [at for at in range(spec.num_args) if is_scalar(inputs, at)]
-    is_float = any(number_at(inputs, at) is not None and integer_at(inputs, at) is None for at in scalars)
+    scalars = [index for index in range(spec.num_args) if is_scalar(inputs, index)]
+    is_float = any(number_at(inputs, index) is not None and integer_at(inputs, index) is None for index in scalars)
     return "fp32" if is_float or spec.gives == "float" else dtype
 
 

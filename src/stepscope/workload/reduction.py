@@ -84,9 +84,9 @@ def _out_first(spec: Reduction, inputs: ParsedInputs) -> Work | None:
 
 def _kept(spec: Reduction, inputs: ParsedInputs, tensor: Operand) -> int | None:
     """How many elements are left; `None` when the record does not say which dimensions go."""
-    if any(is_scalar(inputs, at) and text_at(inputs, at) is None for at in range(1, len(inputs.types))):
+    if any(is_scalar(inputs, index) and text_at(inputs, index) is None for index in range(1, len(inputs.types))):
         return None
-    dims = next((integers_at(inputs, at) for at, name in enumerate(inputs.types) if at and name == "ScalarList"), ())
+    dims = next((integers_at(inputs, index) for index, name in enumerate(inputs.types) if index and name == "ScalarList"), ())
     if _has_one_dim(spec, inputs):
         dim = integer_at(inputs, 1)
         dims = None if dim is None else (dim,)
@@ -103,7 +103,7 @@ def kept_elements(sizes: tuple[int, ...], dims: tuple[int, ...]) -> int | None:
     if any(not -rank <= dim < rank for dim in dims):
         return None
     gone = {dim % rank for dim in dims}
-    return prod(size for at, size in enumerate(sizes) if at not in gone)
+    return prod(size for index, size in enumerate(sizes) if index not in gone)
 
 
 def _gives(name: str, tensor: Operand, out: Operand | None, named: str | None = None) -> str:

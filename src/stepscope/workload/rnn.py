@@ -34,7 +34,7 @@ class Rnn:
 def rnn_work(spec: Rnn, inputs: ParsedInputs) -> Work | None:
     """The work of all layers and directions; bytes are those of the input, the output and the weights."""
     tensor = operand(inputs, 0)
-    mode, hidden, layers = (integer_at(inputs, at) for at in (spec.mode, spec.mode + 1, spec.num_layers))
+    mode, hidden, layers = (integer_at(inputs, index) for index in (spec.mode, spec.mode + 1, spec.num_layers))
     both_ways, packed = flag_at(inputs, spec.num_layers + 4), integers_at(inputs, spec.num_layers + 5)
     projection = 0 if spec.projection is None else integer_at(inputs, spec.projection)
     if tensor is None or mode not in GATES or both_ways is None or packed is None or len(tensor.dims) != (2 if packed else 3):

@@ -78,7 +78,7 @@ def _written_like(spec: Stream, inputs: ParsedInputs) -> list[Operand] | None:
     mask = flags_at(inputs, spec.mask)
     if mask is None:
         return None
-    return operands(inputs, (at for at, wanted in zip(spec.like, mask, strict=False) if wanted))
+    return operands(inputs, (index for index, wanted in zip(spec.like, mask, strict=False) if wanted))
 
 
 def _written(spec: Stream, inputs: ParsedInputs, tensor: Operand) -> float | None:
