@@ -98,20 +98,12 @@ def measure_job(
     progress: FilesRead | None = None,
     read_progress: BytesRead | None = None,
 ) -> Job:
-    """Every rank that could be read, by rank, and notes on what could not. A given step time goes before a measured one, and that
-    before one that a log tells."""
+    """Every rank that could be read, by rank, and notes on what could not."""
     contexts = contexts or RankContexts(use_cache=False)
-    is_measured = is_logged = False
-    unfit: tuple[str, ...] = ()
     if run is not None:
-        sources = [replace(source, known=run.known.get(source.rank)) if source.rank is not None else source for source in sources]
-        if step_ns is None and run.step_ns is not None:
-            step_ns, is_measured = run.step_ns, True
-    logged = None if auxiliary is None or auxiliary.training is None else auxiliary.training.step_ns
-    if step_ns is None and logged is not None:
-        is_logged, unfit = _fits(sources[0], logged, contexts)
-        step_ns = logged if is_logged else None
-    measured = _measured(sources, workers, step_ns, contexts, progress, read_progress)
+        sources = [source if source.rank is None else replace(source, known=run.known.get(source.rank)) for source in sources]
+    step = _step_time(step_ns, run, auxiliary, sources[0], contexts)
+    measured = _measured(sources, workers, step.ns, contexts, progress, read_progress)
     good = [(source, each) for source, each in zip(sources, measured, strict=True) if each.meta is not None]
     problems = [each.problem for each in measured if each.problem is not None]
     if not good:
@@ -124,29 +116,30 @@ def measure_job(
     )
     nccl = read_nccl_logs(logs) if logs else None
     exchanged = _exchanged(ranks, nccl)
-    searched = None if auxiliary is None or auxiliary.kernels is None else together_of(auxiliary.kernels.find_dbs)
+    kernels = None if auxiliary is None else auxiliary.kernels
+    searched = None if kernels is None else together_of(kernels.find_dbs)
     return Job(
         facts=Facts(
-            ranks=tuple(rank.facts for rank in ranks) if exchanged is None else exchanged.facts,
-            given_step_ns=step_ns,
-            is_step_measured=is_measured,
-            is_step_logged=is_logged,
+            ranks=exchanged.facts,
+            given_step_ns=step.ns,
+            is_step_measured=step.is_measured,
+            is_step_logged=step.is_logged,
             beside=auxiliary,
             run=run,
             nccl=nccl,
-            comms=None if exchanged is None else exchanged.comms,
+            comms=exchanged.comms,
         ),
         notes=(
             *(f"left out: {problem}" for problem in problems),
             *notes,
             *_hardware_notes(contexts.hardware, [each for _, each in good]),
-            *unfit,
-            *(() if exchanged is None else exchanged.matched.notes),
+            *step.notes,
+            *(() if exchanged.matched is None else exchanged.matched.notes),
         ),
         world_size=_world_size(metas),
-        rank_records=() if exchanged is None else exchanged.rank_records,
-        matched=None if exchanged is None else exchanged.matched,
-        lateness=() if exchanged is None else exchanged.lateness,
+        rank_records=exchanged.rank_records,
+        matched=exchanged.matched,
+        lateness=exchanged.lateness,
         case_of=_case_maker(ranks, contexts, searched),
     )
 
@@ -168,27 +161,27 @@ def _numbered(source: Source, measured: Measured, number: int) -> _Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Exchanged:
-    """What the ranks' collectives tell together."""
+    """What the ranks' collectives show together; the facts alone where they cannot be compared."""
 
     facts: tuple[RankFacts, ...]
     """With waiting split from moving bytes."""
-    rank_records: tuple[CollectiveRecords, ...]
-    matched: Matched
-    lateness: tuple[Lateness, ...]
-    comms: CommsFacts
+    rank_records: tuple[CollectiveRecords, ...] = ()
+    matched: Matched | None = None
+    lateness: tuple[Lateness, ...] = ()
+    comms: CommsFacts | None = None
 
 
-def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged | None:
-    """None where no collective was recorded, or two traces are of one rank."""
+def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged:
+    """The ranks' collectives compared, unless none was recorded or two traces are of one rank."""
     rank_records = [rank.collective_records for rank in ranks if rank.collective_records is not None]
-    if not rank_records or len({rank.facts.rank for rank in ranks}) < len(ranks):
-        return None
+    facts = [rank.facts for rank in ranks]
+    if not rank_records or len({rank.rank for rank in facts}) < len(facts):
+        return _Exchanged(facts=tuple(facts))
     matched = match(rank_records)
     late = lateness(rank_records, matched)
-    facts = [
-        rank.facts if rank.collective_records is None else with_waits(rank.facts, rank.collective_records, matched)
-        for rank in ranks
-    ]
+    for index, rank in enumerate(ranks):
+        if rank.collective_records is not None:
+            facts[index] = with_waits(rank.facts, rank.collective_records, matched)
     comms = job_comms(facts, rank_records, matched, late, nccl=nccl)
     return _Exchanged(facts=tuple(facts), rank_records=tuple(rank_records), matched=matched, lateness=late, comms=comms)
 
@@ -207,16 +200,42 @@ def _case_maker(ranks: Sequence[_Rank], contexts: RankContexts, searched: Search
     return case
 
 
-def _fits(source: Source, logged_ns: int, contexts: RankContexts) -> tuple[bool, tuple[str, ...]]:
-    """Whether a log's step can be that of this trace: the profiler lengthens steps, and never makes one much shorter."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepTime:
+    """The unprofiled step time, and where it comes from."""
+
+    ns: int | None
+    is_measured: bool = False
+    is_logged: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def _step_time(
+    given_ns: int | None, run: RunFacts | None, auxiliary: Beside | None, source: Source, contexts: RankContexts
+) -> _StepTime:
+    """As it was given, else as the run's own clock measured it, else as a log reports it."""
+    if given_ns is not None:
+        return _StepTime(ns=given_ns)
+    if run is not None and run.step_ns is not None:
+        return _StepTime(ns=run.step_ns, is_measured=True)
+    log = None if auxiliary is None else auxiliary.training
+    if log is None or log.step_ns is None:
+        return _StepTime(ns=None)
+    return _logged_step_time(log.step_ns, source, contexts)
+
+
+def _logged_step_time(logged_ns: int, source: Source, contexts: RankContexts) -> _StepTime:
+    """A log's step time, if it can be this trace's: the profiler lengthens steps, and never makes one much shorter."""
+    logged = _StepTime(ns=logged_ns, is_logged=True)
     try:
         steps = contexts.of(source).cut.steps
     except StepscopeError:
-        return True, ()
+        return logged
     if steps.step_interval_ns is None or not steps.is_pitch or logged_ns <= MOST_SHORTENED * steps.step_interval_ns:
-        return True, ()
-    words = f"the log tells {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.step_interval_ns / 1e6:.4g}"
-    return False, (f"{words}: they are not of one run, or not of the same steps; the log's step time was not used",)
+        return logged
+    times = f"the log tells {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.step_interval_ns / 1e6:.4g}"
+    note = f"{times}: they are not of one run, or not of the same steps; the log's step time was not used"
+    return _StepTime(ns=None, notes=(note,))
 
 
 def _hardware_notes(hardware: Calibrated | None, good: Sequence[Measured]) -> tuple[str, ...]:

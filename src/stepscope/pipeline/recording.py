@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -108,8 +108,9 @@ class Recording:
         inputs, options = self.inputs, self.options
         with ExitStack() as stack:
             workers = stack.enter_context(workers_for(inputs.sources, options.jobs, options.cluster))
-            progress = nullcontext((None, None)) if options.progress is None else options.progress(inputs.sources)
-            files, read = stack.enter_context(progress)
+            files = read = None
+            if options.progress is not None:
+                files, read = stack.enter_context(options.progress(inputs.sources))
             job = measure_job(
                 inputs.sources,
                 logs=inputs.logs,

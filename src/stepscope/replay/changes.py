@@ -43,14 +43,7 @@ def on_own_stream(graph: Graph, mask: Bool, *, early: bool) -> Graph:
 
     With `early` they were asked for a step before they are needed, so nobody waits: they only have to fit into the step.
     """
-    after = graph.task_after.copy()
-    waiting: dict[int, int] = {}
-    for task in () if early else np.flatnonzero(np.isin(graph.task_stream, graph.task_stream[mask])).tolist():
-        stream = int(graph.task_stream[task])
-        if mask[task]:
-            waiting[stream] = task
-        elif stream in waiting:
-            after[task] = max(int(after[task]), waiting.pop(stream))
+    after = graph.task_after if early else _after_moved(graph, mask)
     usual = float(np.median(graph.task_gap_ns)) if len(graph) else 0.0
     return replace(
         graph,
@@ -59,6 +52,19 @@ def on_own_stream(graph: Graph, mask: Bool, *, early: bool) -> Graph:
         task_after=after,
         num_streams=graph.num_streams + 1,
     )
+
+
+def _after_moved(graph: Graph, mask: Bool) -> Int64:
+    """What each task waits for when the masked ones have left its stream: the last of them before it, too."""
+    after: Int64 = graph.task_after.copy()
+    waiting: dict[int, int] = {}
+    for task in np.flatnonzero(np.isin(graph.task_stream, graph.task_stream[mask])).tolist():
+        stream = int(graph.task_stream[task])
+        if mask[task]:
+            waiting[stream] = task
+        elif stream in waiting:
+            after[task] = max(int(after[task]), waiting.pop(stream))
+    return after
 
 
 def without_waits(graph: Graph, mask: Bool) -> Graph:

@@ -182,7 +182,8 @@ def _waiting_calls(trace: Trace, links: Links, host: HostActivity, window: tuple
     syncs = np.flatnonzero(host.sync_call)
     low, high = window
     calls = np.union1d(syncs, blocking[blocking != NONE])
-    inside: Int64 = calls[(trace.start_ns[calls] >= low) & (trace.start_ns[calls] < high)] if len(calls) else calls
+    start = trace.start_ns[calls]
+    inside: Int64 = calls[(start >= low) & (start < high)]
     return inside
 
 

@@ -85,7 +85,9 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
         fitted = Fitted(graph=usual, step_interval_ns=play(usual).step_interval_ns, cost_ns=USUAL_COST_NS, error=None)
-        return replace(fitted, bounds=_bounds(graph)) if _is_device_bound(graph, fitted.step_interval_ns) else fitted
+        if _is_device_bound(graph, fitted.step_interval_ns):
+            return replace(fitted, bounds=_bounds(graph))
+        return fitted
     episodic = _episodic(graph)
     if not episodic and _is_device_bound(graph, step_ns):
         # The device holds the step up: the host's time cannot be told from it.

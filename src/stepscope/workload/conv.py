@@ -94,8 +94,9 @@ def _out_dims(spec: Conv, inputs: ParsedInputs, tensor: Shape, weight: Shape, *,
     if not transposed:
         sizes = window_dims(tensor[2:], spread, stride, padding)
         return (tensor[0], weight[0], *sizes) if min(sizes) >= 0 else None
-    extra = None if spec.output_padding is None else per_dim(integers_at(inputs, spec.output_padding), rank)
-    groups = None if spec.groups is None else integer_at(inputs, spec.groups)
+    if spec.output_padding is None or spec.groups is None:
+        return None
+    extra, groups = per_dim(integers_at(inputs, spec.output_padding), rank), integer_at(inputs, spec.groups)
     if extra is None or groups is None:
         return None
     rows = zip(tensor[2:], stride, padding, spread, extra, strict=True)

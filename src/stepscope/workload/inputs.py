@@ -74,13 +74,17 @@ def _parse_nested(text: str, *, low: int) -> tuple[Shape | Shapes, ...] | None:
 
 def _shape_of(entry: list[int | list[int]], *, low: int) -> Shape | Shapes | None:
     if _all_ints(entry):
-        return tuple(entry) if len(entry) <= MAX_RANK and all(low <= size <= MAX_SIZE for size in entry) else None
+        return tuple(entry) if _in_range(entry, low) else None
     shapes: list[Shape] = []
     for inner in entry:
-        if not isinstance(inner, list) or len(inner) > MAX_RANK or not all(low <= size <= MAX_SIZE for size in inner):
+        if not isinstance(inner, list) or not _in_range(inner, low):
             return None
         shapes.append(tuple(inner))
     return tuple(shapes)
+
+
+def _in_range(sizes: list[int], low: int) -> bool:
+    return len(sizes) <= MAX_RANK and all(low <= size <= MAX_SIZE for size in sizes)
 
 
 def _all_ints(entry: list[int | list[int]]) -> TypeGuard[list[int]]:

@@ -80,7 +80,8 @@ def cat_work(inputs: ParsedInputs) -> Work | None:
     if shapes is None:
         return None
     elements = sum(prod(shape) for shape in shapes)
-    return make_work("copy", flops=0, moved=None if out is None else size_bytes(2 * elements, out.dtype), precision=None)
+    moved = None if out is None else size_bytes(2 * elements, out.dtype)
+    return make_work("copy", flops=0, moved=moved, precision=None)
 
 
 def index_select_work(inputs: ParsedInputs) -> Work | None:

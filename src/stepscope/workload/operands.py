@@ -88,7 +88,9 @@ def shapes_at(inputs: ParsedInputs, index: int) -> Shapes | None:
     if not 0 <= index < len(inputs.dims):
         return None
     dims = inputs.dims[index]
-    return tuple(shape for shape in dims if isinstance(shape, tuple)) if dims and not is_shape(dims) else None
+    if not dims or is_shape(dims):
+        return None
+    return tuple(shape for shape in dims if isinstance(shape, tuple))
 
 
 def scalar_type_at(inputs: ParsedInputs, index: int) -> str | None:

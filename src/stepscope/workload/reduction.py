@@ -52,10 +52,12 @@ def reduction_work(spec: Reduction, inputs: ParsedInputs) -> Work | None:
     tensor = operand(inputs, 0)
     if tensor is None:
         return _out_first(spec, inputs)
-    if spec.has_binary and operand(inputs, 1) is not None:
+    other = operand(inputs, 1)
+    if spec.has_binary and other is not None:
+        if other.numel > 1:
+            return pointwise_work(Pointwise(num_args=2), inputs)
         # A second tensor of one element may be max's other or the out= of the whole tensor's maximum.
-        other = operand(inputs, 1)
-        return pointwise_work(Pointwise(num_args=2), inputs) if other is not None and other.numel > 1 else None
+        return None
     kept = _kept(spec, inputs, tensor)
     gives = [_gives(name, tensor, out_after(inputs, 1), _named(spec, inputs)) for name in spec.gives]
     if spec.has_indices and _has_one_dim(spec, inputs):
@@ -79,7 +81,9 @@ def _has_one_dim(spec: Reduction, inputs: ParsedInputs) -> bool:
 def _out_first(spec: Reduction, inputs: ParsedInputs) -> Work | None:
     # Recorders before torch 2.1 wrote an out= variant's undefined output in front: the input is the second.
     tensor = operand(inputs, 1) if inputs.types[:1] == ("",) else None
-    return None if tensor is None else make_work("reduction", flops=tensor.numel * spec.flops, moved=None, precision=tensor.dtype)
+    if tensor is None:
+        return None
+    return make_work("reduction", flops=tensor.numel * spec.flops, moved=None, precision=tensor.dtype)
 
 
 def _kept(spec: Reduction, inputs: ParsedInputs, tensor: Operand) -> int | None:
@@ -109,9 +113,13 @@ def kept_elements(sizes: tuple[int, ...], dims: tuple[int, ...]) -> int | None:
 def _gives(name: str, tensor: Operand, out: Operand | None, named: str | None = None) -> str:
     if name not in ("", "sum"):
         return name
-    if out is not None or named is not None:
-        return named or "" if out is None else out.dtype
-    return "int64" if name == "sum" and tensor.dtype and category(tensor.dtype) < FLOAT else tensor.dtype
+    if out is not None:
+        return out.dtype
+    if named is not None:
+        return named
+    if name == "sum" and tensor.dtype and category(tensor.dtype) < FLOAT:
+        return "int64"
+    return tensor.dtype
 
 
 def scan_work(inputs: ParsedInputs, *, flops: int, gives: tuple[str, ...]) -> Work | None:

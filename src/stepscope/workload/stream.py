@@ -100,7 +100,9 @@ def _stats_bytes(spec: Stream, inputs: ParsedInputs, main: Operand) -> float | N
     elif spec.stats_count is not None:
         batch, groups = integer_at(inputs, spec.stats_count - 3), integer_at(inputs, spec.stats_count)
         rows = None if batch is None or groups is None else batch * groups
-    return None if rows is None else size_bytes(rows * spec.num_stats, "fp64" if main.dtype == "fp64" else "fp32")
+    if rows is None:
+        return None
+    return size_bytes(rows * spec.num_stats, "fp64" if main.dtype == "fp64" else "fp32")
 
 
 # Forward: mean (1), variance (3: subtract, square, add), normalise (2: subtract, multiply), affine (2).
