@@ -36,7 +36,8 @@ RECORD_MORE = "record two steps or more: torch.profiler.schedule(wait=1, warmup=
 
 
 def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) -> RankFacts:
-    """Everything the analyses measure of one rank. `step_ns` is the unprofiled step time, when known."""
+    """Everything the analyses measure of one rank.
+    `step_ns` is the unprofiled step time, when known."""
     trace, links, steps = context.trace, context.links, context.cut.steps
     low, high = context.window
     start = trace.start_ns[context.charges.work]
@@ -158,7 +159,7 @@ def _notes(context: RankContext, work: Int64) -> tuple[str, ...]:
         ),
         (
             steps.where == "device" and not trace.is_kind(Kind.MARK).any(),
-            f"no marks were recorded: loader and optimizer are not told from other work ({recorder.marks})",
+            f"no marks were recorded: loader and optimizer cannot be distinguished from other work ({recorder.marks})",
         ),
         (
             steps.where == "host" and device is not None,
@@ -170,7 +171,7 @@ def _notes(context: RankContext, work: Int64) -> tuple[str, ...]:
             f"{unlinked} of {len(work)} device events have no recorded launch (launched before the recording began)",
         ),
         (graphs, f"{graphs} device events ran inside CUDA graphs: charged to the graph's launch, not to operators"),
-        (context.roofs is None and steps.where == "device", f"{name} is not in our tables: no roofs, no MFU"),
+        (context.roofs is None and steps.where == "device", f"{name} is not in our tables: no peaks, no MFU"),
         (
             steps.where == "device" and not trace.meta.has_shapes,
             f"no input shapes: no FLOPs, no MFU ({recorder.shapes})",

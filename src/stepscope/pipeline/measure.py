@@ -1,4 +1,5 @@
-"""A job: files in, facts out. One file is one task; events never travel between processes, but as columns on the disk."""
+"""A job: files in, facts out.
+One file is one task; events never travel between processes, but as columns on the disk."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ from stepscope.rules.job import CaseOf, Job
 MOST_LETTERS = 80
 """Of a hardware file's own texts."""
 MOST_SHORTENED = 1.5
-"""A log's step over the profiled one, beyond which they are not the same steps: a profiler costs time, it does not give any."""
+"""A log's step over the profiled one, beyond which they are not the same steps:
+a profiler costs time, it does not give any."""
 MOST_NAMED = 8
 """Problems listed when there is nothing else to say: those of a job are mostly the same one."""
 
@@ -52,7 +54,8 @@ class Measured:
     facts: RankFacts | None = None
     collective_records: CollectiveRecords | None = None
     slower: float | None = None
-    """How much longer its FLOPs need at the rates that the machine was measured at than at the datasheet's peaks."""
+    """How much longer its FLOPs need at the rates that the
+    machine was measured at than at the datasheet's peaks."""
     problem: str | None = None
 
 
@@ -63,8 +66,8 @@ def measure_file(
     hardware: Calibrated | None = None,
     folder: Path | None = None,
 ) -> Measured:
-    """One rank's facts, in a process of its own; its columns are left in `folder`, so that nobody parses it again. A file that
-    cannot be read is a result too: the other ranks go on."""
+    """One rank's facts, in a process of its own; its columns are left in `folder`, so that nobody
+    parses it again. A file that cannot be read is a result too: the other ranks go on."""
     try:
         trace = read_trace(source, use_cache=use_cache)
     except StepscopeError as problem:
@@ -225,7 +228,8 @@ def _step_time(
 
 
 def _logged_step_time(logged_ns: int, source: Source, contexts: RankContexts) -> _StepTime:
-    """A log's step time, if it can be this trace's: the profiler lengthens steps, and never makes one much shorter."""
+    """A log's step time, if it can be this trace's:
+    the profiler lengthens steps, and never makes one much shorter."""
     logged = _StepTime(ns=logged_ns, is_logged=True)
     try:
         steps = contexts.of(source).cut.steps
@@ -233,7 +237,7 @@ def _logged_step_time(logged_ns: int, source: Source, contexts: RankContexts) ->
         return logged
     if steps.step_interval_ns is None or not steps.is_pitch or logged_ns <= MOST_SHORTENED * steps.step_interval_ns:
         return logged
-    times = f"the log tells {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.step_interval_ns / 1e6:.4g}"
+    times = f"the log says {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.step_interval_ns / 1e6:.4g}"
     note = f"{times}: they are not of one run, or not of the same steps; the log's step time was not used"
     return _StepTime(ns=None, notes=(note,))
 
@@ -277,7 +281,8 @@ def _measured(
     progress: FilesRead | None,
     read_progress: BytesRead | None,
 ) -> list[Measured]:
-    """What was measured of each source, in their order: they finish in any, and what is said of the job does not depend on it."""
+    """What was measured of each source, in their order:
+    they finish in any, and what is said of the job does not depend on it."""
     measured: dict[int, Measured] = {}
     results = _measured_here(sources, step_ns, contexts, read_progress)
     if workers is not None:

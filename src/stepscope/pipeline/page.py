@@ -1,4 +1,5 @@
-"""Page: what the HTML report shows of a recording beyond its diagnosis: a timeline, curves, the machine's measured rates."""
+"""Page: what the HTML report shows of a recording beyond its diagnosis:
+a timeline, curves, the machine's measured rates."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ MOST_RANKS_MATCHED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A diagnosis with what is drawn beside it."""
+    """A diagnosis with what is drawn besides it."""
 
     diagnosis: Diagnosis
     timeline: Timeline | None = None
@@ -40,7 +41,7 @@ class Page:
 
 
 def page_of_recording(recording: Recording, roofs: Roofs | None = None) -> Page:
-    """The page of what was recorded; `roofs` stand in place of those that are found."""
+    """The page of what was recorded; `roofs` replace those that are found."""
     diagnosis = recording.diagnosis
     run = recording.inputs.run
     curves = {} if run is None else run_curves(run)
@@ -72,7 +73,8 @@ def _source_of(facts: RankFacts, sources: Sequence[Source]) -> Source | None:
 
 
 def _waits(recording: Recording, facts: RankFacts) -> Intervals | None:
-    """When the rank waited for others; None in a job whose ranks are too many to be read once more."""
+    """When the rank waited for others;
+    None in a job whose ranks are too many to be read once more."""
     sources = recording.inputs.sources
     if len(sources) > MOST_RANKS_MATCHED:
         return None
@@ -97,7 +99,8 @@ def _named_roofs(diagnosis: Diagnosis) -> Roofs | None:
 
 
 def _calibrated_roofs(recording: Recording, diagnosis: Diagnosis) -> Roofs | None:
-    """The hardware file's roofs, where there is one and it was measured on the device of the run."""
+    """The hardware file's roofs,
+    where there is one and it was measured on the device of the run."""
     path = hardware_file(recording.options.hardware)
     if path is None or not diagnosis.facts.ranks:
         return None

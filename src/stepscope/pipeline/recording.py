@@ -48,7 +48,8 @@ def hardware_file(given: Path | None) -> Path | None:
 
 
 class Recording:
-    """What these paths hold. A context manager: an archive's temporary copy lives until it is left."""
+    """What these paths hold. A context manager:
+    an archive's temporary copy lives until it is left."""
 
     def __init__(self, paths: Sequence[str | Path], options: Options | None = None) -> None:
         self.options = options or Options()
@@ -78,17 +79,19 @@ class Recording:
 
     @cached_property
     def run(self) -> RunFacts | None:
-        """What the folder of a recorded run says beside its traces."""
+        """What the folder of a recorded run says besides its traces."""
         return None if self.inputs.run is None else run_facts(self.inputs.run)
 
     @cached_property
     def hardware(self) -> Calibrated | None:
-        """The calibrated machine to judge by: the file given, else the one among the recordings, else the environment's."""
+        """The calibrated machine to judge by:
+        the file given, else the one among the recordings, else the environment's."""
         path = self.options.hardware or self._named_hardware() or hardware_file(None)
         return None if path is None else read_hardware(path)
 
     def _named_hardware(self) -> Path | None:
-        """The hardware file that was named among the recordings; None where there is none, or several."""
+        """The hardware file that was named among the recordings;
+        None where there is none, or several."""
         auxiliary = self.auxiliary
         rates = () if auxiliary is None or auxiliary.system is None else auxiliary.system.rates
         named = [Path(rate.path) for rate in rates if rate.is_hardware and Path(rate.path).is_file()]
@@ -103,7 +106,8 @@ class Recording:
 
     @cached_property
     def job(self) -> Job:
-        """The measured job. InputError where no trace was named: it says what was, and what to name."""
+        """The measured job. InputError where no trace was named:
+        it says what was, and what to name."""
         self.refuse_untraced("A diagnosis needs the run's traces too")
         inputs, options = self.inputs, self.options
         with ExitStack() as stack:

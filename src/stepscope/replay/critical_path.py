@@ -1,8 +1,9 @@
 """The chain of work that made the recorded steps as long as they were.
 
-The graph is played as in simulate.py, and for each task it is kept what held it up last: its launch, the work before it on its
-stream, or work of another stream; for each of the host's calls whether the one before was waiting for a task. From the last task
-to end, that chain leads back to the beginning. Shortening anything that is not on it would not have shortened these steps.
+The graph is played as in simulate.py, and for each task it is kept what it waited for last: its
+launch, the work before it on its stream, or work of another stream; for each of the host's calls
+whether the one before was waiting for a task. From the last task to end, that chain leads back to
+the beginning. Shortening anything that is not on it would not have shortened these steps.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stepscope.core.trace import NONE, Float64, Int64, Trace
 from stepscope.replay.graph import HOST_PARTS, Graph
 
 BACKLOG = -2
-"""Held up by work from before the recording."""
+"""It waited for work from before the recording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class CriticalPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timing:
-    """A played graph, and what held up each of its tasks and calls."""
+    """A played graph, and what each of its tasks and calls waited for."""
 
     end: list[float]
     by: list[int]
@@ -110,9 +111,11 @@ def _play(graph: Graph, backlog_ns: float) -> _Timing:
 
 
 def recorded_spans(graph: Graph, path: CriticalPath, trace: Trace) -> Spans:
-    """The chain where it lies in the recording: a task by its event, the host by what took most of its time.
+    """The chain where it lies in the recording:
+    a task by its event, the host by what took most of its time.
 
-    Played and recorded times differ a little: where two links would overlap, the later one gives way.
+    Played and recorded times differ a little:
+    where two links would overlap, the later one gives way.
     """
     names = (*trace.names, *(f"host: {part}" for part in HOST_PARTS))
     on_host = path.task == NONE

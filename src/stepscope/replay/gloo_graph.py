@@ -1,8 +1,10 @@
-"""The steps of a job without a device, as a graph: the host's own work, and the collectives that its threads carry out (gloo).
+"""The steps of a job without a device, as a graph:
+the host's own work, and the collectives that its threads carry out (gloo).
 
-A collective is the only task there is. The host hands it over (`c10d::allreduce_`), a worker thread carries it out
-(`gloo:all_reduce`), and at some point the host stands still until it is done. That standing still is recorded by nothing: it is a
-gap between two operators that ends as a collective does.
+A collective is the only task there is. The host hands it over (`c10d::allreduce_`), a worker thread
+carries it out (`gloo:all_reduce`), and at some point the host stands still until it is done. That
+standing still is recorded by nothing: it is a gap between two operators that ends as a collective
+does.
 
     main thread    [op][c10d][op]............[op]     the gap is a wait: it ends with the collective
     worker               [gloo:all_reduce....]
@@ -26,8 +28,9 @@ from stepscope.replay.resources import TaskKinds
 
 HANDED_OVER = re.compile(r"^c10d::")
 NEAR_NS, NEAR_SHARE = 2_000_000, 0.1
-"""A gap that ends this near to the end of a collective, or within this share of its own length, was a wait for it: the host is
-woken a little later, and the worker's range is closed a little after it has said that it is done."""
+"""A gap that ends this near to the end of a collective, or within this share of its own length, was
+a wait for it: the host is woken a little later, and the worker's range is closed a little after it
+has said that it is done."""
 LEAST_GAP_NS = 200_000
 """Shorter gaps are Python between two operators."""
 
@@ -46,8 +49,8 @@ class _Calls:
 
 
 def build_host(context: RankContext) -> Graph | None:
-    """The graph of all recorded steps of a job without a device; None where one has, or where no two steps or no collective were
-    recorded."""
+    """The graph of all recorded steps of a job without a device;
+    None where one has, or where no two steps or no collective were recorded."""
     trace, cut = context.trace, context.cut
     if cut.steps.where != "host" or len(cut.host_start) < 2 or bool(trace.device_work.any()):
         return None
@@ -104,8 +107,8 @@ def host_kinds(graph: Graph) -> TaskKinds:
 
 
 def handed_over(context: RankContext) -> tuple[Int64, Int64]:
-    """The collectives inside the steps, and when the host asked for each: in the order they were asked for, and before they
-    began; else as it began."""
+    """The collectives inside the steps, and when the host asked for each: in the order they were
+    asked for, and before they began; else as it began."""
     trace = context.trace
     tasks = np.flatnonzero(host_collectives(trace) & (trace.start_ns >= context.cut.host_start[0]))
     tasks = tasks[np.argsort(trace.start_ns[tasks], kind="stable")]
@@ -137,7 +140,8 @@ def _waits(context: RankContext, tasks: Int64, launch: Int64) -> tuple[Int64, In
 
 
 def _at_work(trace: Trace, context: RankContext) -> Intervals:
-    """Operators of the driving threads; ranges around them say nothing of whether the host stood still inside."""
+    """Operators of the driving threads;
+    ranges around them say nothing of whether the host stood still inside."""
     ops = trace.is_kind(Kind.OP) & context.host.driving & ~host_collectives(trace)
     return union(trace.start_ns[ops], trace.end_ns[ops])
 

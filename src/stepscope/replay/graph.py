@@ -1,9 +1,10 @@
 """The recorded steps as a graph of tasks that can be simulated.
 
-The host is one sequence of *calls* that touch the device: launches and waits, in the order they were made, whichever thread made
-them (autograd's thread works while the main one waits for it). Between two calls the host does something that takes time. Each
-launch puts *tasks* on the device's streams; a task begins when it has been launched, its stream is free, and what it waits for
-on another stream is done.
+The host is one sequence of *calls* that touch the device: launches and waits, in the order they
+were made, whichever thread made them (autograd's thread works while the main one waits for it).
+Between two calls the host does something that takes time. Each launch puts *tasks* on the device's
+streams; a task begins when it has been launched, its stream is free, and what it waits for on
+another stream is done.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ from stepscope.core.trace import HOST_RANGES, NONE, Bool, Float64, Int64, Kind, 
 from stepscope.replay.constraints import QUEUED_NS, read_constraints
 
 HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "comms", "work")
-"""What the host's time between two calls is spent on: its loader, the allocator, the compiler, saving or loading, feeding a
-copy from memory that is not pinned, a collective it carries out itself (gloo); `work` is all the rest: operators, Python, the
-calls themselves."""
-
+"""What the host's time between two calls is spent on: its loader, the allocator, the compiler,
+saving or loading, feeding a copy from memory that is not pinned, a collective it carries out itself
+(gloo); `work` is all the rest: operators, Python, the calls themselves."""
 
 MAX_TASKS = 24_000
 """Steps are left off the end until no more tasks than this are replayed; two are always kept."""
@@ -33,19 +33,23 @@ MAX_TASKS = 24_000
 SLOW_COPY_NS = 100_000
 """A copy's call takes microseconds; one that takes longer moves the bytes itself."""
 FULL_QUEUE = 500
-"""Launches in flight from which the driver may make the host wait (CUDA's queue holds about a thousand)."""
+"""Launches in flight from which the driver may make
+the host wait (CUDA's queue holds about a thousand)."""
 CALL_WEIGHT = 2
-"""What recording a runtime call costs the host, in operators: 2.2 to 3.6 us against 1.4 us (H200 host, torch 2.11, loops of
-views, sums, layers and optimizers timed with and without the profiler, with shapes)."""
+"""What recording a runtime call costs the host, in operators: 2.2 to 3.6 us against 1.4 us (H200
+host, torch 2.11, loops of views, sums, layers and optimizers timed with and without the profiler,
+with shapes)."""
 LONG_LAUNCH = 3.0
-"""Times the usual launch, from which one that found the queue full is taken to have waited for room in it."""
+"""Times the usual launch, from which one that found the
+queue full is taken to have waited for room in it."""
 USUAL_LAUNCH_NS = 10_000
-"""The host's time in a launch, where too few were recorded with room in the queue to tell."""
+"""The host's time in a launch, where too few were recorded with room in the queue to measure it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Calls in host order (`call_*`), tasks in launch order (`task_*`). Times in nanoseconds; a Change returns another Graph."""
+    """Calls in host order (`call_*`), tasks in launch order (`task_*`).
+    Times in nanoseconds; a Change returns another Graph."""
 
     call_event: Int64
     """The trace's event, a runtime call."""
@@ -54,9 +58,11 @@ class Graph:
     call_end_ns: Int64
     """As recorded: from the start of this call to the start of the next."""
     call_parts: dict[str, Float64]
-    """Per part of HOST_PARTS: the host's time from the start of this call to the next, waits left out."""
+    """Per part of HOST_PARTS: the host's time from the
+    start of this call to the next, waits left out."""
     call_events: dict[str, Int64]
-    """Per part: what was recorded of the host in that time, in operators: each cost the profiler's own time too."""
+    """Per part: what was recorded of the host in that time, in operators:
+    each cost the profiler's own time too."""
     call_wait: Int64
     """The task whose end this call waits for; NONE: it does not wait."""
     call_tail_ns: Float64
@@ -90,7 +96,8 @@ class Graph:
 
     @property
     def has_step_length(self) -> bool:
-        """Whether two steps have work in them: without, the distance from one to the next is not known."""
+        """Whether two steps have work in them:
+        without, the distance from one to the next is not known."""
         return len(np.unique(self.task_step)) > 1
 
     @property
@@ -111,7 +118,8 @@ class Graph:
 
 
 def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collective: Bool) -> Graph | None:
-    """The graph of all recorded steps; None when no two of them follow one another, or no launch was recorded."""
+    """The graph of all recorded steps;
+    None when no two of them follow one another, or no launch was recorded."""
     if cut.steps.where != "device" or cut.steps.num_seen < 2 or not cut.steps.is_pitch:
         return None
     tasks = np.flatnonzero(trace.device_work & (links.launch != NONE) & (cut.step_of >= 0))
@@ -188,7 +196,8 @@ def _waiting_calls(trace: Trace, links: Links, host: HostActivity, window: tuple
 
 
 def _wait_targets(trace: Trace, tasks: Int64, first: Int64, calls: Int64, waits: Int64) -> tuple[Int64, Float64]:
-    """For each waiting call, the last task to end before it returned, of those launched by then, and the time from there on."""
+    """For each waiting call, the last task to end before it returned, of those launched by then,
+    and the time from there on."""
     target = np.full(len(calls), NONE, np.int64)
     tail = np.zeros(len(calls))
     ends = trace.end_ns[tasks]
@@ -210,7 +219,8 @@ def _wait_targets(trace: Trace, tasks: Int64, first: Int64, calls: Int64, waits:
 
 
 def _host_parts(trace: Trace, links: Links, host: HostActivity, calls: _Calls, tasks: Int64) -> dict[str, Float64]:
-    """The host's time from each call to the next, by part, without what it spent waiting for the device."""
+    """The host's time from each call to the next, by part,
+    without what it spent waiting for the device."""
     queue = _queue(trace, links, calls, tasks)
     taken = _waiting_time(trace, calls, queue, tasks)
     waited = lengths_in(calls.start, calls.end, taken)
@@ -228,7 +238,8 @@ def _host_parts(trace: Trace, links: Links, host: HostActivity, calls: _Calls, t
 
 
 def _recorded_events(trace: Trace, host: HostActivity, start: Int64, end: Int64) -> dict[str, Int64]:
-    """What was recorded of the host from each call to the next, by the part it began in; a runtime call weighs CALL_WEIGHT."""
+    """What was recorded of the host from each call to the next, by the part it began in;
+    a runtime call weighs CALL_WEIGHT."""
     recorded = np.flatnonzero(trace.is_kind(*HOST_RANGES) & host.driving)
     recorded = recorded[np.argsort(trace.start_ns[recorded], kind="stable")]
     times, weight = trace.start_ns[recorded], np.where(trace.kind[recorded] == Kind.RUNTIME, CALL_WEIGHT, 1)
@@ -255,8 +266,9 @@ class _Launches:
 def _queue(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> _Launches:
     """Which launches waited for room in the device's queue.
 
-    Work queued before the recording began is not in it, so what is pending is told by how long the launched work waited: so
-    many of the tasks that the device gets done in that time lay before it.
+    Work queued before the recording began is not in it, so what is pending follows from how long
+    the launched work waited: so many of the tasks that the device gets done in that time lay before
+    it.
     """
     start, launched = trace.start_ns[tasks], np.searchsorted(calls.calls, links.launch[tasks])
     pace = max(float(trace.end_ns[tasks].max() - start.min()) / len(tasks), 1.0)
@@ -270,7 +282,8 @@ def _queue(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> _Launches
 
 
 def _waiting_time(trace: Trace, calls: _Calls, queue: _Launches, tasks: Int64) -> Intervals:
-    """When the host stood still for the device: in waits until their target ended, and in launches that found the queue full."""
+    """When the host stood still for the device:
+    in waits until their target ended, and in launches that found the queue full."""
     waits = np.flatnonzero(calls.wait != NONE)
     began = calls.start[waits]
     target = np.maximum(trace.end_ns[tasks[calls.wait[waits]]], began)
@@ -280,7 +293,8 @@ def _waiting_time(trace: Trace, calls: _Calls, queue: _Launches, tasks: Int64) -
 
 
 def _feeding_time(trace: Trace, links: Links, calls: _Calls, full: Bool, tasks: Int64) -> Intervals:
-    """When the host was inside a copy's call that took long: it moves the bytes itself, as from memory that is not pinned."""
+    """When the host was inside a copy's call that took long:
+    it moves the bytes itself, as from memory that is not pinned."""
     copies = np.isin(calls.calls, links.launch[tasks[trace.kind[tasks] == Kind.MEMCPY]])
     slow = calls.calls[copies & ~full & (calls.wait == NONE) & (trace.dur_ns[calls.calls] > SLOW_COPY_NS)]
     return union(trace.start_ns[slow], trace.end_ns[slow])

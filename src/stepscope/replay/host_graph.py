@@ -1,7 +1,9 @@
-"""The graph of a run without a device: its operators are the work, and the host waits for each of them.
+"""The graph of a run without a device:
+its operators are the work, and the host waits for each of them.
 
-Every stretch of operators is a call that launches one task and waits for it. What lies between two stretches is the host's own
-time: its loader, a save, Python. Collectives that the host carries out are in gloo_graph.py, which ties ranks together.
+Every stretch of operators is a call that launches one task and waits for it. What lies between two
+stretches is the host's own time: its loader, a save, Python. Collectives that the host carries out
+are in gloo_graph.py, which ties ranks together.
 
     main thread   [ops ]  python  [ops ]  loader  [ops ]
 """
@@ -83,7 +85,8 @@ def _parts(host: HostActivity, work: Intervals, end: Int64) -> dict[str, Float64
 
 
 def fit_on_host(graph: Graph, step_ns: float | None, wait_ns: float | None) -> Fitted:
-    """The graph of the unprofiled run: its loader as long as it was measured, all else longer or shorter by one factor.
+    """The graph of the unprofiled run:
+    its loader as long as it was measured, all else longer or shorter by one factor.
 
     The profiler's cost lies inside the operators here, in proportion to how many there are.
     """
@@ -102,7 +105,8 @@ def fit_on_host(graph: Graph, step_ns: float | None, wait_ns: float | None) -> F
 
 
 def with_input_ns(graph: Graph, wait_ns: float) -> Graph:
-    """The loader's part stretched or shrunk to this much a step; unchanged where none was recorded."""
+    """The loader's part stretched or shrunk to this much a step;
+    unchanged where none was recorded."""
     part = graph.call_parts["input"]
     recorded = float(part.sum()) / max(graph.num_steps - 1, 1)
     if recorded <= 0:

@@ -1,4 +1,5 @@
-"""A job's graph: the graphs of several ranks, their collectives tied together, fitted to the unprofiled step."""
+"""A job's graph: the graphs of several ranks, their collectives tied together,
+fitted to the unprofiled step."""
 
 from __future__ import annotations
 
@@ -22,11 +23,14 @@ MOST_MOVING = 3.0
 """Times the time from the last arrival to the end that moving the bytes may be taken to need."""
 PROBE = 1.1
 LEAST_SLOPE = 0.5
-"""Of a collective's longer time that the step must grow by: else it is not the collectives that it waits for."""
+"""Of a collective's longer time that the step must grow by:
+else it is not the collectives that it waits for."""
 LEAST_COST, MOST_COST = 0.5, 3.0
-"""Times the usual cost of recording, between which it is looked for: nine of ten hosts lie well within."""
+"""Times the usual cost of recording, between which it is looked for:
+nine of ten hosts lie well within."""
 MOST_STRETCH = 4.0
-"""Times the recorded host time, with the profiler's usual cost taken off: a host slower than that is not what was recorded."""
+"""Times the recorded host time, with the profiler's usual cost taken off:
+a host slower than that is not what was recorded."""
 
 
 def job_graph_of(graphs: Sequence[Graph], rank_records: Sequence[CollectiveRecords], matched: Matched) -> JobGraph:
@@ -51,8 +55,9 @@ def with_graphs(job_graph: JobGraph, graphs: Sequence[Graph]) -> JobGraph:
 
 
 def calibrated(job_graph: JobGraph, step_interval_ns: float) -> JobGraph:
-    """Moving takes as much longer as the step needs to come out, where the step waits for it and the ranks' own work does not
-    account for the time: they share a device or a wire, and what that costs was spent while the collectives ran."""
+    """Moving takes as much longer as the step needs to come out, where the step waits for it and
+    the ranks' own work does not account for the time: they share a device or a wire, and what that
+    costs was spent while the collectives ran."""
     plain, longer = (play_job(_with_moving(job_graph, factor)).step_interval_ns for factor in (1.0, PROBE))
     moving = float(job_graph.moving_ns.sum()) / max(job_graph.parts[0].graph.num_steps, 1)
     if plain >= step_interval_ns * (1 - CLOSE) or longer - plain < LEAST_SLOPE * (PROBE - 1) * moving:
@@ -68,18 +73,20 @@ def calibrated(job_graph: JobGraph, step_interval_ns: float) -> JobGraph:
 def fit_job(recorded: JobGraph, step_ns: float | None) -> JobGraph:
     """The job's graph of the unprofiled run.
 
-    One step time cannot tell two unknowns, the hosts' time and the collectives'. The hosts' is known better: the profiler's cost
-    follows from their pace (`usual_cost_ns`). So that is taken off first. If the step is still too long, recording cost more, up
-    to MOST_COST times as much. If it is too short and the step waits for collectives, these took longer than the recording shows;
+    One step time cannot determine two unknowns, the hosts' time and the collectives'. The hosts' is
+    known better: the profiler's cost follows from their speed (`usual_cost_ns`). So that is taken
+    off first. If the step is still too long, recording cost more, up to MOST_COST times as much. If
+    it is too short and the step waits for collectives, these took longer than the recording shows;
     else recording cost less, down to LEAST_COST.
 
-    A step that takes longer than its recording, though nothing is recorded for free: a recording of few steps lets the hosts run
-    ahead on the device's backlog, and hides what they take. Then no host is taken to run ahead: each waits for its device once a
-    step, and its time is fitted so.
+    A step that takes longer than its recording, though nothing is recorded for free: a recording of
+    few steps lets the hosts run ahead on the device's backlog, and hides what they take. Then no
+    host is taken to run ahead: each waits for its device once a step, and its time is fitted so.
     """
     usual = _at_cost(recorded, 1.0)
     if step_ns is None or play_job(_scaled(recorded, 0.0)).step_interval_ns >= step_ns * DEVICE_BOUND:
-        # Nothing to fit to, or device and wire hold the step up: the hosts' time cannot be told from it.
+        # Nothing to fit to, or device and network limit the step,
+        # which says nothing about the hosts' time.
         return usual
     if play_job(usual).step_interval_ns >= step_ns * (1 - CLOSE):
         return _bisected(recorded, step_ns, 1.0, MOST_COST)
@@ -111,7 +118,7 @@ def _with_moving(job_graph: JobGraph, factor: float) -> JobGraph:
 
 
 def _bisected(job_graph: JobGraph, step_ns: float, low: float, high: float) -> JobGraph:
-    """The cost at which the step is met; the highest, or the device's own pace, when none is."""
+    """The cost at which the step is met; the highest where none is."""
 
     def is_cheap(factor: float) -> bool:
         return play_job(_at_cost(job_graph, factor)).step_interval_ns > step_ns
@@ -145,7 +152,8 @@ def alone(job_graph: JobGraph) -> list[float]:
 
 
 def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, float]:
-    """For each resource, how much shorter the job's step is without it on all ranks; imbalance is waiting for one another."""
+    """For each resource, how much shorter the job's step is without it on all ranks;
+    imbalance is waiting for one another."""
     whole = play_job(job_graph).step_interval_ns
     if not whole > 0:
         return {}

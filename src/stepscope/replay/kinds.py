@@ -15,7 +15,8 @@ from stepscope.replay.resources import TaskKinds
 
 
 def task_kinds(context: RankContext, graph: Graph) -> TaskKinds:
-    """By its roofline where its work is known: the roof it is under; else matrix kernels are arithmetic, the rest memory."""
+    """By its roofline where its work is known;
+    else matrix kernels are arithmetic, the rest memory."""
     trace, work, tasks = context.trace, context.kernels, graph.task_event
     if graph.on_host:
         shared, none = host_collectives(trace)[tasks], np.zeros(len(tasks), np.bool_)

@@ -27,10 +27,11 @@ class Played:
 
 
 def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
-    """Simulate: the host goes from call to call; tasks begin when launched, their stream free and what they wait for done.
+    """Simulate: the host goes from call to call;
+    tasks begin when launched, their stream free and what they wait for done.
 
-    The device is idle at first, or busy for `backlog_ns`: a backlog can hide a slow host for the few steps of a recording, and
-    in no run that goes on.
+    The device is idle at first, or busy for `backlog_ns`: a backlog can hide a slow host for the
+    few steps of a recording, and in no run that goes on.
     """
     host_ns = graph.call_ns.tolist()
     wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()

@@ -1,10 +1,12 @@
 """How long a collective takes once every rank is ready for it.
 
-Ready is not begun. A kernel that was launched, whose stream is free and whose inputs are there can still stand outside: another
-process has the device (ranks that share one take turns of about 2 ms), or earlier kernels leave it no room. Its rank is not late
-then, and a faster host would not begin it sooner: that time belongs to the collective, in the unprofiled run as in the recording.
-So each rank is followed through its recording with its launches and the ends of collectives as they were, everything else as
-early as it could be, and the collective's time runs from the last rank that is ready by that reckoning.
+Ready is not begun. A kernel that was launched, whose stream is free and whose inputs are there can
+still stand outside: another process has the device (ranks that share one take turns of about 2 ms),
+or earlier kernels leave it no room. Its rank is not late then, and a faster host would not begin it
+sooner: that time belongs to the collective, in the unprofiled run as in the recording. So each rank
+is followed through its recording with its launches and the ends of collectives as they were,
+everything else as early as it could be, and the collective's time runs from the last rank that is
+ready by that reckoning.
 
     kernel of rank 0   ....[================]      begun, waits for rank 1 in its own turns
     kernel of rank 1   ....ready     [======]      launched and free, begun a turn later
@@ -23,8 +25,8 @@ from stepscope.replay.simulate_job import RankGraph
 
 
 def moving_ns(parts: Sequence[RankGraph], rank_records: Sequence[CollectiveRecords], matched: Matched) -> Float64:
-    """Per collective, the time from when the last rank was ready to the end: no less than from the last arrival, no more than
-    its longest part took."""
+    """Per collective, the time from when the last rank was ready to the end: no less than from the
+    last arrival, no more than its longest part took."""
     shortest, longest, early = np.full(matched.num, np.inf), np.zeros(matched.num), np.full(matched.num, np.inf)
     for part, records in zip(parts, rank_records, strict=True):
         ids = matched.of[records.rank]
@@ -41,7 +43,8 @@ def moving_ns(parts: Sequence[RankGraph], rank_records: Sequence[CollectiveRecor
 
 
 def start_delay_ns(part: RankGraph, records: CollectiveRecords, num: int) -> Float64:
-    """Per collective, how long after it could have begun it began on this rank; 0 where the rank has no task in it."""
+    """Per collective, how long after it could have begun it began on this rank;
+    0 where the rank has no task in it."""
     graph, shared = part.graph, part.shared.tolist()
     origin = int(graph.call_start_ns[0]) if len(graph.call_start_ns) else 0
     began = dict(zip(records.event.tolist(), (records.start_ns - origin).tolist(), strict=True))

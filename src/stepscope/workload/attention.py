@@ -1,8 +1,10 @@
-"""Fused attention: two products over the attended (query, key) pairs forward, four backward, and a fifth that flash recomputes.
+"""Fused attention: two products over the attended (query, key) pairs forward, four backward,
+and a fifth that flash recomputes.
 
-Forward, per head: scores = Q K^T (2*d FLOPs a pair) and P V (2*dv). Backward: dV = P^T dO, dP = dO V^T (2*dv each), dQ = dS K,
-dK = dS^T Q (2*d each): twice the forward pass, which is what metrics.md counts as model FLOPs. Flash kernels keep no scores and
-compute Q K^T again (Dao 2022, FlashAttention, section 3.1 and algorithm 4): 2.5 times the forward pass when d = dv. That is
+Forward, per head: scores = Q K^T (2*d FLOPs a pair) and P V (2*dv). Backward: dV = P^T dO, dP = dO
+V^T (2*dv each), dQ = dS K, dK = dS^T Q (2*d each): twice the forward pass, which is what metrics.md
+counts as model FLOPs. Flash kernels keep no scores and compute Q K^T again (Dao 2022,
+FlashAttention, section 3.1 and algorithm 4): 2.5 times the forward pass when d = dv. That is
 `hardware_flops`, and what torch.utils.flop_counter reports (which never halves for causal).
 """
 
@@ -32,7 +34,7 @@ UNBOUNDED = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What an attention is of; `sequences` is None when packed sequences' lengths cannot be told."""
+    """What an attention is of; `sequences` is None when packed sequences' lengths are not known."""
 
     sequences: int | None
     length_q: int
@@ -73,10 +75,12 @@ def attention_work(spec: Attention, inputs: ParsedInputs) -> Work | None:
 
 
 def attended_pairs(length_q: int, length_k: int, band: Band) -> float:
-    """The area of the band in the score matrix: exactly half of it when causal and square, as metrics.md counts.
+    """The area of the band in the score matrix:
+    exactly half of it when causal and square, as metrics.md counts.
 
-    A row t of [0, length_q) sees the keys between its two edges, clipped to [0, length_k). The area under one clipped edge t + c
-    is F(length_q + c) - F(c), with F the integral of min(max(x, 0), length_k).
+    A row t of [0, length_q) sees the keys between its two edges, clipped to [0, length_k). The area
+    under one clipped edge t + c is F(length_q + c) - F(c), with F the integral of min(max(x, 0),
+    length_k).
     """
     shift = length_k - length_q if band.bottom_right else 0
     upper = _area_under(shift + band.right, length_q, length_k)
@@ -153,7 +157,8 @@ def _sizes(spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, 
 
 
 def _packed(spec: Attention, inputs: ParsedInputs, count: int, tokens_q: int, tokens_k: int) -> tuple[int, int, int] | None:
-    """The number and lengths of packed sequences, where they follow: there is one, or all are as long as the longest."""
+    """The number and lengths of packed sequences, where they follow:
+    there is one, or all are as long as the longest."""
     if count == 1:
         return 1, tokens_q, tokens_k
     if spec.max_lengths is None:

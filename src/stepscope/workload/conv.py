@@ -1,8 +1,10 @@
-"""Convolutions: 2 FLOPs per output point, output channel, input channel of its group and kernel tap.
+"""Convolutions: 2 FLOPs per output point, output channel,
+input channel of its group and kernel tap.
 
-The same count as torch.utils.flop_counter's conv_flop_count, except that a grouped convolution's weight gradient is divided by
-its groups as well. A weight is (out, in / groups, *kernel), transposed (in, out / groups, *kernel), so groups need not be known.
-Each of the two gradients costs what the forward pass costs.
+The same count as torch.utils.flop_counter's conv_flop_count, except that a grouped convolution's
+weight gradient is divided by its groups as well. A weight is (out, in / groups, *kernel),
+transposed (in, out / groups, *kernel), so groups need not be known. Each of the two gradients costs
+what the forward pass costs.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from stepscope.workload.operands import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conv:
-    """Where a convolution's schema has its arguments; `None` where it has none, and the argument is at its default."""
+    """Where a convolution's schema has its arguments;
+    `None` where it has none, and the argument is at its default."""
 
     stride: int
     padding: int
@@ -59,7 +62,8 @@ def conv_work(spec: Conv, inputs: ParsedInputs) -> Work | None:
 
 
 def conv_flops(points: Shape, weight: Shape) -> int:
-    """FLOPs of a pass whose kernel is laid at each of these points: (batch, channels, *spatial), the channels not used."""
+    """FLOPs of a pass whose kernel is applied at each of these points:
+    (batch, channels, *spatial), the channels not used."""
     return 2 * points[0] * prod(points[2:]) * prod(weight)
 
 
@@ -105,7 +109,8 @@ def _out_dims(spec: Conv, inputs: ParsedInputs, tensor: Shape, weight: Shape, *,
 
 
 def window_dims(sizes: Shape, spread: Shape, stride: Shape, padding: Shape, *, ceil: bool = False) -> Shape:
-    """How many windows fit along each dimension; with `ceil`, one that starts inside may end outside."""
+    """How many windows fit along each dimension;
+    with `ceil`, one that starts inside may end outside."""
     out = []
     for size, reach, step, pad in zip(sizes, spread, stride, padding, strict=True):
         span = size + 2 * pad - reach - 1

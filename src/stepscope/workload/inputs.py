@@ -1,13 +1,19 @@
 """An operator's recorded inputs, read from the trace's JSON text.
 
-What the recorder writes (torch/csrc/profiler/collection.cpp and util.cpp), one entry per argument of the schema:
+What the recorder writes (torch/csrc/profiler/collection.cpp and util.cpp),
+one entry per argument of the schema:
 
-    Input Dims       [[8192, 1024], [1024, 3072], []]          a list of lists for a TensorList; [] for a scalar or None
-    Input type       ["c10::BFloat16", "c10::BFloat16", "Scalar"]    also "TensorList", "ScalarList", ""
-    Input Strides    [[1024, 1], [1, 1024], []]                 [] for a tensor of dimensions that has no strides: it is sparse
-    Concrete Inputs  ["", "", "False"]                          scalars and scalar lists as text; "" for a tensor, a string, None
+    Input Dims       [[8192, 1024], [1024, 3072], []]
+                     a list of lists for a TensorList; [] for a scalar or None
+    Input type       ["c10::BFloat16", "c10::BFloat16", "Scalar"]
+                     also "TensorList", "ScalarList", ""
+    Input Strides    [[1024, 1], [1, 1024], []]
+                     [] for a tensor of dimensions that has no strides: it is sparse
+    Concrete Inputs  ["", "", "False"]
+                     scalars and scalar lists as text; "" for a tensor, a string, None
 
-A TensorList of more than 30 tensors is written as [] (TENSOR_LIST_DISPLAY_LENGTH_LIMIT), and no list says its tensors' types.
+A TensorList of more than 30 tensors is written as [] (TENSOR_LIST_DISPLAY_LENGTH_LIMIT),
+and no list says its tensors' types.
 """
 
 from __future__ import annotations
@@ -33,7 +39,8 @@ _TEXTS = msgspec.json.Decoder(list[str])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedInputs:
-    """An operator's inputs, one entry per argument in each tuple; of a part not recorded, the texts are "", and strides is ()."""
+    """An operator's inputs, one entry per argument in each tuple;
+    of a part not recorded, the texts are "", and strides is ()."""
 
     dims: tuple[Shape | Shapes, ...]
     types: tuple[str, ...]
@@ -42,7 +49,8 @@ class ParsedInputs:
 
 
 def parse_inputs(inputs: OpInputs) -> ParsedInputs | None:
-    """Read the recorded text; `None` when the dims were not recorded or any part is not what a recorder writes."""
+    """Read the recorded text; `None` when the dims were not
+    recorded or any part is not what a recorder writes."""
     if inputs.dims is None:
         return None
     dims = _parse_nested(inputs.dims, low=0)
@@ -98,7 +106,8 @@ def _parse_texts(text: str) -> tuple[str, ...] | None:
         return None
 
 
-# What the concrete text of one argument says; None where the argument is absent, was not recorded, or says something else.
+# What the concrete text of one argument says;
+# None where the argument is absent, was not recorded, or says something else.
 
 
 def text_at(inputs: ParsedInputs, index: int) -> str | None:
@@ -107,7 +116,8 @@ def text_at(inputs: ParsedInputs, index: int) -> str | None:
 
 
 def is_scalar(inputs: ParsedInputs, index: int) -> bool:
-    """Whether the argument is a number or a truth value, by its type, whether or not its text was recorded."""
+    """Whether the argument is a number or a truth value, by its type,
+    whether or not its text was recorded."""
     return 0 <= index < len(inputs.types) and inputs.types[index] == "Scalar"
 
 

@@ -1,6 +1,8 @@
-"""Matrix products: 2*m*n*k FLOPs for (m, k) x (k, n), as metrics.md counts and as torch.utils.flop_counter does.
+"""Matrix products: 2*m*n*k FLOPs for (m, k) x (k, n),
+as metrics.md counts and as torch.utils.flop_counter does.
 
-Which operator of a nest does the work is the caller's business: a wrapper (linear, matmul) has the same model as what it calls.
+Which operator of a nest does the work is the caller's business:
+a wrapper (linear, matmul) has the same model as what it calls.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from stepscope.workload.operands import (
     total,
 )
 
-# One complex multiply-add is 4 real multiplications and 4 additions: 8 FLOPs where a real one has 2.
+# One complex multiply-add is 4 real multiplications and 4 additions:
+# 8 FLOPs where a real one has 2.
 COMPLEX_FACTOR = 4
 
 Product = tuple[Shape, int]
@@ -54,7 +57,8 @@ class Gemm:
     num_args: int = 2
     """Arguments before `out=` that can be tensors."""
     num_scalars: int | None = None
-    """Scalars of the plain overload, where there is another with a ScalarType right after the tensors."""
+    """Scalars of the plain overload,
+    where there is another with a ScalarType right after the tensors."""
     has_lists: bool = False
     """Reads TensorLists, whose types are not recorded."""
 
@@ -99,7 +103,8 @@ def matmul_shape(left: Shape, right: Shape) -> Product | None:
 
 
 def grouped_shape(left: Shape, right: Shape) -> Product | None:
-    """Groups along the one ragged dimension: their offsets are on the device, but they cover it, so their sizes add up."""
+    """Groups along the one ragged dimension:
+    their offsets are on the device, but they cover it, so their sizes add up."""
     if len(left) == 3 and len(right) == 3:
         return bmm_shape(left, right)
     if not {len(left), len(right)} <= {2, 3} or left[-1] != right[-2]:
@@ -154,13 +159,15 @@ def _out_dtype(spec: Gemm, inputs: ParsedInputs, left: Operand) -> str | None:
 
 
 def _has_out_type(spec: Gemm, inputs: ParsedInputs) -> bool:
-    """Whether this is the overload that names the output's type (mm.dtype, addmm.dtype): it has one scalar more."""
+    """Whether this is the overload that names the output's type (mm.dtype,
+    addmm.dtype): it has one scalar more."""
     scalars = sum(is_scalar(inputs, index) for index in range(spec.num_args, len(inputs.types)))
     return spec.num_scalars is not None and scalars == spec.num_scalars + 1
 
 
 def te_gemm_work(inputs: ParsedInputs) -> Work | None:
-    """TransformerEngine's te_gemm_ts: A at 0, B at 5, D at 10, either of A and B transposed; D's shape says which sizes are k."""
+    """TransformerEngine's te_gemm_ts: A at 0, B at 5, D at 10, either of A and B transposed;
+    D's shape says which sizes are k."""
     left, right, out = operand(inputs, 0), operand(inputs, 5), operand(inputs, 10)
     if left is None or right is None or out is None or len(out.dims) < 2 or not out.numel:
         return None

@@ -1,8 +1,8 @@
 """Tensors among an operator's inputs, and the Work made of them.
 
-Bytes follow one convention (metrics.md, roofline): each input is read once, each output written once. A tensor that was expanded
-(stride 0) counts what lies in memory, not what it pretends to be. What cannot be told from the record is None, and None added to
-anything is None.
+Bytes follow one convention (metrics.md, roofline): each input is read once, each output written
+once. A tensor that was expanded (stride 0) counts what lies in memory, not what it pretends to be.
+What the record does not say is None, and None added to anything is None.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ Model = Callable[[ParsedInputs], Work | None]
 
 
 def operand(inputs: ParsedInputs, index: int) -> Operand | None:
-    """The tensor at this argument; `None` when it is none, is absent, or has dimensions but no strides (a sparse one)."""
+    """The tensor at this argument;
+    `None` when it is none, is absent, or has dimensions but no strides (a sparse one)."""
     if not 0 <= index < len(inputs.dims):
         return None
     dims = inputs.dims[index]
@@ -79,7 +80,8 @@ def operands(inputs: ParsedInputs, positions: Iterable[int]) -> list[Operand]:
 
 
 def out_after(inputs: ParsedInputs, num_args: int) -> Operand | None:
-    """The `out=` tensor: one that comes after all the arguments that can be tensors. Its dims may be stale: it can be resized."""
+    """The `out=` tensor: one that comes after all the arguments that can be tensors.
+    Its dims may be stale: it can be resized."""
     return next(iter(operands(inputs, range(num_args, len(inputs.dims)))), None)
 
 
@@ -124,7 +126,8 @@ def total(*parts: float | None) -> float | None:
 def make_work(
     kind: str, *, flops: float | None, moved: float | None, precision: str | None, hardware_flops: float | None = None
 ) -> Work | None:
-    """A Work of so many FLOPs and bytes moved, or `None` when there is nothing to say: neither is known."""
+    """A Work of so many FLOPs and bytes moved,
+    or `None` when there is nothing to say: neither is known."""
     if flops is None and moved is None:
         return None
     return Work(
@@ -138,7 +141,8 @@ def make_work(
 
 
 def _sound(figure: float | None) -> float | None:
-    """A float; raises OverflowError for what is no amount of work, which only a damaged record gives."""
+    """A float; raises OverflowError for what is no amount of work,
+    which only a damaged record gives."""
     figure = None if figure is None else float(figure)
     if figure is not None and not 0 <= figure < inf:
         raise OverflowError(figure)

@@ -1,4 +1,5 @@
-"""Pooling and resampling: the input read once, the output written once, one FLOP for each element under each window."""
+"""Pooling and resampling: the input read once, the output written once,
+one FLOP for each element under each window."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from stepscope.workload.operands import Model, Work, make_work, operand, read_by
 
 
 def pool_work(inputs: ParsedInputs, *, rank: int, dilation: int | None, ceil: int, has_indices: bool) -> Work | None:
-    """(self, kernel_size, stride, padding, ...) over the last `rank` dimensions; an empty stride is the kernel's size."""
+    """(self, kernel_size, stride, padding, ...) over the last `rank` dimensions;
+    an empty stride is the kernel's size."""
     tensor, kernel = operand(inputs, 0), per_dim(integers_at(inputs, 1), rank)
     if tensor is None or kernel is None or len(tensor.dims) not in (rank + 1, rank + 2):
         return None
@@ -32,7 +34,8 @@ def pool_work(inputs: ParsedInputs, *, rank: int, dilation: int | None, ceil: in
 
 
 def resized_work(inputs: ParsedInputs, *, rank: int, flops: int) -> Work | None:
-    """(self, output_size): adaptive pooling, which adds each element of the input once (`flops` 0), and upsampling."""
+    """(self, output_size): adaptive pooling,
+    which adds each element of the input once (`flops` 0), and upsampling."""
     tensor, sizes = operand(inputs, 0), integers_at(inputs, 1)
     if tensor is None or sizes is None or len(sizes) != rank or len(tensor.dims) < rank + 1 or min(sizes) < 0:
         return None
@@ -42,7 +45,8 @@ def resized_work(inputs: ParsedInputs, *, rank: int, flops: int) -> Work | None:
 
 
 def backward_work(inputs: ParsedInputs, *, indices: int | None = None) -> Work | None:
-    """(grad_output, self, ...): the gradient spread over something of the input's size; the input itself is not read."""
+    """(grad_output, self, ...): the gradient spread over something of the input's size;
+    the input itself is not read."""
     grad, tensor = operand(inputs, 0), operand(inputs, 1)
     if grad is None or tensor is None or len(grad.dims) != len(tensor.dims):
         return None

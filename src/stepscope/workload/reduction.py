@@ -1,8 +1,10 @@
-"""Reductions and scans: every element is read once; what is written follows from the dimensions reduced.
+"""Reductions and scans: every element is read once;
+what is written follows from the dimensions reduced.
 
-Overloads of one name put the dimensions in different places. A list of them is the first ScalarList; a single one is the Scalar
-right after the input; without either the whole tensor is reduced. Where the values of arguments were not recorded (before
-torch 2.1) the output's size cannot be told, and neither can the bytes.
+Overloads of one name put the dimensions in different places. A list of them is the first
+ScalarList; a single one is the Scalar right after the input; without either the whole tensor is
+reduced. Where the values of arguments were not recorded (before torch 2.1) the output's size is not
+known, and neither are the bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Reduction:
     has_indices: bool = False
     """That overload gives the indices too."""
     has_dtype: bool = False
-    """The output's type can be named: after keepdim, or right after the input when all is reduced."""
+    """The output's type can be named:
+    after keepdim, or right after the input when all is reduced."""
     gives: tuple[str, ...] = ("",)
     """The outputs' types; "" is the input's, "sum" the input's with integers made int64."""
     has_binary: bool = False
@@ -56,7 +59,8 @@ def reduction_work(spec: Reduction, inputs: ParsedInputs) -> Work | None:
     if spec.has_binary and other is not None:
         if other.numel > 1:
             return pointwise_work(Pointwise(num_args=2), inputs)
-        # A second tensor of one element may be max's other or the out= of the whole tensor's maximum.
+        # A second tensor of one element may be max's
+        # other or the out= of the whole tensor's maximum.
         return None
     kept = _kept(spec, inputs, tensor)
     gives = [_gives(name, tensor, out_after(inputs, 1), _named(spec, inputs)) for name in spec.gives]
@@ -79,7 +83,8 @@ def _has_one_dim(spec: Reduction, inputs: ParsedInputs) -> bool:
 
 
 def _out_first(spec: Reduction, inputs: ParsedInputs) -> Work | None:
-    # Recorders before torch 2.1 wrote an out= variant's undefined output in front: the input is the second.
+    # Recorders before torch 2.1 wrote an out= variant's undefined output in front:
+    # the input is the second.
     tensor = operand(inputs, 1) if inputs.types[:1] == ("",) else None
     if tensor is None:
         return None
@@ -100,7 +105,8 @@ def _kept(spec: Reduction, inputs: ParsedInputs, tensor: Operand) -> int | None:
 
 
 def kept_elements(sizes: tuple[int, ...], dims: tuple[int, ...]) -> int | None:
-    """Elements left of a tensor reduced over these dimensions, or over all when there are none; `None` when it has no such."""
+    """Elements left of a tensor reduced over these dimensions, or over all when there are none;
+    `None` when it has no such."""
     rank = len(sizes)
     if not dims or not rank:
         return 1

@@ -1,4 +1,5 @@
-"""Aligns one list of collectives with another of the same kinds: in order, near in time, with gaps on both sides."""
+"""Aligns one list of collectives with another of the same kinds:
+in order, near in time, with gaps on both sides."""
 
 from __future__ import annotations
 
@@ -11,23 +12,26 @@ FAR_GAIN = 0.3
 EVEN = 0.95
 """Share of kinds and steps with equally many on two ranks from which on nothing was lost."""
 DENSE = 4
-"""Ends that stray by more than this part of the distance between collectives do not tell them apart."""
+"""Ends that stray by more than this part of the
+distance between collectives do not distinguish them."""
 MOST_NS = 20_000_000
 """Ends of one collective lie no further apart, whatever was measured."""
 STRAY, MEET, LONE = 4, 2, 6
-"""Times the usual distance of ends, from which on one strays, and up to which two meet; and from which on a pair made by order
-alone may as well be two collectives, each lost on the other side."""
+"""Times the usual distance of ends, from which on one strays, and up to which two meet; and from
+which on a pair made by order alone may as well be two collectives, each lost on the other side."""
 LEAST_NS, SPARSE = 200_000, 10
-"""But not where they are nearer than this, or than this part of the distance to the next of their kind."""
+"""But not where they are nearer than this,
+or than this part of the distance to the next of their kind."""
 
 
 def aligned(
     time: Int64, token: Int64, near: Int64, list_ns: Int64, list_token: Int64, ordinal: Int64, list_ordinal: Int64
 ) -> Int64:
-    """Per entry, its position in a list of the same kinds sorted by time, in order and within `near`; else NONE.
+    """Per entry, its position in a list of the same kinds sorted by time,
+    in order and within `near`; else NONE.
 
-    Of several orders that fit, one in which `ordinal` and `list_ordinal` agree is preferred, where both are
-    known; those that agree may lie further apart.
+    Of several orders that fit, one in which `ordinal` and `list_ordinal` agree is preferred, where
+    both are known; those that agree may lie further apart.
     """
     position = np.full(len(time), NONE, np.int64)
     wide = np.where(ordinal != NONE, np.maximum(near, MOST_NS), near)
@@ -55,11 +59,15 @@ def aligned(
 
 
 def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
-    """Of pairs made by counting, those that counting gets wrong: where each list has lost another one, equally many are left.
+    """Of pairs made by counting, those that counting gets wrong:
+    where each list has lost another one, equally many are left.
 
-    list    a b c d   f      Counted through, c goes with b, d with c and e with d. Those in a row stray, and meet the next one of
-    times   a   c d e f      their kind instead (or the one before); e, which has no partner, strays beside them. Where the two
-                             losses are neighbours, one pair strays alone: far enough, it is none.
+    list    a b c d   f
+    times   a   c d e f
+
+    Counted through, c goes with b, d with c and e with d. Those in a row stray, and meet the next
+    one of their kind instead (or the one before); e, which has no partner, strays next to them.
+    Where the two losses are neighbours, one pair strays alone: far enough, it is none.
     """
     slipped: Bool = np.zeros(len(to), np.bool_)
     distance = np.abs(time - list_ns[to])
@@ -79,7 +87,7 @@ def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
         meets = strays & (other != NONE) & (np.abs(time - list_ns[other]) <= MEET * usual)
         both = meets[in_kind][1:] & meets[in_kind][:-1] & follows
         slipped[in_kind[1:][both]] = slipped[in_kind[:-1][both]] = True
-    # What strays beside them belongs to them.
+    # Strays next to them belong to them.
     after, before = in_kind[1:][follows], in_kind[:-1][follows]
     seen = slipped.copy()
     slipped[after] |= strays[after] & seen[before]
@@ -88,16 +96,19 @@ def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
 
 
 def _is_dense(distance: Int64, list_ns: Int64, list_token: Int64) -> bool:
-    """Whether collectives of a kind follow so closely that the noise of their ends hides which is which."""
+    """Whether collectives of a kind follow so closely
+    that the noise of their ends hides which is which."""
     order = np.lexsort((list_ns, list_token))
     gaps = np.diff(list_ns[order])[np.diff(list_token[order]) == 0]
     return len(gaps) > 0 and len(distance) > 0 and float(np.median(distance)) * DENSE > float(np.median(gaps))
 
 
 def ordinals(token: Int64, number: Int64, list_token: Int64, list_number: Int64) -> tuple[Int64, Int64]:
-    """For both lists, which of its kind and step each one is, in one numbering; NONE where the lists hold unequally many.
+    """For both lists, which of its kind and step each one is, in one numbering;
+    NONE where the lists hold unequally many.
 
-    Where many are unequal, events were lost, and equal numbers may have lost different ones: then all are NONE.
+    Where many are unequal, events were lost,
+    and equal numbers may have lost different ones: then all are NONE.
 
     token   number                                    ordinal
     a       7            list: a 7, a 7, b 7          0       list: 0, 1, NONE
@@ -136,7 +147,8 @@ def nth(key: Int64) -> Int64:
 
 
 def filled(position: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int64, list_token: Int64) -> Int64:
-    """Positions also for entries between the same neighbours in both lists and of equal kinds one by one.
+    """Positions also for entries between the same neighbours
+    in both lists and of equal kinds one by one.
 
     Their ends are late or early; nothing was lost.
     """
@@ -178,7 +190,8 @@ def _between(low: int, high: int, first: int, stop: int, size: int) -> tuple[Int
 
 
 def _heaviest_chain(of: list[int], to: list[int], gain: list[float], size: int) -> Int64:
-    """The pairs, rising on both sides, with the greatest sum of gains; a prefix-maximum tree keeps it n log n."""
+    """The pairs, rising on both sides, with the greatest sum of gains;
+    a prefix-maximum tree keeps it n log n."""
     tree_value, tree_pair = [0.0] * (size + 1), [-1] * (size + 1)
     before, total = [-1] * len(of), [0.0] * len(of)
     best, begin = -1, 0

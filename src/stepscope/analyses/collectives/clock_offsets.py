@@ -1,4 +1,5 @@
-"""Clock offsets between two ranks that may be, and how well each explains the ends of their collectives."""
+"""Clock offsets between two ranks that may be,
+and how well each explains the ends of their collectives."""
 
 from __future__ import annotations
 
@@ -9,21 +10,26 @@ import numpy as np
 from stepscope.core.trace import NONE, Int64
 
 _LEAST_SHARE = 0.4
-"""Of the collectives in the time both recorded, how many must be found under an offset for it to be one."""
+"""Of the collectives in the time both recorded,
+how many must be found under an offset for it to be one."""
 _LOST_COST = 3.5
 """What an entry without a partner costs, in nats: recorders lose about 3 in 100."""
 _FLOOR_NS = 10_000
-"""Below this the distance of ends says nothing: the grain of device timestamps and NCCL's own skew."""
+"""Below this the distance of ends says nothing:
+the grain of device timestamps and NCCL's own skew."""
 _NUM_ANCHORS = 128
 _NUM_CANDIDATES = 8
 _GAP_CAP_NS = 100_000_000
 _STEP_BONUS = 0.2
-"""For equal step numbers: they may be counted from each rank's own first step, so they break ties alone."""
+"""For equal step numbers: they may be counted from each rank's own first step,
+so they break ties alone."""
 _FAR_PENALTY = 0.1
-"""Per e-fold of offset beyond a millisecond: among equal candidates the smallest wins, as hosts' clocks are roughly set."""
+"""Per e-fold of offset beyond a millisecond:
+among equal candidates the smallest wins, as hosts' clocks are roughly set."""
 DOUBT_NS, _SAME_NS = 1_000_000, 10_000_000
 _SAME_SHARE = 0.08
-"""An offset of 1 to 10 ms from which one end in twelve strays towards zero is scatter around one clock."""
+"""An offset of 1 to 10 ms from which one end in twelve
+strays towards zero is scatter around one clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,8 @@ class Ends:
 
 
 def common(a: Track, b: Track, only_firm: bool, within_steps: bool) -> tuple[Ends, Ends]:
-    """Ends of the kinds that both have; `within_steps`, a kind is another in each step, and what lies outside is left out."""
+    """Ends of the kinds that both have;
+    `within_steps`, a kind is another in each step, and what lies outside is left out."""
     key_a, key_b = a.token, b.token
     if within_steps:
         both = np.stack((np.concatenate((key_a, key_b)), np.concatenate((a.number, b.number))))
@@ -158,7 +165,8 @@ def shifts(a: Ends, b: Ends, offset: int, window: int) -> list[int]:
 
 
 def nearest(key: Int64, time: Int64, in_key: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64]:
-    """For each of the first, the nearest in time of the same key among the second (sorted by key and time), each taken once.
+    """For each of the first, the nearest in time of the same key
+    among the second (sorted by key and time), each taken once.
 
     Returns indices of the first and of the second.
     """
@@ -188,7 +196,8 @@ def _flat(key: Int64, time: Int64, in_key: Int64, in_time: Int64, span: int) -> 
 
 
 def _squeezed(time: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64, int]:
-    """Times from zero with no gap wider than twice the window and more: a stray time of zero must not make numbers overflow."""
+    """Times from zero with no gap wider than twice the window and more:
+    a stray time of zero must not make numbers overflow."""
     both = np.concatenate((time, in_time))
     order = np.argsort(both, kind="stable")
     flat = np.empty(len(both), np.int64)
@@ -197,7 +206,8 @@ def _squeezed(time: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64, i
 
 
 def judge(a: Ends, b: Ends, offset: int, window: int) -> Offset | None:
-    """How well an offset explains the ends: how near they lie, against how far apart collectives are, and how many stay alone."""
+    """How well an offset explains the ends:
+    how near they lie, against how far apart collectives are, and how many stay alone."""
     for _ in range(2):
         of_b, of_a = nearest(b.key, b.time + offset, a.key, a.time, window)
         if not len(of_a):
@@ -226,12 +236,14 @@ def judge(a: Ends, b: Ends, offset: int, window: int) -> Offset | None:
 
 
 def reach_of(residual: Int64) -> int:
-    """The greatest; where it is far beyond most, both ranks lost events, and the far ones are no pairs."""
+    """The greatest; where it is far beyond most, both ranks lost events,
+    and the far ones are no pairs."""
     return int(min(float(residual.max()), 3 * float(np.percentile(residual, 80))))
 
 
 def centre(difference: Int64) -> int:
-    """The median; zero where the differences scatter around it, as they do when processes take turns on one device."""
+    """The median; zero where the differences scatter around it,
+    as they do when processes take turns on one device."""
     middle = int(np.median(difference))
     if DOUBT_NS < abs(middle) < _SAME_NS:
         strays = difference * (1 if middle > 0 else -1) < abs(middle) / 2

@@ -1,7 +1,8 @@
 """How far two ranks' clocks are apart, from the ends of collectives that both took part in.
 
-A collective that synchronises ends at the same instant on all its ranks. Under the right offset the two ranks' ends of one kind
-lie on each other; under a wrong one (a whole step further, say) they lie beside each other by as much as the steps' lengths vary.
+A collective that synchronises ends at the same instant on all its ranks. Under the right offset the
+two ranks' ends of one kind lie on each other; under a wrong one (a whole step further, say) they
+lie apart by as much as the steps' lengths vary.
 """
 
 from __future__ import annotations
@@ -26,21 +27,24 @@ from stepscope.analyses.collectives.clock_offsets import (
 from stepscope.core.trace import NONE, Int64
 
 WINDOWS_NS = (1_000_000, 5_000_000, 20_000_000)
-"""How far apart two ranks' ends of one collective may lie: on a device of its own microseconds, on one that processes share by
-turns or on a loaded host milliseconds."""
+"""How far apart two ranks' ends of one collective may lie: on a device of its own microseconds, on
+one that processes share by turns or on a loaded host milliseconds."""
 _SAME_FACTOR = 1.3
 """How much better another offset must be than one clock that explains as many ends."""
 _CHANCE = 20
-"""Part of the distance between collectives of one kind within which an offset of zero is no chance."""
+"""Part of the distance between collectives of one
+kind within which an offset of zero is no chance."""
 _ALIKE = 0.9
 """Share of collectives with equal step numbers from which on the numbers mean the same steps."""
 _EVEN = 0.9
-"""Share of ends in kinds and steps of equal number on both ranks from which on nothing was lost but at the rims."""
+"""Share of ends in kinds and steps of equal number on both
+ranks from which on nothing was lost but at the rims."""
 _MARGIN = 2.5
-"""By how much an offset must fit better than the next one that pairs others, in the scatter of such figures: a collective's
-varies by about one nat, the mean of n by one over the root of n."""
+"""By how much an offset must fit better than the next one that pairs others, in the scatter of such
+figures: a collective's varies by about one nat, the mean of n by one over the root of n."""
 _MISCOUNTED = 1.0
-"""In nats a collective: by how much ends must fit better against the step numbers than with them, for the numbers to be wrong."""
+"""In nats a collective: by how much ends must fit better against the step numbers than with them,
+for the numbers to be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +86,11 @@ class Clocks:
 
 
 def offset_between(a: Track, b: Track) -> Offset | None:
-    """The offset that explains most of two ranks' ends best; None where they have nothing in common.
+    """The offset that explains most of two ranks' ends best;
+    None where they have nothing in common.
 
-    Equal sequence numbers settle it. Else ends are compared within steps of one number, and across all steps only where that
-    finds nothing or fits far worse: ranks that began to count apart.
+    Equal sequence numbers settle it. Else ends are compared within steps of one number, and across
+    all steps only where that finds nothing or fits far worse: ranks that began to count apart.
     """
     counted = _by_sequence(a, b)
     if counted is not None:
@@ -138,7 +143,8 @@ def _by_ends(a: Track, b: Track, *, within_steps: bool) -> Offset | None:
             offset for candidate in candidates(first, second, window) if (offset := judge(first, second, candidate, window))
         ]
         most = max((offset.num for offset in results), default=0)
-        # A few ends at the rims of two recordings can agree by chance better than all of them do by right.
+        # A few ends at the rims of two recordings can agree
+        # by chance better than all of them do by right.
         offsets += [offset for offset in results if offset.num * 3 >= most]
         if most == min(len(first.time), len(second.time)):
             break
@@ -156,7 +162,8 @@ def _by_ends(a: Track, b: Track, *, within_steps: bool) -> Offset | None:
 
 
 def _by_order(a: Ends, b: Ends) -> Offset | None:
-    """Where both ranks have equally many of nearly each kind in each step: nothing was lost, and the first is the first."""
+    """Where both ranks have equally many of nearly each kind in each step:
+    nothing was lost, and the first is the first."""
     difference = in_order(a, b)
     if len(difference) < _EVEN * max(len(a.time), len(b.time)):
         return None
@@ -168,7 +175,8 @@ def _by_order(a: Ends, b: Ends) -> Offset | None:
 
 
 def _one_clock(offsets: list[Offset], best: Offset, *, is_same_node: bool, within_steps: bool) -> Offset | None:
-    """The best of those that say the clocks are one, where that is known or as likely as the best of all."""
+    """The best of those that say the clocks are one,
+    where that is known or as likely as the best of all."""
     near = [offset for offset in offsets if abs(offset.ns) <= DOUBT_NS]
     if not is_same_node:
         near = [offset for offset in near if offset.num >= best.num]

@@ -19,7 +19,8 @@ PHASES = {FORWARD: "forward", BACKWARD: "backward"}
 
 
 def buckets(rank_records: Sequence[CollectiveRecords], families: Families, family: Family) -> Buckets | None:
-    """The all-reduces of backward passes in the order they fire; None when most steps do not have the same ones."""
+    """The all-reduces of backward passes in the order they fire;
+    None when most steps do not have the same ones."""
     seen: list[tuple[tuple[int | None, ...], list[int], int, int]] = []
     for records in rank_records:
         mine = _of(records, families, family, "all_reduce", BACKWARD)
@@ -80,7 +81,8 @@ def gathers(rank_records: Sequence[CollectiveRecords], families: Families, famil
 
 
 def _of(records: CollectiveRecords, families: Families, family: Family, op: str, phase: int) -> Bool:
-    """Mask of the measured entries of one operation in one family, launched in one part of the step."""
+    """Mask of the measured entries of one operation in one family,
+    launched in one part of the step."""
     mask = np.zeros(len(records), np.bool_)
     if not len(records.phase) or not len(records):
         return mask

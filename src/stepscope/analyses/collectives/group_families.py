@@ -1,4 +1,5 @@
-"""Families of process groups: those that divide the job in the same way, such as all its tensor-parallel groups."""
+"""Families of process groups:
+those that divide the job in the same way, such as all its tensor-parallel groups."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from stepscope.core.comms import Collective, CollectiveRecords, ProcessGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Groups with one description, number of ranks and stride; a group whose ranks are not known has a family of its own."""
+    """Groups with one description, number of ranks and stride;
+    a group whose ranks are not known has a family of its own."""
 
     description: str
     num_ranks: int | None
@@ -58,7 +60,7 @@ class Families:
         return self._add(group.description if group else "", ranks, size, kind.group)
 
     def key(self, kind: Collective) -> tuple[int, ...] | str:
-        """What tells a collective's group from the others of its family."""
+        """What distinguishes a collective's group from the others of its family."""
         group = self._by_name.get(kind.group) if kind.group else None
         return tuple(sorted(kind.group_ranks or (group.ranks if group else ()))) or kind.group
 

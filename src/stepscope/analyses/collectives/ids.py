@@ -15,14 +15,16 @@ from stepscope.analyses.collectives.send_recv import pairs_in
 from stepscope.core.trace import NONE, Int64
 
 _LEAST_NS = 200_000
-"""Least bound of how far apart ends of one collective may lie; up to MOST_NS, half more than was measured."""
+"""Least bound of how far apart ends of one collective may lie;
+up to MOST_NS, half more than was measured."""
 _LOOSE_NS = 5_000_000
 """The same where ranks may leave early."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CollectiveIds:
-    """The number of each entry of all tracks, one track after the other; NONE where no other rank's was found."""
+    """The number of each entry of all tracks, one track after the other;
+    NONE where no other rank's was found."""
 
     tracks: Sequence[Track]
     clocks: Clocks
@@ -77,7 +79,8 @@ def _by_root(parts: Sequence[TrackPart], clocks: Clocks) -> list[list[TrackPart]
 
 
 def _by_sequence(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
-    """Same kind, same sequence number: the same collective. Those that share a number are counted through."""
+    """Same kind, same sequence number: the same collective.
+    Those that share a number are counted through."""
     if not parts:
         return
     keys = []
@@ -115,7 +118,8 @@ class _Collectives:
 
 
 def _by_time(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
-    """Align each rank's list with the list of all collectives so far; what is new in it joins that list."""
+    """Align each rank's list with the list of all collectives so far;
+    what is new in it joins that list."""
     clocks, none = collective_ids.clocks, np.zeros(0, np.int64)
     parts = sorted(parts, key=lambda part: (-len(part[1]), part[0]))
     collectives = _Collectives(time=none, token=none, number=none, id=none)

@@ -1,7 +1,9 @@
-"""What a collective is, from the ranges around it and their inputs: for recorders that write nothing to the kernel.
+"""What a collective is, from the ranges around it and their inputs:
+for recorders that write nothing to the kernel.
 
-An all-to-all's kernel is called SendRecv, as any group of sends and receives is. The range `nccl:all_to_all` around its launch
-says what it is, and the operator `c10d::alltoall_base_` around that how large.
+An all-to-all's kernel is called SendRecv, as any group of sends and receives is. The range
+`nccl:all_to_all` around its launch says what it is, and the operator `c10d::alltoall_base_` around
+that how large.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class CollectiveInputs:
 
 
 def inputs_around(context: RankContext, start: int) -> CollectiveInputs | None:
-    """The innermost range of a communication library at or around an event, with the sizes it or the operator around it has."""
+    """The innermost range of a communication library at or around an event,
+    with the sizes it or the operator around it has."""
     trace, parent, inputs = context.trace, context.links.parent, None
     event = start
     for _ in range(MOST_LEVELS):

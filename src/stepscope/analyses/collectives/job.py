@@ -95,7 +95,8 @@ def _ranks(
 
 
 def overlap_efficiency(facts: RankFacts) -> float | None:
-    """1 - (T - max(C, M)) / (C + M - max(C, M)), with T the time in which compute or collectives ran; 1 when the smaller is zero.
+    """1 - (T - max(C, M)) / (C + M - max(C, M)),
+    with T the time in which compute or collectives ran; 1 when the smaller is zero.
 
     T leaves idle time out: it is no fault of the overlap. None without collectives or steps.
     """

@@ -1,4 +1,5 @@
-"""Keys of collectives that mean the same on all ranks: who takes part in each, and which kinds are equal."""
+"""Keys of collectives that mean the same on all ranks:
+who takes part in each, and which kinds are equal."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class CollectiveKeys:
         )
 
     def _row(self, kind: Collective, rank: int) -> tuple[int, int, int, int, int]:
-        """Group, token, side, whether its ends are simultaneous, and whether all ranks count it alike."""
+        """Group, token, side, whether its ends are simultaneous,
+        and whether all ranks count it alike."""
         group = self._group(kind)
         members = self._members[group]
         op, side, direction = kind.op, 0, None
@@ -84,7 +86,8 @@ class CollectiveKeys:
             self.members.append(members if direction is None else direction)
         size = () if kind.op in _UNEVEN else (kind.dtype, kind.bytes)
         token = self._tokens.setdefault((group_id, op, kind.on_device, *size), len(self._tokens))
-        # A rank counts all its sends and receives in a group together, so with three ranks the two ends count differently.
+        # A rank counts all its sends and receives in a group together,
+        # so with three ranks the two ends count differently.
         return group_id, token, side, int(kind.op in FIRM), int(kind.op not in _P2P or len(members) == 2)
 
 

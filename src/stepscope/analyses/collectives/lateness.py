@@ -28,7 +28,8 @@ class _Arrivals:
 
 
 def lateness(rank_records: Sequence[CollectiveRecords], matched: Matched) -> tuple[Lateness, ...]:
-    """Per rank, its arrival against the median arrival, over the complete collectives of the measured windows."""
+    """Per rank, its arrival against the median arrival,
+    over the complete collectives of the measured windows."""
     rank_records = sorted(rank_records, key=lambda records: records.rank)
     arrivals = _arrivals(rank_records, matched, matched.complete & _measured(rank_records, matched))
     late, is_last = _compared(arrivals, noise_ns(rank_records, matched))
@@ -49,7 +50,8 @@ def lateness(rank_records: Sequence[CollectiveRecords], matched: Matched) -> tup
 
 
 def noise_ns(rank_records: Sequence[CollectiveRecords], matched: Matched) -> int:
-    """How far ends of one collective lie apart over its ranks once the clocks are aligned: the 95th percentile."""
+    """How far ends of one collective lie apart over its ranks
+    once the clocks are aligned: the 95th percentile."""
     some_firm = any(kind.op in FIRM for records in rank_records for kind in records.kinds)
     first = np.full(matched.num, np.iinfo(np.int64).max, np.int64)
     last = np.full(matched.num, np.iinfo(np.int64).min, np.int64)
@@ -91,7 +93,8 @@ def _arrivals(rank_records: Sequence[CollectiveRecords], matched: Matched, chose
 
 
 def _compared(arrivals: _Arrivals, noise: int) -> tuple[Float64, Bool]:
-    """How much later than its collective's median each arrived, and whether it came last by more than the noise."""
+    """How much later than its collective's median each arrived,
+    and whether it came last by more than the noise."""
     fresh = np.ones(len(arrivals.number), np.bool_)
     fresh[1:] = np.diff(arrivals.number) != 0
     first = np.flatnonzero(fresh)

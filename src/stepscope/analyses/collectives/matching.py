@@ -1,4 +1,5 @@
-"""Which entries of the ranks' collective records are the same collective, and when each rank arrived at it on one clock."""
+"""Which entries of the ranks' collective records are the same collective,
+and when each rank arrived at it on one clock."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _MOST_NAMED = 8
 
 
 def match(rank_records: Sequence[CollectiveRecords]) -> Matched:
-    """Match the ranks' collectives by group and sequence, else by order and time, and align the clocks on their ends."""
+    """Match the ranks' collectives by group and sequence, else by order and time,
+    and align the clocks on their ends."""
     rank_records = sorted(rank_records, key=lambda records: records.rank)
     keys = CollectiveKeys(rank_records)
     tracks = [keys.track(records, _base(records, rank_records[0])) for records in rank_records]
@@ -34,10 +36,12 @@ def _base(records: CollectiveRecords, reference: CollectiveRecords) -> int:
 
 
 def _clocks(tracks: Sequence[Track]) -> Clocks:
-    """The clocks of all ranks. Each set of ranks that collectives tie together starts at its lowest rank."""
+    """The clocks of all ranks. Each set of ranks that
+    collectives tie together starts at its lowest rank."""
     clocks = Clocks.apart(len(tracks))
     counts = [dict(zip(*(x.tolist() for x in np.unique(t.group, return_counts=True)), strict=True)) for t in tracks]
-    # Per lane, the ranks still to be tied: each is looked at by few others, however large the group.
+    # Per group, the ranks still to be tied:
+    # each is looked at by few others, however large the group.
     waiting: dict[int, set[int]] = defaultdict(set)
     for i, count in enumerate(counts):
         for group in count:

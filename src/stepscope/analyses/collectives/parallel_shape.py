@@ -1,14 +1,19 @@
-"""How a job is divided over its ranks, by its groups' descriptions and the pattern of its collectives.
+"""How a job is divided over its ranks,
+by its groups' descriptions and the pattern of its collectives.
 
     DDP                     all-reduce in backward alone
-    FSDP, ZeRO-3            all-gather in forward (and in backward, unless parameters are kept), reduce-scatter in backward
+    FSDP, ZeRO-3            all-gather in forward (and in backward, unless parameters are kept),
+                            reduce-scatter in backward
     ZeRO-1/2                reduce-scatter in backward, all-gather in the optimizer
-    tensor (Megatron)       all-reduce in forward and in backward (Shoeybi et al. 2019, section 3)
-    tensor with sequence    all-gather and reduce-scatter in forward (Korthikanti et al. 2022, section 4.2.2)
-    pipeline                sends and receives outside autograd; inside it they are a ring of context-parallel attention
-    expert                  all-to-all of uneven parts; of even ones it may be Ulysses' attention too
+    tensor (Megatron)       all-reduce in forward and in backward
+                            (Shoeybi et al. 2019, section 3)
+    tensor with sequence    all-gather and reduce-scatter in forward
+                            (Korthikanti et al. 2022, section 4.2.2)
+    pipeline                sends and receives outside autograd;
+                            inside it they are a ring of context-parallel attention
+    expert                  all-to-all of uneven parts; of even ones it may be Ulysses' too
 
-A description names the dimension where there is one. What neither tells is "not known".
+A description names the dimension where there is one. What neither says is "not known".
 """
 
 from __future__ import annotations
@@ -31,9 +36,11 @@ DESCRIBED = (
     ("tensor", re.compile(r"tensor|(^|_)tp($|_)|sequence_parallel|(^|_)sp($|_)", re.IGNORECASE)),
     ("context", re.compile(r"context|ulysses|(^|_)cp($|_)|ring_attention", re.IGNORECASE)),
 )
-"""What a description says (Megatron's TENSOR_MODEL_PARALLEL_GROUP, DeviceMesh's mesh_tp); the first that fits."""
+"""What a description says (Megatron's TENSOR_MODEL_PARALLEL_GROUP,
+DeviceMesh's mesh_tp); the first that fits."""
 SMALL_BYTES = 1 << 16
-"""Below it are counters, losses and norms, which say nothing about the shape, beside larger messages."""
+"""Smaller messages are counters, losses and norms:
+they say nothing about the shape where there are larger ones."""
 UNEVEN = 1.05
 EXCEPTION = 0.05
 """Of an operation's calls: fewer of them in one part of the step are no pattern."""
@@ -46,7 +53,8 @@ Pattern = Counter[tuple[str, int]]
 
 
 def parallel_shape(rank_records: Sequence[CollectiveRecords], families: Families) -> list[tuple[Family, Dimension]]:
-    """A dimension for each family of groups that divides the job; groups of one rank and mere broadcasts do not."""
+    """A dimension for each family of groups that divides the job;
+    groups of one rank and mere broadcasts do not."""
     patterns, uneven = _patterns(rank_records, families)
     dimensions = []
     for family, groups in families.groups.items():
@@ -114,7 +122,7 @@ def _by_pattern(pattern: Pattern, uneven: bool) -> tuple[str, str | None, str]:
     p2p, exchange = parts(*P2P), parts("all_to_all")
     gather, scatter, reduce = parts("all_gather"), parts("reduce_scatter"), parts("all_reduce")
     if all(phase == NONE for _, phase in pattern):
-        return "not known", None, f"{reason}, but nothing tells forward from backward"
+        return "not known", None, f"{reason}, but forward and backward cannot be distinguished"
     if p2p and not (gather or scatter or reduce or exchange):
         if BACKWARD in p2p:
             return "context", "ring attention", f"{reason}: autograd itself sends"

@@ -1,4 +1,5 @@
-"""How far ahead FSDP gathers parameters: the modules that compute between a gather's launch and its use.
+"""How far ahead FSDP gathers parameters:
+the modules that compute between a gather's launch and its use.
 
 In the order the host launches (G gathers, U uses a module's parameters, c computes):
 
@@ -21,11 +22,13 @@ from stepscope.core.trace import NONE, Int64, Kind
 
 GATHER = re.compile(r"^FSDP::all_gather(?: \((.*)\))?$")
 USE = re.compile(r"^FSDP::all_gather_copy_out(?: \((.*)\))?$")
-"""FSDP2 marks both, with the name of the module whose parameters they are (torch/distributed/fsdp/_fully_shard)."""
+"""FSDP2 marks both, with the name of the module whose
+parameters they are (torch/distributed/fsdp/_fully_shard)."""
 
 
 def gathers_ahead(context: RankContext, around: Int64) -> Int64:
-    """Per launch of a collective, how many modules further it was prefetched; NONE where FSDP did not mark it."""
+    """Per launch of a collective, how many modules further it was prefetched;
+    NONE where FSDP did not mark it."""
     trace = context.trace
     gather = ancestor_with(context.links.parent, around, matching(trace, GATHER) & trace.is_kind(Kind.MARK))
     ahead = np.full(len(around), NONE, np.int64)

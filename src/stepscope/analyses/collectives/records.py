@@ -1,4 +1,4 @@
-"""A rank's records: its collectives with what is known of each, small enough to travel."""
+"""One rank's collectives with what is known of each, small enough to send between processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OUTPUT_COUNTS = frozenset({"all_gather"})
 
 
 def op_of(name: str) -> str:
-    """The operation a collective's recorded name, or its kernel's, tells."""
+    """The operation a collective's recorded name, or its kernel's, stands for."""
     return next((op for op, pattern in OPS if pattern.search(name)), "other")
 
 
@@ -125,7 +125,8 @@ def _description(text: object) -> str:
 
 
 def _link(context: RankContext) -> tuple[str, float, str] | None:
-    """The link that ranks should talk over, with its bus bandwidth: as it was measured here, else the device's fastest."""
+    """The link that ranks should talk over, with its bus bandwidth:
+    as it was measured here, else the device's fastest."""
     ranks = context.trace.meta.world_size
     measured = None if context.roofs is None else context.roofs.measured
     rate = None if measured is None or ranks is None else measured.bus_bytes_per_s(ranks)
@@ -149,7 +150,8 @@ def _unevenness(split: str) -> float:
 
 
 def _issuing_ops(context: RankContext, events: Int64, launch: Int64) -> Int64:
-    """The operator that asked for each collective and says what it is; NONE where none was recorded."""
+    """The operator that asked for each collective and says what it is;
+    NONE where none was recorded."""
     trace, parent = context.trace, context.links.parent
     says = trace.collective != NONE
     start = np.where(launch != NONE, launch, np.where(context.collective[events], NONE, events))
@@ -234,7 +236,8 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 
 def _node(path: str) -> str:
-    """The machine in a name as torch's trace handler makes them: host_process.time.pt.trace.json."""
+    """The machine in a name as torch's trace handler makes them:
+    host_process.time.pt.trace.json."""
     match = _HOST.search(path)
     return "" if match is None else match[1]
 
@@ -246,7 +249,8 @@ def _host_step(context: RankContext, events: Int64) -> Int64:
 
 
 def _exposed(context: RankContext, events: Int64) -> tuple[Int64, Int64, Int64]:
-    """When a collective ran with no compute beside it, and which: the one that began first where several did."""
+    """When a collective ran with no compute at the same time, and which:
+    the one that began first where several did."""
     alone = subtract(context.sets.comms, context.sets.compute)
     starts, ends, owners = [], [], []
     trace, device = context.trace, np.flatnonzero(context.collective[events])

@@ -1,7 +1,9 @@
-"""Sends and the receives they belong to, in groups of more than two ranks, where nobody recorded the other rank.
+"""Sends and the receives they belong to, in groups of more than two ranks,
+where nobody recorded the other rank.
 
-Pipelines pass between neighbours of a group, and between its last and its first rank. A send belongs to the receive of a
-neighbour that ends with it, unless another neighbour's does so too: then nothing tells them apart, and both stay alone.
+Pipelines pass between neighbours of a group, and between its last and its first rank. A send
+belongs to the receive of a neighbour that ends with it, unless another neighbour's does so too:
+then they cannot be distinguished, and both stay alone.
 """
 
 from __future__ import annotations

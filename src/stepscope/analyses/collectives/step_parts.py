@@ -1,4 +1,5 @@
-"""Which part of a step launches a collective: forward, backward or the optimizer; and how long the backward passes last."""
+"""Which part of a step launches a collective: forward, backward or the optimizer;
+and how long the backward passes last."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ from stepscope.core.trace import NONE, Int64
 PHASES = ("forward", "backward", "optimizer")
 """Names of core.comms' FORWARD, BACKWARD and OPTIMIZER, in this order."""
 SHARDED_BACKWARD = re.compile(r"^(FSDP::|FullyShardedDataParallel\.).*backward")
-"""What FSDP does for the backward pass: its last scatter comes in a callback, when autograd's ranges are over."""
+"""What FSDP does for the backward pass:
+its last scatter comes in a callback, when autograd's ranges are over."""
 
 
 def step_parts(context: RankContext, events: Int64) -> Int64:
-    """The part of the step that launched each; NONE where its launch is not known, or nothing tells backward apart."""
+    """The part of the step that launched each;
+    NONE where its launch is not known, or backward cannot be distinguished."""
     charges = context.charges
     part = np.full(len(context.trace), NONE, np.int64)
     if charges.backward.any():

@@ -3,8 +3,8 @@
     all_reduce  4 ranks  fp32   65.5 MB  1 a step  130 ms  busbw 0.75 GB/s
     all_reduce  4 ranks  fp32   29.4 MB  2 a step  ...
 
-Bandwidths count from the moment the last rank arrived (nccl-tests, doc/PERFORMANCE.md); where not all ranks of a group were
-recorded, from the rank's own arrival, and the row says so.
+Bandwidths count from the moment the last rank arrived (nccl-tests, doc/PERFORMANCE.md); where not
+all ranks of a group were recorded, from the rank's own arrival, and the row says so.
 """
 
 from __future__ import annotations
@@ -168,7 +168,8 @@ def _slowest_group(moving: Float64, size: Float64, group: Int64) -> tuple[float,
 
 
 def _all_recorded(family: Family, families: Families, num_ranks_read: int) -> bool:
-    """Whether all ranks of a group can be among those recorded. Where its ranks are not known, matching counts those it saw."""
+    """Whether all ranks of a group can be among those recorded.
+    Where its ranks are not known, matching counts those it saw."""
     is_listed = any(isinstance(group, tuple) for group in families.groups[family])
     return is_listed or (family.num_ranks or families.world_size or 0) <= num_ranks_read
 
@@ -184,7 +185,8 @@ def _group_text(label: tuple[int, ...] | str) -> str:
 
 
 def _moved(entries: Entries, mine: Int64, complete: Bool, matched: Matched) -> tuple[Int64, Float64, Float64, Int64]:
-    """Per collective that all of its ranks recorded: its number, the time after the last arrival, its size, its group."""
+    """Per collective that all of its ranks recorded:
+    its number, the time after the last arrival, its size, its group."""
     which = mine[complete]
     numbers, first, inverse = np.unique(entries.number[which], return_index=True, return_inverse=True)
     moving = (matched.end_ns[numbers] - matched.last_ns[numbers]).astype(np.float64)
@@ -212,7 +214,8 @@ def _per_step(entries: Entries, mine: Int64, values: Float64) -> float:
 
 
 def _imbalance(entries: Entries, mine: Int64, complete: Bool) -> float | None:
-    """The greatest part over the mean: of the recorded splits, else of what the ranks of one collective send."""
+    """The greatest part over the mean:
+    of the recorded splits, else of what the ranks of one collective send."""
     split = entries.unevenness[mine]
     if not np.isnan(split).all():
         return float(np.nanmedian(split))
@@ -227,7 +230,8 @@ def _imbalance(entries: Entries, mine: Int64, complete: Bool) -> float | None:
 
 
 def link_fits(rows: Sequence[tuple[Family, CollectiveRow]]) -> tuple[LinkFit, ...]:
-    """A line per operation and family, from the rows that are free of waits; none where no line makes sense."""
+    """A line per operation and family, from the rows that are free of waits;
+    none where no line makes sense."""
     points: dict[tuple[str, Family, bool], list[CollectiveRow]] = {}
     for family, row in rows:
         if not row.includes_waits and row.bytes and row.num_sizes == 1 and row.moving_ns > 0:

@@ -13,7 +13,8 @@ from stepscope.core.trace import NONE
 
 
 def waiting(records: CollectiveRecords, matched: Matched) -> Intervals:
-    """When the rank stood in a collective, with no compute beside it, before the last rank had arrived. Its own clock."""
+    """When the rank waited in a collective for the last rank,
+    with no compute at the same time. On its own clock."""
     if not len(records.exposed_of):
         return empty()
     number = matched.of[records.rank][records.exposed_of]
@@ -26,7 +27,8 @@ def waiting(records: CollectiveRecords, matched: Matched) -> Intervals:
 
 
 def with_waits(facts: RankFacts, records: CollectiveRecords, matched: Matched) -> RankFacts:
-    """The facts with their exposed communication split; as they are when nothing of it was matched."""
+    """The facts with their exposed communication split;
+    as they are when nothing of it was matched."""
     if facts.partition is None or not facts.steps.windows or not len(records):
         return facts
     low, high = facts.steps.windows[0][0], facts.steps.windows[-1][1]

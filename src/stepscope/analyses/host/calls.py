@@ -1,4 +1,5 @@
-"""Host calls and copies inside the measured windows: syncs, allocator, loader, compiler, copies by kind."""
+"""Host calls and copies inside the measured windows:
+syncs, allocator, loader, compiler, copies by kind."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 
 def host_facts(trace: Trace, links: Links, host: HostActivity, low: int, high: int) -> Host:
-    """What the host's calls cost, by name. Nested compile ranges are counted once, at the outermost."""
+    """What the host's calls cost, by name.
+    Nested compile ranges are counted once, at the outermost."""
     inside = (trace.start_ns >= low) & (trace.start_ns < high)
     runtime, ranges = trace.is_kind(Kind.RUNTIME), trace.is_kind(Kind.OP, Kind.MARK)
     blocking = np.zeros(len(trace), np.bool_)

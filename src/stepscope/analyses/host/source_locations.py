@@ -1,7 +1,9 @@
-"""Places: the line and the module that work comes from, where Python frames were recorded (`with_stack=True`).
+"""Source locations: the line and the module that work comes from,
+where Python frames were recorded (`with_stack=True`).
 
-Work on the device was launched by a host event, and that stands in frames. Backward is launched by autograd's own thread, where
-there are none: it comes from where the forward operator of the same sequence number stands.
+Work on the device was launched by a host event, and that stands in frames. Backward is launched by
+autograd's own thread, where there are none: it comes from where the forward operator of the same
+sequence number stands.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ MOST_DEEP = 64
 MOST_SHOWN = 4
 """Modules of a path that are written; a longer one is shortened in the middle."""
 COMMON_SHARE = 0.5
-"""Of a line's cost that must lie in a module for the line to be placed there."""
+"""Of a line's cost that must lie in a module for the line to be shown in it."""
 ALONE_SHARE = 0.9
 """Of a class of modules' cost that one of them must have to be named alone."""
 
@@ -47,7 +49,8 @@ class Origins:
     """Per event asked for, the frames it comes from; NONE where there is none."""
 
     frame: Int64
-    """The innermost frame of the user's code, else of a library's; never of torch or the standard library."""
+    """The innermost frame of the user's code, else of a library's;
+    never of torch or the standard library."""
     module: Int64
     """The innermost module."""
 
@@ -80,7 +83,8 @@ def origins(stacks: Stacks, events: Int64) -> Origins:
     def innermost(marked: Bool) -> Int64:
         frame = ancestor_with(parent, start, marked | stacks.node)
         inside = (frame != NONE) & ~stacks.node[frame]
-        # Above the node stands whoever called backward(), which is no place of the work; it is better than none.
+        # Above the node stands whoever called backward(),
+        # which is not where the work comes from; it is better than none.
         rest = np.flatnonzero(~inside)
         frame[rest] = ancestor_with(parent, forward[rest], marked)
         rest = rest[frame[rest] == NONE]
@@ -92,7 +96,8 @@ def origins(stacks: Stacks, events: Int64) -> Origins:
 
 
 def source_locations_of(stacks: Stacks, events: Int64, cost: NDArray[np.float64], most: int) -> tuple[SourceLocation, ...]:
-    """The lines that most of the events' cost comes from, most costly first, each with the modules most of it is in."""
+    """The lines that most of the events' cost comes from, most costly first,
+    each with the modules most of it is in."""
     total = float(cost.sum())
     if len(events) == 0 or total <= 0:
         return ()
@@ -114,7 +119,8 @@ def source_locations_of(stacks: Stacks, events: Int64, cost: NDArray[np.float64]
 
 
 def frames_at(stacks: Stacks, moments: Int64, on: Bool) -> Int64:
-    """The innermost host range that was open at each moment on a thread with frames, of the threads of the masked events."""
+    """The innermost host range that was open at each moment on a thread with frames,
+    of the threads of the masked events."""
     trace, parent = stacks.trace, stacks.links.parent
     innermost = np.full(len(moments), NONE, np.int64)
     frames = np.flatnonzero(trace.is_kind(Kind.PYTHON) & on)
@@ -129,7 +135,8 @@ def frames_at(stacks: Stacks, moments: Int64, on: Bool) -> Int64:
 
 
 def _common_path(stacks: Stacks, modules: Int64, cost: NDArray[np.float64]) -> str | None:
-    """The modules that hold most of the cost, from the outermost in: `GPT_0 > Block_* > Linear_*`, where many are alike."""
+    """The modules that hold most of the cost, from the outermost in:
+    `GPT_0 > Block_* > Linear_*`, where many are alike."""
     frames, which = np.unique(modules, return_inverse=True)
     spent: dict[tuple[str, ...], float] = defaultdict(float)
     for path, ns in zip(_paths(stacks, frames), np.bincount(which, cost, len(frames)).tolist(), strict=True):

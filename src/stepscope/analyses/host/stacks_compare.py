@@ -1,7 +1,7 @@
 """Hung, slow or running, where, and which rank stands elsewhere than the others.
 
-A collective ends for all when the last rank has come to it: when most ranks stand in one and a rank does not, they wait for that
-rank, and where it stands is the place to look.
+A collective ends for all when the last rank has come to it: when most ranks stand in one and a rank
+does not, they wait for that rank, and where it stands is the place to look.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ IDLE_CORES = 0.02
 NUM_WHERE = 3
 LIBRARY = re.compile(r"(site|dist)-packages/|lib/python\d|^<|^/usr/lib/python")
 COLLECTIVES = frozenset((
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single", "barrier",
-    "monitored_barrier", "broadcast", "broadcast_object_list", "gather", "scatter", "reduce", "reduce_scatter",
-    "reduce_scatter_tensor", "send", "recv", "isend", "irecv", "batch_isend_irecv", "wait", "synchronize", "clip_grad_norm_",
-    "init_process_group", "_sync_params_and_buffers", "_verify_param_shape_across_processes", "unshard", "wait_for_unshard",
-    "post_backward",
+    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all",
+    "all_to_all_single", "barrier", "monitored_barrier", "broadcast", "broadcast_object_list",
+    "gather", "scatter", "reduce", "reduce_scatter", "reduce_scatter_tensor", "send", "recv",
+    "isend", "irecv", "batch_isend_irecv", "wait", "synchronize", "clip_grad_norm_",
+    "init_process_group", "_sync_params_and_buffers", "_verify_param_shape_across_processes",
+    "unshard", "wait_for_unshard", "post_backward",
 ))  # fmt: skip
 """Functions under torch/distributed or torch/nn/parallel in which a rank waits for others."""
 OURS = re.compile(r"stepscope/capture/")
@@ -70,7 +71,8 @@ def _inside(frames: Sequence[Frame]) -> str | None:
 
 
 def _collective(frames: Sequence[Frame]) -> str | None:
-    """What waits for other ranks, the outermost first: that is the name the training code knows it by."""
+    """What waits for other ranks, the outermost first:
+    that is the name the training code knows it by."""
     for frame in reversed(frames):
         if frame.name in COLLECTIVES and DISTRIBUTED.search(frame.file):
             return frame.name
@@ -128,7 +130,8 @@ def _alone(seen: Sequence[Standing]) -> str:
 
 
 def _location(rank: Standing) -> Hashable:
-    """Ranks in the same collective are in the same place, whichever line of a library they were seen at."""
+    """Ranks in the same collective are in the same place,
+    whichever line of a library they were seen at."""
     where = rank.where[:1]
     if rank.state == "running" and rank.collective is None:
         return ("running", where[0].file if where else None, where[0].name if where else None)

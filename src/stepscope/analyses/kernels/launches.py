@@ -52,7 +52,8 @@ def launch_facts(trace: Trace, links: Links, busy: Intervals, work: Int64, host:
 
 
 def num_lost(trace: Trace, links: Links, work: Int64) -> int:
-    """Work without its call and calls without their work, between the first launch of this work and its last."""
+    """Work without its call and calls without their work,
+    between the first launch of this work and its last."""
     call = links.launch[work]
     by_call = (call != NONE) & (trace.kind[np.maximum(call, 0)] == Kind.RUNTIME)
     calls = np.unique(call[by_call])
@@ -66,7 +67,8 @@ def num_lost(trace: Trace, links: Links, work: Int64) -> int:
 
 
 def _silent_share(trace: Trace, host: HostActivity, idle: Intervals) -> float | None:
-    """Of the idle time, what lies in stretches of the host with no runtime call that are longer than Python between two."""
+    """Of the idle time, what lies in stretches of the host with
+    no runtime call that are longer than Python between two."""
     total = int((idle.end - idle.start).sum())
     calls = trace.is_kind(Kind.RUNTIME) & host.driving
     speaking = close_gaps(union(trace.start_ns[calls], trace.end_ns[calls]), SHORT_GAP_NS)

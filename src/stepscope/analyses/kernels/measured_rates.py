@@ -1,7 +1,7 @@
 """The peaks of a device: how long work must take at least.
 
-Peaks are the datasheet's, and so are floors and MFU. Where the machine was calibrated, `measured` says which share of them it
-reaches, in place of the share that such devices usually do.
+Peaks are the datasheet's, and so are floors and MFU. Where the machine was calibrated, `measured`
+says which share of them it reaches, in place of the share that such devices usually do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class DevicePeaks:
         return None if launch is None or launch.device is None else launch.device.seconds * 1e9
 
     def peak_flops(self, precision: str | None, *, matrix: bool) -> float | None:
-        """The dense peak for a precision. Other than matrix work runs on the vector units, whose peak is the one for fp32."""
+        """The dense peak for a precision.
+        Other than matrix work runs on the vector units, whose peak is the one for fp32."""
         if precision is None:
             return None
         is_vector = not matrix and precision != "fp64"

@@ -13,14 +13,15 @@ from stepscope.core.facts import Roofline
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 MIN_MATRIX_COVERAGE = 0.9
-"""MFU is reported only when the work of this share of matrix-kernel time is known: a part of the FLOPs
-would pass for all of them."""
+"""MFU is reported only when the work of this share of matrix-kernel time is known:
+a part of the FLOPs would pass for all of them."""
 
 
 def roofline(
     trace: Trace, charges: Charges, work: KernelWork, roofs: DevicePeaks | None, num_windows: int, step_ns: float | None
 ) -> Roofline:
-    """Per-step FLOPs and their share of the peak. FLOPs are the model's: recomputed work counts for HFU alone."""
+    """Per-step FLOPs and their share of the peak.
+    FLOPs are the model's: recomputed work counts for HFU alone."""
     dur = trace.dur_ns[work.kernels]
     compute = ~work.of_category("collective")
     matrix = work.of_category(*MATRIX_CATEGORIES)
@@ -51,7 +52,8 @@ def roofline(
 
 
 def compute_bound(work: KernelWork, roofs: DevicePeaks | None) -> Bool:
-    """Which kernels arithmetic limits, not memory: by their roofline; where that is not known, the matrix kernels."""
+    """Which kernels arithmetic limits, not memory: by their roofline;
+    where that is not known, the matrix kernels."""
     arithmetic = work.of_category(*MATRIX_CATEGORIES)
     if roofs is None:
         return arithmetic
@@ -87,7 +89,8 @@ def _utilisation(
 
 
 def slower_than_peak(context: RankContext) -> float | None:
-    """How much longer the model's FLOPs need at the rates that the machine was measured at than at the datasheet's peaks.
+    """How much longer the model's FLOPs need at the rates that
+    the machine was measured at than at the datasheet's peaks.
 
     None where it was not measured, or not in a precision that the run uses.
     """
@@ -117,7 +120,7 @@ def _main_precision(work: KernelWork) -> str | None:
 
 
 def _bound_times(work: KernelWork, roofs: DevicePeaks | None) -> tuple[int | None, int | None]:
-    """Kernel time under the memory roof and under the arithmetic roof."""
+    """Kernel time bound by memory and bound by arithmetic."""
     if roofs is None:
         return None, None
     traffic = work.bytes / roofs.spec.bandwidth_bytes_per_s.value * 1e9

@@ -1,4 +1,5 @@
-"""Kernel tables: by name and operator, by category, each with its work and its roof where shapes were recorded."""
+"""Kernel tables: by name and operator, by category,
+each with its work and its floor where shapes were recorded."""
 
 from __future__ import annotations
 
@@ -24,15 +25,15 @@ TRUSTED_WORK = frozenset(
 )
 """Kinds of work that name a kernel better than its own name does."""
 SIDE_KERNELS = frozenset({"layout", "copy", "sort", "random"})
-"""What an operator may launch beside the kernel that does its work."""
+"""What an operator may launch besides the kernel that does its work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelWork:
     """Per kernel of the measured windows, the work it is charged with.
 
-    An operator may launch several kernels; its work goes to the longest of them, so that sums over kernels are sums over
-    operators. NaN: not known.
+    An operator may launch several kernels; its work goes to the longest of them, so that sums over
+    kernels are sums over operators. NaN: not known.
     """
 
     kernels: Int64
@@ -47,9 +48,10 @@ class KernelWork:
     bytes: Float64
     floor_ns: Float64
     tensor_core: Int64
-    """1, 0, or NONE where the name does not tell."""
+    """1, 0, or NONE where the name does not say."""
     group_ns: Int64
-    """Time of all kernels of the same operator call, on the one that carries the work; 0 on the others."""
+    """Time of all kernels of the same operator call,
+    on the one that carries the work; 0 on the others."""
     is_matrix: Bool
     """Carries the work of a GEMM, a convolution or an attention."""
 
@@ -68,7 +70,8 @@ class KernelWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KernelKind:
-    """What all kernels of one name, launched by one operator with one set of inputs, have in common."""
+    """What all kernels of one name,
+    launched by one operator with one set of inputs, have in common."""
 
     category: str
     tensor_core: int
@@ -157,7 +160,8 @@ def _work(trace: Trace, name: int, detail: int) -> Work | None:
 
 
 def _leads(op: Int64, dur: Int64) -> Bool:
-    """Which kernel of each operator call is its longest; kernels without an operator lead themselves."""
+    """Which kernel of each operator call is its longest;
+    kernels without an operator lead themselves."""
     leads: Bool = op == NONE
     order = np.lexsort((-dur, op))
     first = np.concatenate([[True], np.diff(op[order]) != 0]) if len(order) else np.zeros(0, np.bool_)

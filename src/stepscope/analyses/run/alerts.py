@@ -1,6 +1,8 @@
-"""What is worth a warning while a job runs: slower steps, an idler device, growing memory, a rank gone silent.
+"""What is worth a warning while a job runs:
+slower steps, an idler device, growing memory, a rank gone silent.
 
-Feed it one look after the other at the run folder. Memory is bounded per rank; each episode is told once.
+Feed it one look after the other at the run folder.
+Memory is bounded per rank; each episode is reported once.
 """
 
 from __future__ import annotations
@@ -25,15 +27,16 @@ NUM_UTIL, NUM_UTIL_RECENT = 60, 15
 """Samples, and so seconds: the device's share of busy time is an average of its own already."""
 NUM_STRETCHES, NUM_STRETCHES_RECENT = 45, 15
 SAME_EPISODE_STEPS = 100
-"""A jump that other ranks tell so soon after is the same: all wait for the slowest."""
+"""A jump on other ranks so soon after is the same: all wait for the slowest."""
 QUIET_STEPS = 200
-"""Between two alerts of a kind; doubled after each, so that a job that keeps changing its pace does not fill a log."""
+"""Between two alerts of a kind;
+doubled after each, so that a job whose step time keeps changing does not fill a log."""
 GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RankAlert:
-    """What one rank's numbers say, before ranks are put together."""
+    """What one rank's numbers show, before the ranks' alerts are merged."""
 
     kind: str
     rank: int
@@ -133,7 +136,7 @@ class _RankAlarms:
         return alerts
 
     def absent(self, tail: RankTail, wall_ns: int) -> list[_RankAlert]:
-        """A rank that tells nothing any more, or makes no steps: once, until it is back."""
+        """A rank that writes nothing any more, or makes no steps: once, until it is back."""
         state, quiet_s = liveness(tail, wall_ns)
         previous, self._state = self._state, state
         if state == previous or state in (RUNS, SWITCHED_OFF):

@@ -1,4 +1,5 @@
-"""Curves over the run from a run's folder, and the allocator's memory over one step from its trace."""
+"""Curves over the run from a run's folder,
+and the allocator's memory over one step from its trace."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ COUNTERS = (
 
 
 def run_curves(run: RunRecord) -> dict[str, Curve]:
-    """Step times, the device's counters, memory and the host's cores over the run; what was not measured is not there."""
+    """Step times, the device's counters, memory and the host's cores over the run;
+    what was not measured is not there."""
     ranks = _shown(run.ranks)
     began = min((_first_ns(rank) for rank in ranks if rank.rows or rank.samples), default=0)
     curves = {
@@ -50,7 +52,8 @@ def run_curves(run: RunRecord) -> dict[str, Curve]:
 
 
 def peak_memory(run: RunRecord) -> dict[int, float]:
-    """The most bytes that torch held at once on each rank's devices together, where it was measured."""
+    """The most bytes that torch held at once on each
+    rank's devices together, where it was measured."""
     peaks: dict[int, float] = {}
     for rank in run.ranks:
         for sample in rank.samples:
@@ -63,7 +66,8 @@ def peak_memory(run: RunRecord) -> dict[int, float]:
 
 
 def memory_curve(trace: Trace, facts: RankFacts) -> Curve | None:
-    """Allocated bytes of the busiest device over the median step; None when allocations were not recorded."""
+    """Allocated bytes of the busiest device over the median step;
+    None when allocations were not recorded."""
     memory, windows = trace.memory, facts.steps.median_windows
     if memory is None or not windows or not facts.steps.windows:
         return None

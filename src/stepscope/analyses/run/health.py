@@ -16,7 +16,8 @@ from stepscope.readers.run_folder.tail import RankTail
 STRAGGLERS = ("late-rank", "uneven-work", "throttled-gpu")
 """Findings that name ranks which the others wait for."""
 SLOWED = ("hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")
-"""Reasons of the driver that say a device is unwell; a power cap or an idle clock says nothing of the kind."""
+"""Reasons of the driver that say a device is unwell;
+a power cap or an idle clock says nothing of the kind."""
 SPREAD = 0.1
 """Between ranks' steps, as a share of the middle one: ranks in step differ by far less."""
 LEAST_STEPS = 3
@@ -28,14 +29,14 @@ class Outcome:
 
     ranks: tuple[RankTail, ...]
     expected: frozenset[int]
-    """Ranks that should have made steps, as far as those that did tell of them."""
+    """Ranks that should have made steps, as far as those that did have recorded it."""
     num_steps: int
     """That every rank was to make."""
     exit_code: int | None
     """None where the job ran until we ended it."""
     has_timed_out: bool
     silent: tuple[int, ...]
-    """Ranks that had stopped telling of themselves when we ended it."""
+    """Ranks that had stopped writing samples when we ended it."""
     findings: tuple[Finding, ...] | None
     """None where there was no diagnosis."""
     not_diagnosed: str = ""
@@ -43,7 +44,8 @@ class Outcome:
 
 
 def expected_ranks(tails: Sequence[RankTail]) -> frozenset[int]:
-    """The whole world; where only one of its machines is seen here and its launcher numbered its ranks, those of that machine."""
+    """The whole world; where only one of its machines is seen here
+    and its launcher numbered its ranks, those of that machine."""
     world = max((size for tail in tails if isinstance(size := tail.told.get("world_size"), int)), default=0)
     if len({tail.told.get("host") for tail in tails}) != 1:
         return frozenset(range(world))
@@ -104,7 +106,7 @@ def _silent(outcome: Outcome) -> Check:
     if off:
         words = f"the capture switched itself off on {_ranks([tail.rank for tail in off])}: {off[0].problem}"
         return Check(name="signs of life", state=UNKNOWN, words=words)
-    return Check(name="signs of life", state=OK, words="every rank told of itself to the end")
+    return Check(name="signs of life", state=OK, words="every rank wrote samples to the end")
 
 
 def _straggler(outcome: Outcome) -> Check | None:
@@ -149,7 +151,9 @@ def _devices(outcome: Outcome) -> Check:
     if troubles:
         words = "; ".join(f"{trouble} ({_ranks(ranks)})" for trouble, ranks in troubles.items())
         return Check(name="devices", state=BAD, words=words)
-    return Check(name="devices", state=OK, words="no errors told" if num_asked else "no device counters here; no errors told")
+    return Check(
+        name="devices", state=OK, words="no errors reported" if num_asked else "no device counters here; no errors reported"
+    )
 
 
 def _troubles(sample: dict[str, Any]) -> list[str]:
@@ -165,7 +169,8 @@ def _troubles(sample: dict[str, Any]) -> list[str]:
 
 
 def early_step_ns(tail: RankTail) -> float | None:
-    """The middle of the steps that no profiler slowed, the very first left out: it compiles and allocates."""
+    """The middle of the steps that no profiler slowed, the very first left out:
+    it compiles and allocates."""
     lengths = [row["dur_ns"] for row in tail.rows if row["state"] in (0, 1) and (row["step"] or 0) > 1 and row["dur_ns"]]
     return median(lengths) if len(lengths) >= LEAST_STEPS else None
 

@@ -26,15 +26,18 @@ NUM_NOW = 20
 NUM_UTIL = 5
 """Samples over which the device's busy time is averaged."""
 WAITING = 0.3
-"""Share of a step from which its waits for the loader limit it, where nothing says that the device was busy meanwhile."""
+"""Share of a step from which its waits for the loader limit it,
+where nothing says that the device was busy meanwhile."""
 BUSY, IDLE = 0.9, 0.6
 """The device limits the run when it is busy more than this, and something else does when less."""
 STILL_S = 10.0
-"""Without a step, from which the view says so; an alert waits longer, for an evaluation makes no steps either."""
+"""Without a step, from which the view says so;
+an alert waits longer, for an evaluation makes no steps either."""
 MOST_LINES = 16
 """Ranks with a line of their own."""
 UNLIKE = 0.1
-"""Ranks whose step differs by more from the middle rank's, or the share of it spent waiting, stand out."""
+"""Ranks whose step differs by more from the middle rank's,
+or the share of it spent waiting, stand out."""
 
 
 def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
@@ -87,7 +90,8 @@ def _rank(tail: RankTail, run: RunTail) -> RankLive:
 
 
 def _now(tail: RankTail) -> tuple[list[float], list[float], list[Row]]:
-    """Lengths and waits of the last steps: one by one where they are written so, else the mean of the last stretch."""
+    """Lengths and waits of the last steps:
+    one by one where they are written so, else the mean of the last stretch."""
     stretch = tail.stretches[-1] if tail.stretches else None
     usual = [row for row in tail.rows if usual_ns(row) is not None] or [row for row in tail.rows if row["state"] == 1][1:]
     rows = usual[-NUM_NOW:]
@@ -117,7 +121,8 @@ def _batch_size(recorded: dict[str, Any]) -> int | None:
 
 
 def _bound(run: RunTail, ranks: Sequence[RankLive]) -> str:
-    """What limits the run, as far as it is known without a recording; the diagnosis' word where there is one."""
+    """What limits the run, as far as it is known without a recording;
+    the diagnosis' word where there is one."""
     verdict = (run.diagnosis or {}).get("verdict")
     if isinstance(verdict, dict) and verdict.get("bound"):
         return f"{verdict['bound']} (diagnosed): {verdict.get('summary', '')}"
@@ -138,7 +143,8 @@ def _bound(run: RunTail, ranks: Sequence[RankLive]) -> str:
 
 
 def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
-    """Each rank for itself where they are few; else those alike on one line, and after it those that stand out."""
+    """Each rank for itself where they are few;
+    else those alike on one line, and after it those that stand out."""
     if len(ranks) <= MOST_LINES:
         return tuple(RankGroup(ranks=(rank.rank,), one=rank) for rank in ranks), 0
     state, _ = Counter(rank.state for rank in ranks).most_common(1)[0]

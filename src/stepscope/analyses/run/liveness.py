@@ -1,4 +1,4 @@
-"""Whether a rank is still there: by its samples, and by the steps they tell of."""
+"""Whether a rank is still there: by its samples, and by the steps they count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def liveness(tail: RankTail, wall_ns: int, stalled_s: float = STALLED_S) -> tupl
     silent_s = (wall_ns - tail.sign_wall_ns) / 1e9
     if silent_s > max(SILENT_S, SILENT_STEPS * step_s, SILENT_SAMPLES * _between_samples_s(tail)):
         return SILENT, silent_s
-    # By its samples alone: where these are rare, that none has come yet does not say that no step was made.
+    # By its samples alone: where these are rare,
+    # that none has come yet does not say that no step was made.
     still_s = (tail.sign_wall_ns - tail.step_wall_ns) / 1e9
     if tail.samples and still_s > max(stalled_s, STALLED_STEPS * step_s):
         return STALLED, still_s

@@ -1,4 +1,4 @@
-"""What holds a peak, in words, and what makes each kind of it smaller."""
+"""What the peak of memory consists of, and what makes each part of it smaller."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDIES = {
 
 
 def breakdown_text(record: MemoryRecord) -> str:
-    """`activations 49 %, optimizer 25 %`; empty where nothing tells."""
+    """`activations 49 %, optimizer 25 %`; empty where it is not known."""
     peak = max(record.peak_bytes, 1)
     shown = [(name, size) for name, size in record.by_size[:NUM_NAMED] if size > 0.005 * peak]
     return ", ".join(f"{name} {size / peak:.0%}" for name, size in shown)
@@ -47,7 +47,7 @@ def frame_lines(record: MemoryRecord) -> tuple[str, ...]:
 
 
 def largest_category(record: MemoryRecord | None) -> tuple[str, float] | None:
-    """The category that holds most, and its share of the peak."""
+    """The largest category, and its share of the peak."""
     if record is None or not record.by_size or not record.peak_bytes:
         return None
     name, size = record.by_size[0]

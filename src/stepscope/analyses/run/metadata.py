@@ -1,4 +1,5 @@
-"""From what a run folder holds to what is known of the run. A value of the wrong kind counts as not recorded."""
+"""From what a run folder holds to what is known of the run.
+A value of the wrong kind counts as not recorded."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def run_facts(record: RunRecord) -> RunFacts:
 
 
 def rank_metadata(record: RankRecord) -> Known:
-    """One rank, as far as it told."""
+    """What one rank recorded of itself."""
     recorded = record.told
     machine, flags = _dict(recorded, "machine"), _dict(recorded, "flags")
     model = _first(recorded, "models")

@@ -1,4 +1,5 @@
-"""Single numbers out of what a rank writes while it runs: RUN/rank-N/samples.jsonl and steps.jsonl."""
+"""Single numbers out of what a rank writes while it runs:
+RUN/rank-N/samples.jsonl and steps.jsonl."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def rss_bytes(sample: Sample) -> int | None:
 
 
 def device_bytes(sample: Sample) -> int | None:
-    """Memory that the rank holds on its devices: what torch has reserved, else what the driver says is used."""
+    """Memory that the rank holds on its devices:
+    what torch has reserved, else what the driver says is used."""
     reserved = _sum(whole(allocator.get("reserved_bytes")) for allocator in objects_at(sample, "allocators"))
     if reserved is not None:
         return reserved
@@ -37,7 +39,8 @@ def gpu_util(sample: Sample) -> float | None:
 
 
 def usual_ns(row: Mapping[str, int | None]) -> int | None:
-    """How long a step took that is like the others: no profiler, no checkpoint. By the device's clock if it was read."""
+    """How long a step took that is like the others: no profiler, no checkpoint.
+    By the device's clock if it was read."""
     if row["state"] != 0 or row["save_ns"]:
         return None
     return row["device_ns"] or row["dur_ns"] or None

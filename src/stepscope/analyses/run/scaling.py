@@ -1,4 +1,5 @@
-"""How runs of one job scale with their width: speedup, efficiency, and which parts of the step the loss lies in."""
+"""How runs of one job scale with their width:
+speedup, efficiency, and which parts of the step the loss lies in."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import numpy as np
 from stepscope.core.scaling import SCALING_PARTS, Amdahl, Gain, Loss, Scaling, WidthRun
 
 SAME_WORK = 0.05
-"""FLOPs of two runs are the same within this share: batches that do not divide evenly leave a few percent."""
+"""FLOPs of two runs are the same within this share:
+batches that do not divide evenly leave a few percent."""
 LEAST_ALIKE = 0.5
 """Share of operators' calls that two runs of one model have in common, at the least."""
 SAME_BYTES = 0.05
@@ -19,7 +21,8 @@ MIN_WIDTHS = 3
 
 
 def scale(runs: Sequence[WidthRun], kind: str | None = None) -> Scaling:
-    """Compare runs of different widths with the narrowest. `kind` overrides what their FLOPs say."""
+    """Compare runs of different widths with the narrowest.
+    `kind` overrides what their FLOPs say."""
     ordered = tuple(sorted(runs, key=lambda run: run.width))
     assert len({run.width for run in ordered}) == len(ordered) >= 2
     measured, source, because = infer_kind(ordered)
@@ -43,12 +46,13 @@ def scale(runs: Sequence[WidthRun], kind: str | None = None) -> Scaling:
 
 
 def infer_kind(runs: Sequence[WidthRun]) -> tuple[str | None, str, str]:
-    """weak, strong or None; measured, mixed or not measured; and why. By the FLOPs of one rank in one step."""
+    """weak, strong or None; measured, mixed or not measured; and why.
+    By the FLOPs of one rank in one step."""
     base = runs[0]
     unknown = [run for run in runs if not run.flops]
     if unknown:
         widths = ", ".join(str(run.width) for run in unknown)
-        return None, "not measured", f"the FLOPs of a step were not measured at width {widths} (record_shapes=True tells them)"
+        return None, "not measured", f"the FLOPs of a step were not measured at width {widths} (record_shapes=True records them)"
     grown = [run.width / base.width for run in runs[1:]]
     ratios = [(run.flops or 0.0) / (base.flops or 1.0) for run in runs[1:]]
     weak = all(abs(ratio - 1) <= SAME_WORK for ratio in ratios)
@@ -82,7 +86,8 @@ def gain(base: WidthRun, run: WidthRun, kind: str) -> Gain | None:
 
 
 def karp_flatt(speedup: float, grown: float) -> float:
-    """The serial share that would explain a speedup (Karp and Flatt, CACM 33(5), 1990, equation 2)."""
+    """The serial share that would explain a speedup (Karp and Flatt,
+    CACM 33(5), 1990, equation 2)."""
     return (1 / speedup - 1 / grown) / (1 - 1 / grown)
 
 
@@ -143,7 +148,8 @@ def _scaled(ns: int, over: int, under: int) -> int:
 
 
 def fit_amdahl(runs: Sequence[WidthRun]) -> Amdahl | None:
-    """Least squares of relative errors over T(n) = serial + parallel / n, neither negative; None where the step does not shrink.
+    """Least squares of relative errors over T(n) = serial + parallel / n, neither negative;
+    None where the step does not shrink.
 
     G. M. Amdahl, Validity of the single processor approach, AFIPS 1967.
     """

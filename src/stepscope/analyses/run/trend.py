@@ -1,8 +1,9 @@
 """Whether memory rises steadily: the trend of medians over stretches of a run, with bounded memory.
 
-A leak adds a little all the time; a cache that fills, or a step that needs more than the others, rises and stays. The samples are
-put into bins; when there are too many bins, neighbours are joined and bins are twice as long from then on, so that an hour and a
-week are looked at with the same few numbers. The trend is judged by Kendall's S over the bins (Mann 1945).
+A leak adds a little all the time; a cache that fills, or a step that needs more than the others,
+rises and stays. The samples are put into bins; when there are too many bins, neighbours are joined
+and bins are twice as long from then on, so that an hour and a week are looked at with the same few
+numbers. The trend is judged by Kendall's S over the bins (Mann 1945).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LEAST_SHARE = 0.05
 """Of what there was at first; less is nobody's trouble."""
 LEAST_BYTES = 64 << 20
 LASTING = 0.5
-"""The last third must rise at this share of the whole's pace: what levels off is no leak."""
+"""The last third must rise at this share of the mean rate: what levels off is no leak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,8 @@ class Trend:
 
 
 class TrendDetector:
-    """Takes one size a sample; tells steady growth once, and again only when it has grown as much once more."""
+    """Takes one size a sample; reports steady growth once,
+    and again only when it has grown as much once more."""
 
     def __init__(self, num_a_bin: int = 10) -> None:
         self._num_a_bin = num_a_bin
@@ -70,7 +72,8 @@ class TrendDetector:
 
 
 def kendall_z(values: list[float]) -> float:
-    """Pairs in rising order less those in falling, in standard deviations of a series without a trend."""
+    """Pairs in rising order less those in falling,
+    in standard deviations of a series without a trend."""
     n = len(values)
     s = sum((b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :])
     return s / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)

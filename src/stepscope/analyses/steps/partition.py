@@ -36,7 +36,8 @@ def part_intervals(
     steps: Steps,
     waiting: Intervals | None = None,
 ) -> dict[str, Intervals]:
-    """When each part ran. `waiting` is when the rank waited for others; without it all exposed comms is transfer."""
+    """When each part ran. `waiting` is when the rank waited for others;
+    without it all exposed comms is transfer."""
     parts = _parts(trace, links, sets, host, steps)
     if waiting is not None:
         exposed = parts["comms_transfer"]
@@ -61,7 +62,8 @@ def _parts(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, ste
 
 
 def _parts_on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
-    """Without a device the operators are the work; those inside the loader are its input, and gloo's ranges are comms."""
+    """Without a device the operators are the work;
+    those inside the loader are its input, and gloo's ranges are comms."""
     low, high = steps.windows[0][0], steps.windows[-1][1]
     ops = trace.is_kind(Kind.OP)
     if not ops.any():

@@ -1,4 +1,5 @@
-"""Device time charged to the host ranges that launched it: operators, marks, modules, and the parts of a training step."""
+"""Device time charged to the host ranges that launched it:
+operators, marks, modules, and the parts of a training step."""
 
 from __future__ import annotations
 
@@ -21,13 +22,15 @@ STEP_MARK = re.compile(r"^ProfilerStep")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charges:
-    """For each piece of device work in the measured windows (`work`, indices into the trace), whom it is charged to."""
+    """For each piece of device work in the measured windows (`work`,
+    indices into the trace), whom it is charged to."""
 
     work: Int64
     op: Int64
     """The innermost operator it was launched in; NONE when there is none."""
     home: Int64
-    """That operator, or for backward work the forward operator it belongs to, where sequence numbers tell."""
+    """That operator, or for backward work the forward
+    operator it belongs to, by sequence numbers."""
     backward: Bool
     optimizer: Bool
     recomputed: Bool
@@ -59,8 +62,9 @@ def charge(trace: Trace, links: Links, work: Int64) -> Charges:
 
 
 def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
-    """Mask of the operators that autograd recorded as forward (a sequence number, no forward thread) while inside backward, and
-    that ran with the same inputs outside it: activation checkpointing, not a second derivative."""
+    """Mask of the operators that autograd recorded as forward (a sequence number, no forward
+    thread) while inside backward, and that ran with the same inputs outside it: activation
+    checkpointing, not a second derivative."""
     recorded = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0))
     mask = np.zeros(len(trace), np.bool_)
     if len(recorded) == 0:
@@ -74,7 +78,8 @@ def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
 
 
 def _forward_home(trace: Trace, links: Links, launch: Int64, op: Int64, backward: Bool) -> Int64:
-    """For backward work, the forward operator with the sequence number of the node being evaluated."""
+    """For backward work, the forward operator with the
+    sequence number of the node being evaluated."""
     if not backward.any():
         return op
     nodes = trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0)
@@ -84,7 +89,8 @@ def _forward_home(trace: Trace, links: Links, launch: Int64, op: Int64, backward
 
 
 def forward_of(trace: Trace, nodes: Int64) -> Int64:
-    """For each of autograd's nodes, the last forward operator with its sequence number; NONE when there is none."""
+    """For each of autograd's nodes, the last forward operator with its sequence number;
+    NONE when there is none."""
     result = np.full(len(nodes), NONE, np.int64)
     forward = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0))
     if len(forward) == 0:
@@ -99,7 +105,7 @@ def forward_of(trace: Trace, nodes: Int64) -> Int64:
 
 
 def phases(trace: Trace, charges: Charges) -> Phases | None:
-    """Device time of forward, backward and optimizer; None when nothing told them apart."""
+    """Device time of forward, backward and optimizer; None when they cannot be distinguished."""
     if not (charges.backward.any() or charges.optimizer.any()):
         return None
     dur = trace.dur_ns[charges.work]

@@ -1,8 +1,9 @@
 """Host ranges projected onto the device, as Nsight Systems' own `nvtx_gpu_proj_sum` does it.
 
-A piece of device work is contained in a range when the call that launched it lies in the range, on the range's own thread. The
-projection runs from the start of the first work contained to the end of the last; what lies between is counted too, and a range
-inside another is not taken off the outer one (Nsight Systems' manual, nvtx_gpu_proj_sum).
+A piece of device work is contained in a range when the call that launched it lies in the range, on
+the range's own thread. The projection runs from the start of the first work contained to the end of
+the last; what lies between is counted too, and a range inside another is not taken off the outer
+one (Nsight Systems' manual, nvtx_gpu_proj_sum).
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class ProjectionRow:
 
 
 def project(trace: Trace, links: Links, ranges: Bool | None = None) -> Projections:
-    """Each range's extent on the device; by default of all marks and operators. Ranges without device work have none."""
+    """Each range's extent on the device; by default of all marks and operators.
+    Ranges without device work have none."""
     chosen = np.flatnonzero(trace.is_kind(Kind.MARK, Kind.OP) if ranges is None else ranges)
     calls, first, last = _extents(trace, links)
     low = np.empty(len(chosen), np.int64)
@@ -94,7 +96,8 @@ def projection_rows(trace: Trace, projections: Projections) -> tuple[ProjectionR
 
 
 def _extents(trace: Trace, links: Links) -> tuple[Int64, Int64, Int64]:
-    """The calls that launched work, by their start, with the first start and the last end of what each launched."""
+    """The calls that launched work, by their start,
+    with the first start and the last end of what each launched."""
     work = np.flatnonzero(trace.device_work & (links.launch != NONE))
     work = work[trace.kind[links.launch[work]] == Kind.RUNTIME]
     calls, inverse = np.unique(links.launch[work], return_inverse=True)

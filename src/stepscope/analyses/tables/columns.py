@@ -1,4 +1,5 @@
-"""Columns of the tables that `query` and `stepscope.load` give: what each holds, and its values for one rank."""
+"""Columns of the tables that `query` and `stepscope.load` give:
+what each holds, and its values for one rank."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """A column's values. Text is codes into `words`, so that a name that occurs a million times is kept once."""
+    """A column's values. Text is codes into `words`,
+    so that a name that occurs a million times is kept once."""
 
     data: NDArray[np.generic]
     missing: Bool | None = None

@@ -91,7 +91,7 @@ def _origin(context: RankContext, work: Int64) -> dict[str, Values]:
 
 def _timing(context: RankContext, work: Int64) -> dict[str, Values]:
     trace, launch = context.trace, context.links.launch[work]
-    # A call may begin at any number, NONE's too: what is missing is told by the link.
+    # A call may begin at any number, NONE's too: the link says what is missing.
     return {
         "step": recorded_ints(np.maximum(context.cut.step_of[work], NONE)),
         "start_ns": plain(trace.start_ns[work]),

@@ -64,7 +64,8 @@ def step_of(context: RankContext, events: Int64) -> Int64:
     """Device work: the step that launched it. What the host did: the step it began in."""
     trace, cut = context.trace, context.cut
     host: Int64 = np.searchsorted(cut.host_start, trace.start_ns[events], side="right") - 1
-    # Without device work the cut holds the host's own events; both count from one step's start to the next one's.
+    # Without device work the cut holds the host's own events;
+    # both count from one step's start to the next one's.
     return np.where(trace.device_work[events], cut.step_of[events], np.maximum(host, NONE))
 
 

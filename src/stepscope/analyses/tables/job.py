@@ -1,4 +1,5 @@
-"""The tables that look at ranks as a whole, or at several of them: collectives, steps, ranks, findings."""
+"""The tables that look at ranks as a whole, or at several of them:
+collectives, steps, ranks, findings."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from stepscope.core.trace import NONE, Int64, TraceMeta
 
 
 def collective_rows(context: RankContext, records: CollectiveRecords) -> Rows:
-    """A rank's collectives, as far as it can tell alone."""
+    """A rank's collectives, without the other ranks."""
     trace = context.trace
     on_device = np.array([kind.on_device for kind in records.kinds], np.bool_)[records.kind]
     exposed = np.zeros(len(records), np.int64)
@@ -48,7 +49,8 @@ def collective_rows(context: RankContext, records: CollectiveRecords) -> Rows:
 
 
 def meeting_rows(records: CollectiveRecords, matched: Matched | None) -> Rows:
-    """What the other ranks' recordings add to a rank's collectives; `matched` is None where there are none."""
+    """What the other ranks' recordings add to a rank's collectives;
+    `matched` is None where there are none."""
     alone = np.full(len(records), NONE, np.int64)
     meeting = alone if matched is None else matched.of[records.rank]
     waited = alone if matched is None else matched.wait_ns(records)
@@ -107,7 +109,8 @@ def window_steps(context: RankContext) -> Int64:
         return np.arange(num, dtype=np.int64) + int(steps.source == "Optimizer.step")
     seen = np.unique(context.cut.step_of[context.trace.device_work])
     seen = seen[seen >= 0]
-    # A window reaches from the end of one step's work to that of the next; one step alone has the one that was running before.
+    # A window reaches from the end of one step's work to that of the next;
+    # one step alone has the one that was running before.
     ends = seen[1:][np.diff(seen) == 1] if len(seen) > 1 else seen
     return ends if len(ends) == num else nothing
 
@@ -115,12 +118,14 @@ def window_steps(context: RankContext) -> Int64:
 def rank_rows(
     metas: Sequence[TraceMeta], facts: Sequence[RankFacts], rank_records: Sequence[CollectiveRecords], matched: Matched | None
 ) -> Rows:
-    """The ranks, in the order of `facts`; `matched` is None where their collectives were not compared."""
+    """The ranks, in the order of `facts`;
+    `matched` is None where their collectives were not compared."""
     offsets: dict[int, int] = {}
     late: dict[int, Lateness] = {}
     if matched is not None:
         offsets = {rank: ns for rank, ns in matched.offset_ns.items() if rank not in matched.unaligned}
-        # A rank none of whose collectives was matched in a measured step has no lateness, not one of 0.
+        # A rank none of whose collectives was matched in
+        # a measured step has no lateness, not one of 0.
         late = {row.rank: row for row in lateness(rank_records, matched) if row.per_step_ns}
     on_device = [rank if rank.steps.where == "device" else None for rank in facts]
     totals = [None if rank is None else rank.device for rank in on_device]

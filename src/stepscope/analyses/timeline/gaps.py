@@ -1,4 +1,5 @@
-"""The window of a step as a row of pieces, each the part of the step that the partition counts it to."""
+"""The window of a step as a row of pieces,
+each the part of the step that the partition counts it to."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ NUM_BINS = 1500
 
 
 def gaps_of(context: RankContext, steps: Steps, window: tuple[int, int], waiting: Intervals | None) -> Gaps:
-    """The pieces of one window. `waiting` is when the rank waited for others, where their traces told."""
+    """The pieces of one window.
+    `waiting` is when the rank waited for others, where their traces show it."""
     sets = part_intervals(context.trace, context.links, context.sets, context.host, steps, waiting)
     whole = Intervals(np.array([window[0]], np.int64), np.array([window[1]], np.int64))
     inside = {part: intersect(sets.get(part, empty()), whole) if window[1] > window[0] else empty() for part in PARTS}
@@ -38,7 +40,8 @@ def gaps_of(context: RankContext, steps: Steps, window: tuple[int, int], waiting
 
 
 def _binned(inside: dict[str, Intervals], window: tuple[int, int], waits_split: bool) -> Gaps:
-    """Per bin of the window its parts, one after the other: every part keeps its length, no piece moves out of its bin.
+    """Per bin of the window its parts, one after the other:
+    every part keeps its length, no piece moves out of its bin.
 
     Before (bins of 10)                          After
         compute [0, 3) idle [3, 4) compute [4, 10)   compute [0, 9) idle [9, 10)

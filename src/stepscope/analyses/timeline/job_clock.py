@@ -34,10 +34,12 @@ class Aligned:
 
 
 def align(heads: Sequence[Head], room_ns: int = 0) -> Aligned:
-    """By the ends of the collectives that ranks share, else by their wall clocks. The origin lies `room_ns` before all events."""
+    """By the ends of the collectives that ranks share, else by their wall clocks.
+    The origin lies `room_ns` before all events."""
     assert heads
     reference = min(heads, key=lambda head: head.rank)
-    # Without a base on both sides two recordings' times say nothing about each other, and are taken as they are.
+    # Without a base on both sides two recordings' times say nothing about each other,
+    # and are taken as they are.
     by_wall = {head.rank: head.base_ns - reference.base_ns if head.base_ns and reference.base_ns else 0 for head in heads}
     moved = dict(by_wall)
     rank_records = [head.collective_records for head in heads if head.collective_records is not None]

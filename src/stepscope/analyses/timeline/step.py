@@ -1,4 +1,5 @@
-"""The timeline of one typical step: what ran where, who launched it, and what the device waited for."""
+"""The timeline of one typical step:
+what ran where, who launched it, and what the device waited for."""
 
 from __future__ import annotations
 
@@ -61,8 +62,9 @@ def timeline_of(
 ) -> Timeline | None:
     """The step of median length; None when the trace has no step.
 
-    `found` is the trace's context, if the caller has it. `waiting` is when the rank waited for others in a collective
-    (`analyses.waits.waiting`); without it all exposed communication is transfer.
+    `found` is the trace's context, if the caller has it. `waiting` is when the rank waited for
+    others in a collective (`analyses.waits.waiting`); without it all exposed communication is
+    transfer.
     """
     steps = facts.steps
     if not steps.median_windows:
@@ -97,7 +99,8 @@ def timeline_of(
 
 
 def _low(context: RankContext, window: tuple[int, int]) -> int:
-    """When the host began to launch the window's work, but no more than a step's length before it."""
+    """When the host began to launch the window's work,
+    but no more than a step's length before it."""
     trace, (low, high) = context.trace, window
     work = np.flatnonzero(trace.device_work & (trace.start_ns < high) & (trace.end_ns > low))
     launch = context.links.launch[work]
@@ -146,7 +149,8 @@ def _rows(context: RankContext, near: Bool, most: int) -> _Rows:
 
 
 def _busiest(trace: Trace, host: Bool) -> list[int]:
-    """The host's threads: the one that holds the step's marks on top, then those with the most events."""
+    """The host's threads: the one that holds the step's marks on top,
+    then those with the most events."""
     marks = host & trace.is_kind(Kind.MARK)
     marked = np.bincount(trace.thread[marks], trace.dur_ns[marks], len(trace.threads))
     counts = np.bincount(trace.thread[host], minlength=len(trace.threads))
@@ -259,7 +263,8 @@ def _categories(context: RankContext, rank: int, words: dict[str, int]) -> Int64
 
 
 def _origin_names(context: RankContext, event: Int64) -> tuple[Int64, Int64, Int64]:
-    """Per event the names of the operator that launched it, its module and its line; NONE where there is none."""
+    """Per event the names of the operator that launched it, its module and its line;
+    NONE where there is none."""
     trace = context.trace
     ops = np.full(len(trace), NONE, np.int64)
     ops[context.charges.work] = np.where(context.charges.op == NONE, context.links.op[context.charges.work], context.charges.op)

@@ -1,4 +1,5 @@
-"""What a timeline draws beside the recorded events: the steps, the partition, and counters, as columns over time."""
+"""What a timeline draws besides the recorded events:
+the steps, the partition, and counters, as columns over time."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def step_spans(context: RankContext) -> Spans:
 
 
 def partition_spans(context: RankContext, records: CollectiveRecords | None = None, matched: Matched | None = None) -> Spans:
-    """Every nanosecond of the measured windows in one of PARTS; waits are split off where the ranks were matched."""
+    """Every nanosecond of the measured windows in one of PARTS;
+    waits are split off where the ranks were matched."""
     steps = context.cut.steps
     if not steps.windows:
         return Spans(start_ns=_none(), end_ns=_none(), name=_none(), names=PARTS)
@@ -80,7 +82,8 @@ def queue_depth(context: RankContext) -> Series | None:
     if not len(work):
         return None
     launched = trace.start_ns[links.launch[work]]
-    # The recorder's two clocks differ by microseconds: work that seems to begin before its launch waited for nothing.
+    # The recorder's two clocks differ by microseconds:
+    # work that seems to begin before its launch waited for nothing.
     begun = np.maximum(trace.start_ns[work], launched)
     time, depth = _running(np.concatenate((launched, begun)), np.repeat([1.0, -1.0], len(work)))
     return Series(name="queue depth", unit="launched, not begun", time_ns=time, value=depth)
@@ -94,7 +97,8 @@ def copy_bandwidth(context: RankContext) -> Series | None:
 
 
 def collective_bandwidth(records: CollectiveRecords | None) -> Series | None:
-    """Message bytes over the time of the collectives under way, waiting included; None where no size was recorded."""
+    """Message bytes over the time of the collectives under way, waiting included;
+    None where no size was recorded."""
     if records is None or not len(records):
         return None
     kind_bytes = np.array([NONE if kind.bytes is None else kind.bytes for kind in records.kinds], np.int64)
@@ -104,7 +108,8 @@ def collective_bandwidth(records: CollectiveRecords | None) -> Series | None:
 
 
 def allocator_memory(context: RankContext) -> list[Series]:
-    """What each device's allocator held and had reserved, after each allocation; nothing where it was not recorded."""
+    """What each device's allocator held and had reserved, after each allocation;
+    nothing where it was not recorded."""
     memory = context.trace.memory
     if memory is None:
         return []
@@ -130,7 +135,8 @@ def _bandwidth(name: str, when: Intervals, size_bytes: Int64) -> Series | None:
         return None
     rate = size_bytes * 1e9 / (when.end - when.start)
     time, value = _running(np.concatenate((when.start, when.end)), np.concatenate((rate, -rate)))
-    # Nothing under way is nothing, and not what floats leave when the same rates are added and taken away.
+    # Nothing under way is nothing,
+    # and not what floats leave when the same rates are added and taken away.
     _, under_way = _running(np.concatenate((when.start, when.end)), np.repeat([1.0, -1.0], len(when.start)))
     return Series(name=name, unit="bytes/s", time_ns=time, value=np.where(under_way > 0, value, 0.0))
 
