@@ -100,7 +100,7 @@ def test_ranks_read_by_other_processes_are_not_parsed_again(parsed: Counter[str]
 
 
 def test_a_trace_too_large_to_keep_is_not_parsed_again(parsed: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "MOST_KEPT_EVENTS", 10)
+    monkeypatch.setattr(contexts, "MAX_KEPT_EVENTS", 10)
     with Recording([DEMO], Options(use_cache=False)) as recording:
         first = contract(recording.diagnosis)
         recording.context(recording.inputs.sources[0])

@@ -18,7 +18,7 @@ from stepscope.readers import cache
 from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
 
-MOST_KEPT_EVENTS = 2_000_000
+MAX_KEPT_EVENTS = 2_000_000
 """Of all traces that are kept in memory: about a gigabyte.
 The others are kept as columns on the disk."""
 
@@ -69,7 +69,7 @@ class RankContexts:
             trace = read_trace(source, use_cache=self.use_cache, progress=progress)
         made = context_of(trace, self.hardware)
         num_kept = sum(len(kept.trace) for kept in self._kept.values())
-        if num_kept + len(trace) <= MOST_KEPT_EVENTS:
+        if num_kept + len(trace) <= MAX_KEPT_EVENTS:
             self._kept[key] = made
         elif is_parsed and not is_cached(trace, use_cache=self.use_cache):
             cache.store(source, trace, folder=self.folder)

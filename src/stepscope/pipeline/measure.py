@@ -37,12 +37,12 @@ from stepscope.readers.source import Source
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.job import CaseOf, Job
 
-MOST_LETTERS = 80
+MAX_LETTERS = 80
 """Of a hardware file's own texts."""
-MOST_SHORTENED = 1.5
+MAX_SHORTENED = 1.5
 """A log's step over the profiled one, beyond which they are not the same steps:
 a profiler costs time, it does not give any."""
-MOST_NAMED = 8
+MAX_NAMED = 8
 """Problems listed when there is nothing else to say: those of a job are mostly the same one."""
 
 
@@ -235,7 +235,7 @@ def _logged_step_time(logged_ns: int, source: Source, contexts: RankContexts) ->
         steps = contexts.of(source).cut.steps
     except StepscopeError:
         return logged
-    if steps.step_interval_ns is None or not steps.is_pitch or logged_ns <= MOST_SHORTENED * steps.step_interval_ns:
+    if steps.step_interval_ns is None or not steps.is_pitch or logged_ns <= MAX_SHORTENED * steps.step_interval_ns:
         return logged
     times = f"the log says {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.step_interval_ns / 1e6:.4g}"
     note = f"{times}: they are not of one run, or not of the same steps; the log's step time was not used"
@@ -249,12 +249,12 @@ def _hardware_notes(hardware: Calibrated | None, good: Sequence[Measured]) -> tu
     facts = [(r.facts, r.slower) for r in good if r.facts is not None]
     others = {rank.device_name or "no device that it names" for rank, _ in facts if not hardware.is_of(rank.device_name)}
     notes = [
-        f"the hardware file was measured on {hardware.machine.device[:MOST_LETTERS]}, and this run is of {other[:MOST_LETTERS]}:"
+        f"the hardware file was measured on {hardware.machine.device[:MAX_LETTERS]}, and this run is of {other[:MAX_LETTERS]}:"
         " it is judged by datasheets"
-        for other in sorted(others)[:MOST_NAMED]
+        for other in sorted(others)[:MAX_NAMED]
     ]
     if len(others) < len({rank.device_name for rank, _ in facts}):
-        where = f"{hardware.machine.device[:MOST_LETTERS]} ({hardware.date[:MOST_LETTERS]})"
+        where = f"{hardware.machine.device[:MAX_LETTERS]} ({hardware.date[:MAX_LETTERS]})"
         notes.append(f"products, memory and copies are judged by what was measured on {where}, not by its datasheet")
     used = [(rank.roofline.mfu, slower) for rank, slower in facts if rank.roofline.mfu is not None and slower is not None]
     if used:
@@ -269,8 +269,8 @@ def _world_size(metas: Sequence[TraceMeta]) -> int | None:
 
 
 def _none_read(problems: Sequence[str]) -> str:
-    more = [f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else []
-    return "\n  ".join(["no trace could be read:", *problems[:MOST_NAMED], *more])
+    more = [f"and {len(problems) - MAX_NAMED} more"] if len(problems) > MAX_NAMED else []
+    return "\n  ".join(["no trace could be read:", *problems[:MAX_NAMED], *more])
 
 
 def _measured(

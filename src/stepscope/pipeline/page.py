@@ -22,7 +22,7 @@ from stepscope.readers.inputs import assign_ranks
 from stepscope.readers.source import Source
 from stepscope.readers.system.hardware_file import read_hardware
 
-MOST_RANKS_MATCHED = 8
+MAX_RANKS_MATCHED = 8
 """To draw when one of them waited for the others."""
 
 
@@ -76,7 +76,7 @@ def _waits(recording: Recording, facts: RankFacts) -> Intervals | None:
     """When the rank waited for others;
     None in a job whose ranks are too many to be read once more."""
     sources = recording.inputs.sources
-    if len(sources) > MOST_RANKS_MATCHED:
+    if len(sources) > MAX_RANKS_MATCHED:
         return None
     contexts = [recording.context(source) for source in sources]
     ranks, _ = assign_ranks([context.trace.meta for context in contexts])

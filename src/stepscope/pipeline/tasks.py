@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from stepscope.errors import StepscopeError
 
-MOST_DEATHS = 3
+MAX_DEATHS = 3
 """Of the workers on one task:
 it is tried twice more, the last time alone, so that no other task can be to blame."""
 POLL_S = 1.0
@@ -107,11 +107,11 @@ class _Queue:
         return self._waiting.popleft()
 
     def put_back(self, number: int) -> None:
-        (self._alone if self._deaths[number] == MOST_DEATHS - 1 else self._waiting).appendleft(number)
+        (self._alone if self._deaths[number] == MAX_DEATHS - 1 else self._waiting).appendleft(number)
 
     def retry(self, number: int) -> bool:
         """Whether it is tried again."""
         self._deaths[number] += 1
-        if self._deaths[number] < MOST_DEATHS:
+        if self._deaths[number] < MAX_DEATHS:
             self.put_back(number)
-        return self._deaths[number] < MOST_DEATHS
+        return self._deaths[number] < MAX_DEATHS

@@ -22,12 +22,12 @@ CONNECT_S = 15
 IDLE_S = 60.0
 """A cluster that has had no worker, or no scheduler, for this long is not waited for:
 one that grows on demand takes less."""
-LEAST_TEXT_BYTES = 64 << 20
+MIN_TEXT_BYTES = 64 << 20
 """Below it one process is done before others have started:
 these take a second or two, and read 20 to 40 MB in it."""
 EXPANSION, COMPRESSED = 12, (".gz", ".zst", ".zstd", ".tgz")
 """A trace's text over its compressed size, about."""
-LEAST_WIDTH = 64
+MIN_WIDTH = 64
 """Tasks given to a cluster at a time, at the least:
 one that grows on demand sees that there is work."""
 
@@ -76,7 +76,7 @@ class ClusterWorkers(Workers):
         self._client, self._address = client, address
         self._seen_s = time.monotonic()
         self.lost = (KilledWorker,)
-        super().__init__(client.get_executor(pure=False), max(LEAST_WIDTH, 2 * sum(client.nthreads().values())))
+        super().__init__(client.get_executor(pure=False), max(MIN_WIDTH, 2 * sum(client.nthreads().values())))
 
     def check(self) -> None:
         """StepscopeError when there has been nobody to work for IDLE_S."""
@@ -145,7 +145,7 @@ def workers_for(sources: Sequence[Source], jobs: int | None, cluster: str | None
     """A cluster where one is named,
     else processes when there are several files and several cores."""
     num = min(len(sources), jobs or num_cores())
-    if jobs is None and _text_bytes(sources) < LEAST_TEXT_BYTES:
+    if jobs is None and _text_bytes(sources) < MIN_TEXT_BYTES:
         num = 1
     if cluster is not None:
         _refuse_private(sources)

@@ -31,7 +31,7 @@ NEAR_NS, NEAR_SHARE = 2_000_000, 0.1
 """A gap that ends this near to the end of a collective, or within this share of its own length, was
 a wait for it: the host is woken a little later, and the worker's range is closed a little after it
 has said that it is done."""
-LEAST_GAP_NS = 200_000
+MIN_GAP_NS = 200_000
 """Shorter gaps are Python between two operators."""
 
 
@@ -132,7 +132,7 @@ def _waits(context: RankContext, tasks: Int64, launch: Int64) -> tuple[Int64, In
     for low, high in zip(gaps.start.tolist(), gaps.end.tolist(), strict=True):
         near = max(NEAR_NS, NEAR_SHARE * (high - low))
         open_ = np.flatnonzero((launch < low) & (ends > low) & (np.abs(ends - high) <= near))
-        if high - low >= LEAST_GAP_NS and len(open_):
+        if high - low >= MIN_GAP_NS and len(open_):
             begun.append(low)
             ended.append(high)
             target.append(int(open_[np.argmin(np.abs(ends[open_] - high))]))

@@ -19,16 +19,16 @@ from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.replay.transfer_time import moving_ns
 
 CLOSE = 0.005
-MOST_MOVING = 3.0
+MAX_MOVING = 3.0
 """Times the time from the last arrival to the end that moving the bytes may be taken to need."""
 PROBE = 1.1
-LEAST_SLOPE = 0.5
+MIN_SLOPE = 0.5
 """Of a collective's longer time that the step must grow by:
 else it is not the collectives that it waits for."""
-LEAST_COST, MOST_COST = 0.5, 3.0
+MIN_COST, MAX_COST = 0.5, 3.0
 """Times the usual cost of recording, between which it is looked for:
 nine of ten hosts lie well within."""
-MOST_STRETCH = 4.0
+MAX_STRETCH = 4.0
 """Times the recorded host time, with the profiler's usual cost taken off:
 a host slower than that is not what was recorded."""
 
@@ -60,13 +60,13 @@ def calibrated(job_graph: JobGraph, step_interval_ns: float) -> JobGraph:
     costs was spent while the collectives ran."""
     plain, longer = (play_job(_with_moving(job_graph, factor)).step_interval_ns for factor in (1.0, PROBE))
     moving = float(job_graph.moving_ns.sum()) / max(job_graph.parts[0].graph.num_steps, 1)
-    if plain >= step_interval_ns * (1 - CLOSE) or longer - plain < LEAST_SLOPE * (PROBE - 1) * moving:
+    if plain >= step_interval_ns * (1 - CLOSE) or longer - plain < MIN_SLOPE * (PROBE - 1) * moving:
         return job_graph
 
     def is_short(factor: float) -> bool:
         return play_job(_with_moving(job_graph, factor)).step_interval_ns <= step_interval_ns
 
-    factor, _ = bisect(is_short, 1.0, MOST_MOVING, 10)
+    factor, _ = bisect(is_short, 1.0, MAX_MOVING, 10)
     return _with_moving(job_graph, factor)
 
 
@@ -75,9 +75,9 @@ def fit_job(recorded: JobGraph, step_ns: float | None) -> JobGraph:
 
     One step time cannot determine two unknowns, the hosts' time and the collectives'. The hosts' is
     known better: the profiler's cost follows from their speed (`usual_cost_ns`). So that is taken
-    off first. If the step is still too long, recording cost more, up to MOST_COST times as much. If
+    off first. If the step is still too long, recording cost more, up to MAX_COST times as much. If
     it is too short and the step waits for collectives, these took longer than the recording shows;
-    else recording cost less, down to LEAST_COST.
+    else recording cost less, down to MIN_COST.
 
     A step that takes longer than its recording, though nothing is recorded for free: a recording of
     few steps lets the hosts run ahead on the device's backlog, and hides what they take. Then no
@@ -89,13 +89,13 @@ def fit_job(recorded: JobGraph, step_ns: float | None) -> JobGraph:
         # which says nothing about the hosts' time.
         return usual
     if play_job(usual).step_interval_ns >= step_ns * (1 - CLOSE):
-        return _bisected(recorded, step_ns, 1.0, MOST_COST)
+        return _bisected(recorded, step_ns, 1.0, MAX_COST)
     if play_job(recorded).step_interval_ns < step_ns:
         return _in_turns(with_graphs(usual, [waiting_each_step(part.graph) for part in usual.parts]), step_ns)
     slower = calibrated(usual, step_ns)
     if play_job(slower).step_interval_ns >= step_ns * (1 - CLOSE):
         return slower
-    return calibrated(_bisected(recorded, step_ns, LEAST_COST, 1.0), step_ns)
+    return calibrated(_bisected(recorded, step_ns, MIN_COST, 1.0), step_ns)
 
 
 def waiting_each_step(graph: Graph) -> Graph:
@@ -128,12 +128,12 @@ def _bisected(job_graph: JobGraph, step_ns: float, low: float, high: float) -> J
 
 
 def _in_turns(job_graph: JobGraph, step_ns: float) -> JobGraph:
-    """All hosts' time scaled alike until the step is met, as far as MOST_STRETCH allows."""
+    """All hosts' time scaled alike until the step is met, as far as MAX_STRETCH allows."""
 
     def is_short(factor: float) -> bool:
         return play_job(_scaled(job_graph, factor)).step_interval_ns <= step_ns
 
-    factor, _ = bisect(is_short, 0.0, MOST_STRETCH, 12)
+    factor, _ = bisect(is_short, 0.0, MAX_STRETCH, 12)
     return _scaled(job_graph, factor)
 
 

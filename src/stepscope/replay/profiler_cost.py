@@ -28,10 +28,10 @@ host-bound recordings of one GPU (H200 host, torch 2.11) whose unprofiled step i
 them lie within a third of it; around one cost for all, within half."""
 USUAL_RANGE_NS = (1_000.0, 5_000.0)
 """The range of a cost estimated from the host's speed; that of most of these recordings does."""
-LEAST_CALLS = 20
+MIN_CALLS = 20
 """With recorded events; fewer say nothing about the host's speed."""
 COST_RANGE_NS = (0.0, 10_000.0)
-LEAST_SHARE = 0.25
+MIN_SHARE = 0.25
 """Of a stretch of host work that is left however many events were recorded in it."""
 EPISODIC = ("input", "compile", "io", "allocator")
 """Parts that vary from step to step,
@@ -67,7 +67,7 @@ def usual_cost_ns(graph: Graph) -> float:
     long Python before them, or a sleep, say nothing about it."""
     work, events = graph.call_parts["work"], graph.call_events["work"]
     some = events > 0
-    if int(some.sum()) < LEAST_CALLS:
+    if int(some.sum()) < MIN_CALLS:
         return USUAL_COST_NS
     low, high = USUAL_RANGE_NS
     return float(np.clip(COST_SHARE * np.median(work[some] / events[some]), low, high))
@@ -76,7 +76,7 @@ def usual_cost_ns(graph: Graph) -> float:
 def without_cost(graph: Graph, cost_ns: float) -> Graph:
     """The graph with this much taken off the host's time for each event recorded in it."""
     left = {
-        part: np.maximum(graph.call_parts[part] - cost_ns * events, LEAST_SHARE * graph.call_parts[part])
+        part: np.maximum(graph.call_parts[part] - cost_ns * events, MIN_SHARE * graph.call_parts[part])
         for part, events in graph.call_events.items()
     }
     return replace(graph, call_parts=graph.call_parts | left)

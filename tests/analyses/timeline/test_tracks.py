@@ -15,7 +15,7 @@ from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
 from stepscope.analyses.timeline.job_clock import Head, align
-from stepscope.analyses.timeline.nesting import MOST_LANES, nest
+from stepscope.analyses.timeline.nesting import MAX_LANES, nest
 from stepscope.analyses.timeline.tracks import (
     Spans,
     allocator_memory,
@@ -148,10 +148,10 @@ def test_slices_of_a_lane_nest_and_open_and_close_in_turn(raw: list[tuple[int, i
 
 
 def test_what_overlaps_deeper_than_the_lanes_is_left_out() -> None:
-    num = MOST_LANES + 5
+    num = MAX_LANES + 5
     nested = nest(np.arange(num, dtype=np.int64), np.arange(num, dtype=np.int64) + 1000)
-    assert nested.lane.tolist() == [*range(MOST_LANES)] + [NONE] * 5
-    assert len(nested.order) == 2 * MOST_LANES
+    assert nested.lane.tolist() == [*range(MAX_LANES)] + [NONE] * 5
+    assert len(nested.order) == 2 * MAX_LANES
 
 
 CALLS = [Call(at=at, end=at + 3 + at / 100) for at in (10, 41, 107, 330, 620)]

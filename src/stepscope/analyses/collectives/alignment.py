@@ -14,12 +14,12 @@ EVEN = 0.95
 DENSE = 4
 """Ends that stray by more than this part of the
 distance between collectives do not distinguish them."""
-MOST_NS = 20_000_000
+MAX_NS = 20_000_000
 """Ends of one collective lie no further apart, whatever was measured."""
 STRAY, MEET, LONE = 4, 2, 6
 """Times the usual distance of ends, from which on one strays, and up to which two meet; and from
 which on a pair made by order alone may as well be two collectives, each lost on the other side."""
-LEAST_NS, SPARSE = 200_000, 10
+MIN_NS, SPARSE = 200_000, 10
 """But not where they are nearer than this,
 or than this part of the distance to the next of their kind."""
 
@@ -34,7 +34,7 @@ def aligned(
     both are known; those that agree may lie further apart.
     """
     position = np.full(len(time), NONE, np.int64)
-    wide = np.where(ordinal != NONE, np.maximum(near, MOST_NS), near)
+    wide = np.where(ordinal != NONE, np.maximum(near, MAX_NS), near)
     low, high = np.searchsorted(list_ns, time - wide, "left"), np.searchsorted(list_ns, time + wide, "right")
     count = high - low
     of = np.repeat(np.arange(len(time)), count)
@@ -79,8 +79,8 @@ def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
     neighbour = np.full((2, len(list_ns)), NONE, np.int64)
     alike = np.diff(list_token[order]) == 0
     neighbour[0, order[:-1][alike]], neighbour[1, order[1:][alike]] = order[1:][alike], order[:-1][alike]
-    gaps = np.where(neighbour[:, to] != NONE, np.abs(list_ns[neighbour[:, to]] - list_ns[to]), MOST_NS)
-    slipped = distance > np.maximum(gaps.min(axis=0) // SPARSE, max(LONE * usual, LEAST_NS))
+    gaps = np.where(neighbour[:, to] != NONE, np.abs(list_ns[neighbour[:, to]] - list_ns[to]), MAX_NS)
+    slipped = distance > np.maximum(gaps.min(axis=0) // SPARSE, max(LONE * usual, MIN_NS))
     in_kind = np.lexsort((list_ns[to], list_token[to]))
     follows = np.diff(list_token[to][in_kind]) == 0
     for other in neighbour[:, to]:
@@ -157,7 +157,7 @@ def filled(position: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int
     if not len(matched) or len(matched) == len(position):
         return position
     usual = float(np.median(np.abs(time[matched] - list_ns[position[matched]])))
-    least = max(LONE * usual, LEAST_NS)
+    least = max(LONE * usual, MIN_NS)
     for low, high in zip([-1, *matched.tolist()], [*matched.tolist(), len(position)], strict=True):
         if high - low < 2:
             continue
@@ -171,7 +171,7 @@ def filled(position: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int
         else:
             span = 2 * np.abs(list_ns[theirs] - list_ns[stop if low < 0 else first - 1])
         # The span is of two gaps, and more where several stray.
-        limit = np.minimum(np.minimum(span // 5, MOST_NS // 2), np.maximum(least, span // (2 * SPARSE)))
+        limit = np.minimum(np.minimum(span // 5, MAX_NS // 2), np.maximum(least, span // (2 * SPARSE)))
         near: Bool = np.abs(time[mine] - list_ns[theirs]) <= np.where(firm[mine] == 1, limit, span)
         position[mine[near]] = theirs[near]
     return position

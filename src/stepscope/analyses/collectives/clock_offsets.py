@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Int64
 
-_LEAST_SHARE = 0.4
+_MIN_SHARE = 0.4
 """Of the collectives in the time both recorded,
 how many must be found under an offset for it to be one."""
 _LOST_COST = 3.5
@@ -219,7 +219,7 @@ def judge(a: Ends, b: Ends, offset: int, window: int) -> Offset | None:
     end = min(int(a.time.max()), int(b.time.max()) + offset) + window
     inside_a = max(num, int(((a.time >= begin) & (a.time <= end)).sum()))
     inside_b = max(num, int(((b.time + offset >= begin) & (b.time + offset <= end)).sum()))
-    if num < _LEAST_SHARE * min(inside_a, inside_b):
+    if num < _MIN_SHARE * min(inside_a, inside_b):
         return None
     residual = np.abs(difference - offset)
     width = (np.abs(_without_drift(difference - offset, a.time[of_a])) + np.median(residual) + _FLOOR_NS) * (1 + 4 / num)

@@ -13,7 +13,7 @@ from stepscope.core.comms import BACKWARD, FORWARD, CollectiveRecords
 from stepscope.core.comms_facts import Buckets, Gathers
 from stepscope.core.trace import NONE, Bool
 
-LEAST_ALIKE = 0.5
+MIN_ALIKE = 0.5
 """Share of steps that must have the same buckets for them to be the run's."""
 PHASES = {FORWARD: "forward", BACKWARD: "backward"}
 
@@ -33,7 +33,7 @@ def buckets(rank_records: Sequence[CollectiveRecords], families: Families, famil
     if not seen:
         return None
     sizes, times = Counter(row[0] for row in seen).most_common(1)[0]
-    if times < LEAST_ALIKE * len(seen):
+    if times < MIN_ALIKE * len(seen):
         return None
     alike = [row for row in seen if row[0] == sizes]
     return Buckets(

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepscope.analyses.collectives.alignment import MOST_NS, aligned, filled, nth, ordinals
+from stepscope.analyses.collectives.alignment import MAX_NS, aligned, filled, nth, ordinals
 from stepscope.analyses.collectives.clock_offsets import Track, TrackPart
 from stepscope.analyses.collectives.clocks import Clocks
 from stepscope.analyses.collectives.send_recv import pairs_in
 from stepscope.core.trace import NONE, Int64
 
-_LEAST_NS = 200_000
+_MIN_NS = 200_000
 """Least bound of how far apart ends of one collective may lie;
-up to MOST_NS, half more than was measured."""
+up to MAX_NS, half more than was measured."""
 _LOOSE_NS = 5_000_000
 """The same where ranks may leave early."""
 
@@ -127,7 +127,7 @@ def _by_time(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
         track = collective_ids.tracks[i]
         time, token, firm = track.end_ns[rows] + clocks.offset_ns[i], track.token[rows], track.firm[rows]
         number = track.number[rows] if clocks.numbered[i] else np.full(len(rows), NONE, np.int64)
-        tolerance = int(np.clip(1.5 * max(clocks.reach_ns[i], clocks.reach_ns[parts[0][0]]), _LEAST_NS, MOST_NS))
+        tolerance = int(np.clip(1.5 * max(clocks.reach_ns[i], clocks.reach_ns[parts[0][0]]), _MIN_NS, MAX_NS))
         near = np.where(firm == 1, tolerance, max(tolerance, _LOOSE_NS))
         position = aligned(
             time,

@@ -20,8 +20,8 @@ from stepscope.workload.dtypes import DTYPES, ITEM_BYTES
 RANGE = re.compile(r"^(?:nccl|rccl|gloo):(\w+)")
 OUT_AND_IN = re.compile(r"^c10d::(_allgather_base_|_reduce_scatter_base_|alltoall_base_)$")
 """Operators whose first two inputs are what comes out and what goes in."""
-MOST_LEVELS = 64
-MOST_ELEMENTS = 1 << 50
+MAX_LEVELS = 64
+MAX_ELEMENTS = 1 << 50
 """More is no tensor of any device."""
 
 
@@ -53,7 +53,7 @@ def inputs_around(context: RankContext, start: int) -> CollectiveInputs | None:
     with the sizes it or the operator around it has."""
     trace, parent, inputs = context.trace, context.links.parent, None
     event = start
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         if event == NONE:
             break
         name: str = trace.names[trace.name[event]]
@@ -83,4 +83,4 @@ def _tensors(context: RankContext, event: int) -> tuple[list[int], str | None]:
     shapes = [d for d in dims if isinstance(d, list) and d and all(isinstance(n, int) and n >= 0 for n in d)]
     dtypes = [DTYPES[t] for t in types if isinstance(t, str) and t in DTYPES]
     sizes = [math.prod(shape) for shape in shapes]
-    return [size for size in sizes if size <= MOST_ELEMENTS], dtypes[0] if dtypes else None
+    return [size for size in sizes if size <= MAX_ELEMENTS], dtypes[0] if dtypes else None

@@ -16,10 +16,10 @@ import numpy as np
 
 from stepscope.core.trace import Float64
 
-LEAST_SIZES = 3
-LEAST_SPREAD = 2.0
+MIN_SIZES = 3
+MIN_SPREAD = 2.0
 """Largest over smallest size: closer ones do not separate latency from bandwidth."""
-LEAST_GOODNESS = 0.5
+MIN_GOODNESS = 0.5
 """Below this a constant time fits nearly as well, and the line says nothing."""
 RING_STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "broadcast": 1, "reduce": 1}
 """Times n - 1; the rest are one step."""
@@ -55,7 +55,7 @@ def ring_steps(op: str, n: int) -> int:
 def fit(op: str, n: int, sizes: Sequence[int], times_ns: Sequence[float]) -> Line | None:
     """The line through (size, time);
     None with fewer than three sizes, sizes too close, or when no line makes sense of them."""
-    if n < 2 or len(set(sizes)) < LEAST_SIZES or min(sizes) <= 0 or max(sizes) < LEAST_SPREAD * min(sizes) or min(times_ns) <= 0:
+    if n < 2 or len(set(sizes)) < MIN_SIZES or min(sizes) <= 0 or max(sizes) < MIN_SPREAD * min(sizes) or min(times_ns) <= 0:
         return None
     time = np.array(times_ns, np.float64)
     steps, volume = np.full(len(time), float(ring_steps(op, n))), np.array(sizes, np.float64) * bus_factor(op, n)
@@ -69,7 +69,7 @@ def fit(op: str, n: int, sizes: Sequence[int], times_ns: Sequence[float]) -> Lin
     flat = float((1 / time).sum() / (1 / time**2).sum())
     constant = float(((flat / time - 1) ** 2).sum())
     goodness = 1 - float((misfit**2).sum()) / constant if constant else 0.0
-    if goodness < LEAST_GOODNESS:
+    if goodness < MIN_GOODNESS:
         return None
     worst = int(misfit.argmax())
     return Line(alpha_ns=alpha, beta=1e9 / slope, goodness=goodness, worst=float(misfit[worst]), worst_bytes=sizes[worst])

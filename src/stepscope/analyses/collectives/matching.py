@@ -16,7 +16,7 @@ from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE, Bool, Int64
 
 _TRIES = 4
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 
 
 def match(rank_records: Sequence[CollectiveRecords]) -> Matched:
@@ -172,4 +172,4 @@ def _notes(rank_records: Sequence[CollectiveRecords], collective_ids: Collective
 
 def named_ranks(ranks: Sequence[int]) -> str:
     """The first few, and that there are more: 0, 1, 2, ..."""
-    return ", ".join(map(str, ranks[:_MOST_NAMED])) + (", ..." if len(ranks) > _MOST_NAMED else "")
+    return ", ".join(map(str, ranks[:_MAX_NAMED])) + (", ..." if len(ranks) > _MAX_NAMED else "")

@@ -31,7 +31,7 @@ LIBRARIES = frozenset({
     "transformer_engine", "transformers", "trl", "vllm", "wandb", "webdataset", "xformers",
 })  # fmt: skip
 """Installed packages that are known by name, once the recorder has cut their folder off."""
-MOST_CHARACTERS = 60
+MAX_CHARACTERS = 60
 
 
 class Owner(IntEnum):
@@ -72,4 +72,4 @@ def line_of(name: str) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else f"...{text[-MOST_CHARACTERS:]}"
+    return text if len(text) <= MAX_CHARACTERS else f"...{text[-MAX_CHARACTERS:]}"

@@ -21,9 +21,9 @@ from stepscope.analyses.steps.projection import MODULE_FRAME, forward_of, module
 from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
-MOST_DEEP = 64
+MAX_DEEP = 64
 """Modules in one another that are looked at."""
-MOST_SHOWN = 4
+MAX_SHOWN = 4
 """Modules of a path that are written; a longer one is shortened in the middle."""
 COMMON_SHARE = 0.5
 """Of a line's cost that must lie in a module for the line to be shown in it."""
@@ -142,7 +142,7 @@ def _common_path(stacks: Stacks, modules: Int64, cost: NDArray[np.float64]) -> s
     for path, ns in zip(_paths(stacks, frames), np.bincount(which, cost, len(frames)).tolist(), strict=True):
         spent[path] += ns
     least, shown = COMMON_SHARE * float(cost.sum()), list[str]()
-    for depth in range(MOST_DEEP):
+    for depth in range(MAX_DEEP):
         classes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for path, ns in spent.items():
             if len(path) > depth:
@@ -154,8 +154,8 @@ def _common_path(stacks: Stacks, modules: Int64, cost: NDArray[np.float64]) -> s
         costliest = max(classes[kind], key=lambda name: classes[kind][name])
         shown.append(costliest if classes[kind][costliest] >= ALONE_SHARE * inside else f"{kind}_*")
         spent = {path: ns for path, ns in spent.items() if len(path) > depth and _class_of(path[depth]) == kind}
-    if len(shown) > MOST_SHOWN:
-        shown = [shown[0], "...", *shown[2 - MOST_SHOWN :]]
+    if len(shown) > MAX_SHOWN:
+        shown = [shown[0], "...", *shown[2 - MAX_SHOWN :]]
     return " > ".join(shown) or None
 
 
@@ -164,7 +164,7 @@ def _paths(stacks: Stacks, frames: Int64) -> list[tuple[str, ...]]:
     trace, parent = stacks.trace, stacks.links.parent
     paths: list[list[str]] = [[] for _ in range(len(frames))]
     module = frames
-    for _ in range(MOST_DEEP):
+    for _ in range(MAX_DEEP):
         inside = np.flatnonzero(module != NONE)
         if len(inside) == 0:
             break

@@ -20,7 +20,7 @@ SLOWED = ("hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power
 a power cap or an idle clock says nothing of the kind."""
 SPREAD = 0.1
 """Between ranks' steps, as a share of the middle one: ranks in step differ by far less."""
-LEAST_STEPS = 3
+MIN_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def early_step_ns(tail: RankTail) -> float | None:
     """The middle of the steps that no profiler slowed, the very first left out:
     it compiles and allocates."""
     lengths = [row["dur_ns"] for row in tail.rows if row["state"] in (0, 1) and (row["step"] or 0) > 1 and row["dur_ns"]]
-    return median(lengths) if len(lengths) >= LEAST_STEPS else None
+    return median(lengths) if len(lengths) >= MIN_STEPS else None
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -33,7 +33,7 @@ BUSY, IDLE = 0.9, 0.6
 STILL_S = 10.0
 """Without a step, from which the view says so;
 an alert waits longer, for an evaluation makes no steps either."""
-MOST_LINES = 16
+MAX_LINES = 16
 """Ranks with a line of their own."""
 UNLIKE = 0.1
 """Ranks whose step differs by more from the middle rank's,
@@ -145,7 +145,7 @@ def _bound(run: RunTail, ranks: Sequence[RankLive]) -> str:
 def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
     """Each rank for itself where they are few;
     else those alike on one line, and after it those that stand out."""
-    if len(ranks) <= MOST_LINES:
+    if len(ranks) <= MAX_LINES:
         return tuple(RankGroup(ranks=(rank.rank,), one=rank) for rank in ranks), 0
     state, _ = Counter(rank.state for rank in ranks).most_common(1)[0]
     step, waits = _middle([rank.step_ns for rank in ranks]), _middle([rank.wait_share for rank in ranks])
@@ -155,7 +155,7 @@ def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
     others = sorted(outliers, key=lambda rank: (rank.state == RUNS, -_distance(rank, step)))
     middle = sorted(alike, key=lambda rank: rank.step_ns or 0.0)[len(alike) // 2 : len(alike) // 2 + 1]
     shown = [RankGroup(ranks=tuple(numbers), one=rank) for rank in middle]
-    shown += [RankGroup(ranks=(rank.rank,), one=rank, is_outlier=True) for rank in others[: MOST_LINES - len(shown)]]
+    shown += [RankGroup(ranks=(rank.rank,), one=rank, is_outlier=True) for rank in others[: MAX_LINES - len(shown)]]
     return tuple(shown), len(others) - len([group for group in shown if group.is_outlier])
 
 

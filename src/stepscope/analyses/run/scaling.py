@@ -12,7 +12,7 @@ from stepscope.core.scaling import SCALING_PARTS, Amdahl, Gain, Loss, Scaling, W
 SAME_WORK = 0.05
 """FLOPs of two runs are the same within this share:
 batches that do not divide evenly leave a few percent."""
-LEAST_ALIKE = 0.5
+MIN_ALIKE = 0.5
 """Share of operators' calls that two runs of one model have in common, at the least."""
 SAME_BYTES = 0.05
 """Gradients of one model are the same size within this share: shards are padded to the width."""
@@ -186,7 +186,7 @@ def _unlike(runs: Sequence[WidthRun]) -> Iterator[str]:
     for run in runs[1:]:
         which = f"widths {base.width} and {run.width}"
         alike = _alike(base.op_shares, run.op_shares)
-        if alike is not None and alike < LEAST_ALIKE:
+        if alike is not None and alike < MIN_ALIKE:
             yield f"{which} seem to run different models: {alike:.0%} of their operators' calls are the same"
         if base.device_name and run.device_name and base.device_name != run.device_name:
             yield f"{which} ran on different devices: {base.device_name} and {run.device_name}"

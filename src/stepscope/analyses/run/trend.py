@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from statistics import median
 
 NUM_BINS = 24
-LEAST_BINS = 12
+MIN_BINS = 12
 """A twelve-bin series that only rises has z = 4.5."""
 Z = 4.0
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """Of what there was at first; less is nobody's trouble."""
-LEAST_BYTES = 64 << 20
+MIN_BYTES = 64 << 20
 LASTING = 0.5
 """The last third must rise at this share of the mean rate: what levels off is no leak."""
 
@@ -57,13 +57,13 @@ class TrendDetector:
 
     def _judge(self) -> Trend | None:
         bins = self._bins
-        if len(bins) < LEAST_BINS or kendall_z(bins) < Z:
+        if len(bins) < MIN_BINS or kendall_z(bins) < Z:
             return None
         first, last = bins[0], bins[-1]
         grown = last - first
         third = len(bins) // 3
         late = last - bins[-1 - third]
-        if grown < max(LEAST_BYTES, LEAST_SHARE * first) or late < LASTING * grown * third / (len(bins) - 1):
+        if grown < max(MIN_BYTES, MIN_SHARE * first) or late < LASTING * grown * third / (len(bins) - 1):
             return None
         if self._reported_bytes is not None and last < self._reported_bytes:
             return None

@@ -13,7 +13,7 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Int64
 
-MOST_LANES = 64
+MAX_LANES = 64
 """Of one track. What overlaps deeper is left out:
 nobody could read it, and a damaged file could ask for millions."""
 
@@ -42,7 +42,7 @@ def nest(start_ns: Int64, end_ns: Int64) -> Nested:
             if not open_ones or open_ones[-1][0] >= end:
                 break
         else:
-            if len(lanes) == MOST_LANES:
+            if len(lanes) == MAX_LANES:
                 continue
             number, open_ones = len(lanes), []
             lanes.append(open_ones)

@@ -15,7 +15,7 @@ from stepscope.untrusted import finite, whole
 
 FAR_NS = 60_000_000_000
 """A sample further from the recording than this says nothing about it."""
-MOST_SERIES = 200
+MAX_SERIES = 200
 OWN = frozenset({"at_ns", "step", "sample_wall_s", "sample_cpu_s", "device"})
 """What a sample says of itself."""
 UNITS = (
@@ -47,7 +47,7 @@ def sampled_series(record: RankRecord, low_ns: int, high_ns: int) -> list[Series
     points_of: dict[str, list[tuple[int, float]]] = {}
     for time, sample in near:
         for name, value in _numbers(sample):
-            if name in points_of or len(points_of) < MOST_SERIES:
+            if name in points_of or len(points_of) < MAX_SERIES:
                 points_of.setdefault(name, []).append((time, value))
     return [_series(name, points) for name, points in sorted(points_of.items())]
 
