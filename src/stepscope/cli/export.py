@@ -21,7 +21,7 @@ from stepscope.cli.printing import put
 
 if TYPE_CHECKING:
     from stepscope.analyses.rank_context import RankContext
-    from stepscope.analyses.timeline.job_clock import Aligned, Head
+    from stepscope.analyses.timeline.job_clock import Aligned, RankClock
     from stepscope.analyses.timeline.tracks import Series, Spans
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.core.facts import RankFacts
@@ -72,7 +72,7 @@ class _Job:
     """The ranks that could be read, and where they stand."""
 
     sources: tuple[Source, ...]
-    heads: tuple[Head, ...]
+    heads: tuple[RankClock, ...]
     facts: tuple[RankFacts | None, ...]
     aligned: Aligned
     recording: Recording
@@ -90,7 +90,7 @@ class _Job:
 def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
     """What places each rank."""
     from stepscope.analyses.collectives.records import collective_records_of
-    from stepscope.analyses.timeline.job_clock import Head, align
+    from stepscope.analyses.timeline.job_clock import RankClock, align
     from stepscope.errors import InputError, StepscopeError
     from stepscope.readers.inputs import assign_ranks
 
@@ -109,7 +109,7 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
         raise InputError("the trace holds no events: there is no timeline to write. Profile a few steps, and name that trace")
     ranks, _ = assign_ranks([meta for _, meta, _, _ in read])
     heads = tuple(
-        Head(
+        RankClock(
             rank=rank,
             base_ns=meta.base_ns,
             first_ns=span[0],
@@ -188,7 +188,7 @@ def _critical_path(found: RankContext, facts: RankFacts | None) -> Spans | None:
     return recorded_spans(graph, critical_path(graph, backlog_ns=graph.backlog_ns), found.trace)
 
 
-def _sampled(job: _Job, head: Head) -> list[Series]:
+def _sampled(job: _Job, head: RankClock) -> list[Series]:
     """The run folder's counters, on the rank's own clock."""
     from stepscope.analyses.timeline.samples import sampled_series
 

@@ -46,7 +46,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """The keys a query at the same place may see: from `left` before it to `right` after it."""
+    """The keys a query at the same position may see: from `left` before it to `right` after it."""
 
     left: float
     right: float

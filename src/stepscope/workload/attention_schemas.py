@@ -23,7 +23,7 @@ class Attention:
     query: int
     """key and value follow it."""
     causal: tuple[int, ...]
-    """Places where is_causal may stand."""
+    """Indices at which is_causal may be."""
     mask_type: tuple[int, ...] = ()
     """Instead of `causal`: where custom_mask_type may stand, right before a truth value (0 none,
     1 top-left, 2 bottom-right)."""

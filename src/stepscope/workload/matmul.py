@@ -51,8 +51,8 @@ class Gemm:
     """Scales and group offsets."""
     offsets: int | None = None
     out_type: tuple[int, ...] = ()
-    """Places where a ScalarType may stand that names the output's type, newest schema first."""
-    gives: str | None = None
+    """Indices at which a ScalarType may name the output's type, newest schema first."""
+    out_dtype: str | None = None
     """The output's type where it is fixed."""
     num_args: int = 2
     """Arguments before `out=` that can be tensors."""
@@ -150,8 +150,8 @@ def _added(spec: Gemm, inputs: ParsedInputs) -> Operand | None:
 
 def _out_dtype(spec: Gemm, inputs: ParsedInputs, left: Operand) -> str | None:
     out = out_after(inputs, spec.num_args)
-    if out is not None or spec.gives is not None:
-        return spec.gives if out is None else out.dtype
+    if out is not None or spec.out_dtype is not None:
+        return spec.out_dtype if out is None else out.dtype
     for index in spec.out_type:
         if is_scalar(inputs, index):
             return scalar_type_at(inputs, index)
@@ -190,7 +190,7 @@ _GROUPED = Gemm(kind="grouped-gemm", shape=grouped_shape, added=3, also_read=(2,
 
 GEMMS = {
     "aten::mm": Gemm(kind="gemm", shape=mm_shape, num_scalars=0),
-    "aten::_int_mm": Gemm(kind="gemm", shape=mm_shape, gives="int32"),
+    "aten::_int_mm": Gemm(kind="gemm", shape=mm_shape, out_dtype="int32"),
     "aten::addmm": _ADDMM,
     "aten::addmm_": _ADDMM,
     "aten::_addmm_activation": Gemm(kind="gemm", shape=mm_shape, left=1, right=2, added=0, beta=3, num_args=3),

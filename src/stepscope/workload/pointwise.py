@@ -41,7 +41,7 @@ class Pointwise:
     """Per element of the output."""
     kind: str = "pointwise"
     in_place: bool = False
-    gives: str = ""
+    out_dtype: str = ""
     """"bool"; "float" when integers give a float; "" when the promoted type."""
     mask: int | None = None
     """An argument that chooses, and has no say in the type."""
@@ -64,7 +64,7 @@ def pointwise_work(spec: Pointwise, inputs: ParsedInputs) -> Work | None:
         written = first.dtype
     else:
         out = out_after(inputs, spec.num_args)
-        promoted = "bool" if spec.gives == "bool" else precision or ""
+        promoted = "bool" if spec.out_dtype == "bool" else precision or ""
         written = promoted if out is None else out.dtype
     moved = total(read_bytes(*reads), size_bytes(prod(dims), written))
     return make_work(spec.kind, flops=prod(dims) * spec.flops, moved=moved, precision=precision)
@@ -78,7 +78,7 @@ def _promoted(spec: Pointwise, inputs: ParsedInputs, tensors: list[Operand]) -> 
     # 2 leaves an integer tensor's type as it is, 2.5 makes it the default float.
     scalars = [index for index in range(spec.num_args) if is_scalar(inputs, index)]
     is_float = any(number_at(inputs, index) is not None and integer_at(inputs, index) is None for index in scalars)
-    return "fp32" if is_float or spec.gives == "float" else dtype
+    return "fp32" if is_float or spec.out_dtype == "float" else dtype
 
 
 def _has_list(inputs: ParsedInputs) -> bool:
@@ -149,7 +149,7 @@ logical_xor lt ne signbit"""
 _TO_FLOAT = """acos acosh asin asinh atan atan2 atanh cos cosh deg2rad digamma div divide erf erfc
 erfinv exp exp2 expm1 i0 lgamma log log10 log1p log2 logaddexp logaddexp2 logit rad2deg reciprocal
 rsqrt sigmoid sin sinc sinh sqrt tan tanh true_divide xlogy"""
-_GIVES = {**dict.fromkeys(_TO_BOOL.split(), "bool"), **dict.fromkeys(_TO_FLOAT.split(), "float")}
+_OUT_DTYPES = {**dict.fromkeys(_TO_BOOL.split(), "bool"), **dict.fromkeys(_TO_FLOAT.split(), "float")}
 _MASKS = {"where": 0, "masked_fill": 1}
 
 
@@ -159,7 +159,7 @@ def _spec(name: str, *, in_place: bool) -> Pointwise:
         flops=_FLOPS.get(name, 1),
         kind="loss" if "_loss" in name or "cross_entropy" in name else "pointwise",
         in_place=in_place,
-        gives=_GIVES.get(name, ""),
+        out_dtype=_OUT_DTYPES.get(name, ""),
         mask=_MASKS.get(name),
     )
 

@@ -44,7 +44,7 @@ class Reduction:
     has_dtype: bool = False
     """The output's type can be named:
     after keepdim, or right after the input when all is reduced."""
-    gives: tuple[str, ...] = ("",)
+    out_dtypes: tuple[str, ...] = ("",)
     """The outputs' types; "" is the input's, "sum" the input's with integers made int64."""
     has_binary: bool = False
     """An overload is pointwise: max(self, other)."""
@@ -63,10 +63,10 @@ def reduction_work(spec: Reduction, inputs: ParsedInputs) -> Work | None:
         # other or the out= of the whole tensor's maximum.
         return None
     kept = _kept(spec, inputs, tensor)
-    gives = [_gives(name, tensor, out_after(inputs, 1), _named(spec, inputs)) for name in spec.gives]
+    dtypes = [_out_dtype(name, tensor, out_after(inputs, 1), _named(spec, inputs)) for name in spec.out_dtypes]
     if spec.has_indices and _has_one_dim(spec, inputs):
-        gives.append("int64")
-    written = None if kept is None else total(*(size_bytes(kept, dtype) for dtype in gives))
+        dtypes.append("int64")
+    written = None if kept is None else total(*(size_bytes(kept, dtype) for dtype in dtypes))
     moved = total(read_bytes(tensor), written)
     return make_work("reduction", flops=tensor.numel * spec.flops, moved=moved, precision=tensor.dtype)
 
@@ -116,7 +116,7 @@ def kept_elements(sizes: tuple[int, ...], dims: tuple[int, ...]) -> int | None:
     return prod(size for index, size in enumerate(sizes) if index not in gone)
 
 
-def _gives(name: str, tensor: Operand, out: Operand | None, named: str | None = None) -> str:
+def _out_dtype(name: str, tensor: Operand, out: Operand | None, named: str | None = None) -> str:
     if name not in ("", "sum"):
         return name
     if out is not None:
@@ -128,13 +128,13 @@ def _gives(name: str, tensor: Operand, out: Operand | None, named: str | None = 
     return tensor.dtype
 
 
-def scan_work(inputs: ParsedInputs, *, flops: int, gives: tuple[str, ...]) -> Work | None:
+def scan_work(inputs: ParsedInputs, *, flops: int, out_dtypes: tuple[str, ...]) -> Work | None:
     """A scan or a sort: outputs as large as the input. Comparisons are not counted as FLOPs."""
     tensor = operand(inputs, 0)
     if tensor is None:
         return None
-    named = scalar_type_at(inputs, 2) if gives == ("sum",) else None
-    written = total(*(size_bytes(tensor.numel, _gives(name, tensor, out_after(inputs, 1), named)) for name in gives))
+    named = scalar_type_at(inputs, 2) if out_dtypes == ("sum",) else None
+    written = total(*(size_bytes(tensor.numel, _out_dtype(name, tensor, out_after(inputs, 1), named)) for name in out_dtypes))
     return make_work("reduction", flops=tensor.numel * flops, moved=total(read_bytes(tensor), written), precision=tensor.dtype)
 
 
@@ -152,14 +152,14 @@ def topk_work(inputs: ParsedInputs) -> Work | None:
 
 
 REDUCTIONS = {
-    **dict.fromkeys(("sum", "nansum"), Reduction(gives=("sum",), has_dtype=True)),
+    **dict.fromkeys(("sum", "nansum"), Reduction(out_dtypes=("sum",), has_dtype=True)),
     "mean": Reduction(has_dtype=True),
     **dict.fromkeys(("amax", "amin"), Reduction()),
-    "prod": Reduction(one_dim=True, gives=("sum",), has_dtype=True),
+    "prod": Reduction(one_dim=True, out_dtypes=("sum",), has_dtype=True),
     **dict.fromkeys(("max", "min"), Reduction(one_dim=True, has_indices=True, has_binary=True)),
-    **dict.fromkeys(("any", "all"), Reduction(one_dim=True, gives=("bool",))),
-    **dict.fromkeys(("argmax", "argmin"), Reduction(one_dim=True, gives=("int64",))),
-    "aminmax": Reduction(one_dim=True, gives=("", "")),
+    **dict.fromkeys(("any", "all"), Reduction(one_dim=True, out_dtypes=("bool",))),
+    **dict.fromkeys(("argmax", "argmin"), Reduction(one_dim=True, out_dtypes=("int64",))),
+    "aminmax": Reduction(one_dim=True, out_dtypes=("", "")),
     "median": Reduction(one_dim=True, has_indices=True),
     # One multiplication and one addition.
     **dict.fromkeys(("norm", "linalg_vector_norm", "native_norm"), Reduction(flops=2)),
@@ -167,7 +167,7 @@ REDUCTIONS = {
     "logsumexp": Reduction(flops=3),
     # Welford: two subtractions, a division, a multiplication, two additions.
     **dict.fromkeys(("var", "std"), Reduction(flops=6)),
-    **dict.fromkeys(("var_mean", "std_mean"), Reduction(flops=6, gives=("", ""))),
+    **dict.fromkeys(("var_mean", "std_mean"), Reduction(flops=6, out_dtypes=("", ""))),
 }
 _SCANS = {
     "cumsum": (1, ("sum",)),
@@ -182,6 +182,6 @@ _SCANS = {
 }
 MODELS: Mapping[str, Model] = {
     **{f"aten::{name}": partial(reduction_work, spec) for name, spec in REDUCTIONS.items()},
-    **{f"aten::{name}": partial(scan_work, flops=flops, gives=gives) for name, (flops, gives) in _SCANS.items()},
+    **{f"aten::{name}": partial(scan_work, flops=flops, out_dtypes=gives) for name, (flops, gives) in _SCANS.items()},
     "aten::topk": topk_work,
 }

@@ -40,19 +40,19 @@ class Stream:
     like: tuple[int, ...] = ()
     """An output has the dims and type of the input at each of these."""
     mask: int | None = None
-    """output_mask's place: which of `like` are written."""
+    """output_mask's index: which of `like` are written."""
     masks: tuple[str, ...] = ()
     """Types of further outputs as large as the first."""
     stats_shape: int | None = None
-    """normalized_shape's place: statistics are kept for each row of that shape."""
+    """normalized_shape's index: statistics are kept for each row of that shape."""
     stats_count: int | None = None
-    """The place of a number of statistics per batch entry (group_norm's groups);
+    """The index of a number of statistics per batch entry (group_norm's groups);
     the batch is `stats_count - 3`."""
     num_stats: int = 0
     wide: int | None = None
-    """The place of a truth value that makes the output fp32 (half_to_float)."""
+    """The index of a truth value that makes the output fp32 (half_to_float)."""
     out_type: int | None = None
-    """The place of a ScalarType that names the output's type."""
+    """The index of a ScalarType that names the output's type."""
 
 
 def stream_work(spec: Stream, inputs: ParsedInputs) -> Work | None:

@@ -24,7 +24,7 @@ MIN_NS, SPARSE = 200_000, 10
 or than this part of the distance to the next of their kind."""
 
 
-def aligned(
+def align_lists(
     time: Int64, token: Int64, near: Int64, list_ns: Int64, list_token: Int64, ordinal: Int64, list_ordinal: Int64
 ) -> Int64:
     """Per entry, its position in a list of the same kinds sorted by time,
@@ -146,7 +146,7 @@ def nth(key: Int64) -> Int64:
     return result
 
 
-def filled(position: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int64, list_token: Int64) -> Int64:
+def fill_gaps(position: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int64, list_token: Int64) -> Int64:
     """Positions also for entries between the same neighbours
     in both lists and of equal kinds one by one.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepscope.analyses.collectives.alignment import MAX_NS, aligned, filled, nth, ordinals
+from stepscope.analyses.collectives.alignment import MAX_NS, align_lists, fill_gaps, nth, ordinals
 from stepscope.analyses.collectives.clock_offsets import Track, TrackPart
 from stepscope.analyses.collectives.clocks import Clocks
 from stepscope.analyses.collectives.send_recv import pairs_in
@@ -129,7 +129,7 @@ def _by_time(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
         number = track.number[rows] if clocks.numbered[i] else np.full(len(rows), NONE, np.int64)
         tolerance = int(np.clip(1.5 * max(clocks.reach_ns[i], clocks.reach_ns[parts[0][0]]), _MIN_NS, MAX_NS))
         near = np.where(firm == 1, tolerance, max(tolerance, _LOOSE_NS))
-        position = aligned(
+        position = align_lists(
             time,
             token,
             near,
@@ -137,14 +137,14 @@ def _by_time(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
             collectives.token,
             *ordinals(token, number, collectives.token, collectives.number),
         )
-        position = filled(position, time, token, firm, collectives.time, collectives.token)
+        position = fill_gaps(position, time, token, firm, collectives.time, collectives.token)
         matched = position != NONE
         fresh = np.arange(collective_ids.next_id, collective_ids.next_id + int((~matched).sum()))
         collective_ids.next_id += len(fresh)
         mine = np.empty(len(rows), np.int64)
         mine[matched], mine[~matched] = collectives.id[position[matched]], fresh
         collective_ids.assign((i, rows), mine)
-        # A new one keeps its place between its neighbours, whatever the noise of its end says.
+        # A new one stays between its neighbours, whatever the noise of its end says.
         matched_time = np.zeros(len(rows), np.int64)
         matched_time[matched] = collectives.time[position[matched]]
         low = np.maximum.accumulate(np.where(matched, matched_time, np.iinfo(np.int64).min))

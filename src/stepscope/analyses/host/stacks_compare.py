@@ -113,9 +113,10 @@ def _together(seen: Sequence[Standing]) -> str:
     first = seen[0]
     if first.collective is not None and all(rank.state == "hung" for rank in seen):
         return f"All {len(seen)} ranks stand in {first.collective}: a rank that is not on this machine, or the link between them."
-    words = {"hung": "stand still", "slow": "stay, using CPU,", "running": "run"}
-    states = {rank.state for rank in seen}
-    return f"All {len(seen)} ranks {words.get(first.state, 'are') if len(states) == 1 else 'are'} in the same place."
+    verb = "are"
+    if len({rank.state for rank in seen}) == 1:
+        verb = {"hung": "stand still", "slow": "stay, using CPU,", "running": "run"}.get(first.state, "are")
+    return f"All {len(seen)} ranks {verb} in the same place."
 
 
 def _alone(seen: Sequence[Standing]) -> str:

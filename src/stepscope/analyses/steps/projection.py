@@ -162,11 +162,17 @@ def mark_ranges(trace: Trace) -> Bool:
 
 
 def _rows(trace: Trace, names: Int64, dur: Int64) -> tuple[RangeRow, ...]:
+    totals = _totals(trace, names, dur)
+    return tuple(RangeRow(name=name, count=count, device_ns=ns) for name, count, ns in totals)
+
+
+def _totals(trace: Trace, names: Int64, dur: Int64) -> list[tuple[str, int, int]]:
+    """Per name how often it occurs and its time, the largest first."""
     codes, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
     totals = np.zeros(len(codes), np.int64)
     np.add.at(totals, inverse, dur)
     order = np.argsort(-totals, kind="stable")
-    return tuple(RangeRow(name=trace.names[codes[i]], count=int(counts[i]), device_ns=int(totals[i])) for i in order.tolist())
+    return [(trace.names[codes[i]], int(counts[i]), int(totals[i])) for i in order.tolist()]
 
 
 def host_op_rows(trace: Trace, links: Links, low: int, high: int) -> tuple[RangeRow, ...]:
@@ -176,10 +182,5 @@ def host_op_rows(trace: Trace, links: Links, low: int, high: int) -> tuple[Range
     parent = links.parent[ops]
     nested = parent != NONE
     np.subtract.at(own, parent[nested], trace.dur_ns[ops[nested]])
-    codes, inverse, counts = np.unique(trace.name[ops], return_inverse=True, return_counts=True)
-    totals = np.zeros(len(codes), np.int64)
-    np.add.at(totals, inverse, np.maximum(own[ops], 0))
-    order = np.argsort(-totals, kind="stable")
-    return tuple(
-        RangeRow(name=trace.names[codes[i]], count=int(counts[i]), device_ns=0, host_ns=int(totals[i])) for i in order.tolist()
-    )
+    totals = _totals(trace, trace.name[ops], np.maximum(own[ops], 0))
+    return tuple(RangeRow(name=name, count=count, device_ns=0, host_ns=ns) for name, count, ns in totals)

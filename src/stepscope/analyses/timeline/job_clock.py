@@ -10,8 +10,8 @@ from stepscope.core.comms import CollectiveRecords, Matched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """What of one rank's recording is needed to place it."""
+class RankClock:
+    """One rank's own clock, and the collectives that tie it to the others'."""
 
     rank: int
     base_ns: int
@@ -33,7 +33,7 @@ class Aligned:
     notes: tuple[str, ...]
 
 
-def align(heads: Sequence[Head], room_ns: int = 0) -> Aligned:
+def align(heads: Sequence[RankClock], room_ns: int = 0) -> Aligned:
     """By the ends of the collectives that ranks share, else by their wall clocks.
     The origin lies `room_ns` before all events."""
     assert heads
@@ -58,7 +58,7 @@ def align(heads: Sequence[Head], room_ns: int = 0) -> Aligned:
     )
 
 
-def _notes(heads: Sequence[Head], matched: Matched | None, moved: dict[int, int], *, is_one_job: bool) -> tuple[str, ...]:
+def _notes(heads: Sequence[RankClock], matched: Matched | None, moved: dict[int, int], *, is_one_job: bool) -> tuple[str, ...]:
     if len(heads) < 2:
         return ()
     if not is_one_job:
