@@ -86,7 +86,7 @@ def test_only_the_named_tables_are_built(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_trace_too_large_to_keep_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "MOST_KEPT_EVENTS", 10)
+    monkeypatch.setattr(contexts, "MAX_KEPT_EVENTS", 10)
     run = stepscope.load(DEMO, cache=False)
     assert len(run.kernels) > 0
     assert run._recording.contexts._kept == {}
@@ -165,7 +165,7 @@ def test_an_archive_is_let_go_of(tmp_path: Path) -> None:
     with tarfile.open(path, "w:gz") as archive:
         archive.add(DEMO, "rank0.json.gz")
     run = stepscope.load(path, cache=False)
-    folder = run._recording.found.sources[0].path.parent
+    folder = run._recording.inputs.sources[0].path.parent
     assert Path(str(folder)).exists()
     assert len(run.kernels) > 0
     run.close()

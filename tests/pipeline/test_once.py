@@ -99,10 +99,10 @@ def test_ranks_read_by_other_processes_are_not_parsed_again(parsed: Counter[str]
 
 
 def test_a_trace_too_large_to_keep_is_not_parsed_again(parsed: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "MOST_KEPT_EVENTS", 10)
+    monkeypatch.setattr(contexts, "MAX_KEPT_EVENTS", 10)
     with Recording([DEMO], Options(use_cache=False)) as recording:
         first = to_json(recording.diagnosis)
-        recording.context(recording.found.sources[0])
+        recording.context(recording.inputs.sources[0])
     assert parsed == {DEMO.name: 1}
     monkeypatch.undo()
     assert to_json(diagnose([DEMO], Options(use_cache=False))) == first
@@ -142,7 +142,7 @@ def test_the_rank_that_a_log_was_compared_with_is_not_read_by_a_worker_too(parse
     for path in paths:
         shutil.copy(DEMO, path)
     with Recording(paths, Options(use_cache=False, jobs=2)) as recording:
-        recording.context(recording.found.sources[0])
+        recording.context(recording.inputs.sources[0])
         assert len(recording.job.facts.ranks) == 2
         assert len(list(recording.contexts.folder.iterdir())) == 1, "the other rank's columns alone came from a worker"
     assert parsed == {paths[0].name: 1}

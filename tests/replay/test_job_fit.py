@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stepscope.replay.graph import Graph
-from stepscope.replay.job import LEAST_COST, MOST_COST, fit_job
+from stepscope.replay.job import MAX_COST, MIN_COST, fit_job
 from stepscope.replay.profiler_cost import COST_SHARE, USUAL_COST_NS, USUAL_RANGE_NS, usual_cost_ns, without_cost
 from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.job_case import JobCase
@@ -88,9 +88,9 @@ def test_recording_costs_no_more_than_hosts_were_seen_to_pay() -> None:
     made = exchanging(host_us=400, moving_us=5)
     cheapest = fit_job(made, 0.5 * play_job(made).step_interval_ns)
     graph = made.parts[0].graph
-    most = without_cost(graph, MOST_COST * usual_cost_ns(graph))
+    most = without_cost(graph, MAX_COST * usual_cost_ns(graph))
     assert host_ms(cheapest) == pytest.approx(float(most.call_ns.sum()) / 1e6)
-    assert 0 < LEAST_COST < 1 < MOST_COST
+    assert 0 < MIN_COST < 1 < MAX_COST
 
 
 def test_where_the_step_waits_for_collectives_they_take_the_rest() -> None:

@@ -27,7 +27,7 @@ MOST_BYTES = 1_500_000
 def demo() -> Timeline:
     trace = read_trace(Source(path=DEMO, label="demo"), use_cache=False)
     found = build_context(trace, None)
-    timeline = timeline_of(trace, measure_rank(found, 0), found=found, most=3000)
+    timeline = timeline_of(trace, measure_rank(found, 0), context=found, most=3000)
     assert timeline is not None
     return timeline
 

@@ -1,11 +1,13 @@
-"""Interval algebra on integer nanoseconds: sets of half-open intervals [start, end) as numpy arrays.
+"""Interval algebra on integer nanoseconds:
+sets of half-open intervals [start, end) as numpy arrays.
 
-A *set* here is a pair of arrays, sorted, disjoint and with no empty interval; `union` makes one of any intervals. Everything is
-exact and none of it loops over intervals in Python.
+A *set* here is a pair of arrays, sorted, disjoint and with no empty interval; `union` makes one of
+any intervals. Everything is exact and none of it loops over intervals in Python.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,8 +101,15 @@ def complement(a: Intervals, low: int, high: int) -> Intervals:
     return Intervals(start[keep], end[keep])
 
 
+def bounds(windows: Sequence[tuple[int, int]]) -> tuple[Int64, Int64]:
+    """The starts and the ends of windows."""
+    start, end = np.array(windows, np.int64).reshape(-1, 2).T
+    return start, end
+
+
 def lengths_in(windows_start: Int64, windows_end: Int64, a: Intervals) -> Int64:
-    """For each window, how much of it `a` covers. Windows may overlap and be in any order; a backward one counts 0."""
+    """For each window, how much of it `a` covers.
+    Windows may overlap and be in any order; a backward one counts 0."""
     covered: Int64 = np.maximum(covered_before(a, windows_end) - covered_before(a, windows_start), 0)
     return covered
 

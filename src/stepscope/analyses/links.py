@@ -10,7 +10,8 @@ from stepscope.analyses.host.nesting import enclosing
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 CLOCK_SKEW_NS = 1_000_000
-"""How far the recorder's device clock may lag its host clock: recorders align them to within microseconds, some to less."""
+"""How far the recorder's device clock may lag its host clock:
+recorders align them to within microseconds, some to less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,8 @@ class Links:
     parent: Int64
     """Host ranges: the innermost range it began in."""
     launch: Int64
-    """Device work: the host event that launched it, a runtime call or, where none was recorded, an operator."""
+    """Device work: the host event that launched it, a runtime call or,
+    where none was recorded, an operator."""
     op: Int64
     """Device work: the innermost host range (not a runtime call) it was launched in."""
     shared: Bool
@@ -52,30 +54,32 @@ def _match(wanted: Int64, keys: Int64, events: Int64) -> Int64:
         return result
     order = np.argsort(keys, kind="stable")
     ids = keys[order]
-    at = np.searchsorted(ids, wanted, side="right") - 1
-    hit = (at >= 0) & (ids[np.maximum(at, 0)] == wanted) & (wanted != NONE)
-    result[hit] = events[order[at[hit]]]
+    index = np.searchsorted(ids, wanted, side="right") - 1
+    hit = (index >= 0) & (ids[np.maximum(index, 0)] == wanted) & (wanted != NONE)
+    result[hit] = events[order[index[hit]]]
     return result
 
 
 def _drop_effects_before_causes(trace: Trace, launch: Int64, device: Int64) -> None:
-    """Ids are used again: work that was already running when its supposed launch began was launched before the recording."""
-    at = launch[device]
-    impossible = (at != NONE) & (trace.start_ns[np.maximum(at, 0)] > trace.start_ns[device] + CLOCK_SKEW_NS)
+    """Ids are used again: work that was already running when its
+    supposed launch began was launched before the recording."""
+    call = launch[device]
+    impossible = (call != NONE) & (trace.start_ns[np.maximum(call, 0)] > trace.start_ns[device] + CLOCK_SKEW_NS)
     launch[device[impossible]] = NONE
 
 
 def _launching_range(trace: Trace, parent: Int64, launch: Int64, device: Int64) -> Int64:
     op = np.full(len(trace), NONE, np.int64)
     linked = device[launch[device] != NONE]
-    at = launch[linked]
+    ancestor = launch[linked]
     while True:
-        # A runtime call can stand inside another (cudaLaunch inside cuLaunch): step out of all of them.
-        runtime = (at != NONE) & (trace.kind[np.maximum(at, 0)] == Kind.RUNTIME)
+        # A runtime call can stand inside another (cudaLaunch inside cuLaunch):
+        # step out of all of them.
+        runtime = (ancestor != NONE) & (trace.kind[np.maximum(ancestor, 0)] == Kind.RUNTIME)
         if not runtime.any():
             break
-        at = np.where(runtime, parent[np.maximum(at, 0)], at)
-    op[linked] = at
+        ancestor = np.where(runtime, parent[np.maximum(ancestor, 0)], ancestor)
+    op[linked] = ancestor
     return op
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.analyses.collectives.events import library_collectives
 from stepscope.analyses.host.calls import copy_rows, host_facts
-from stepscope.analyses.intervals import Intervals, intersect, lengths_in
+from stepscope.analyses.intervals import Intervals, bounds, intersect, lengths_in
 from stepscope.analyses.kernels.device import device_sets, device_totals
 from stepscope.analyses.kernels.launches import launch_facts, num_lost
 from stepscope.analyses.kernels.roofline import roofline
@@ -35,56 +35,59 @@ MAX_ROWS = 200
 RECORD_MORE = "record two steps or more: torch.profiler.schedule(wait=1, warmup=1, active=3)"
 
 
-def measure_rank(found: RankContext, rank: int, step_ns: int | None = None) -> RankFacts:
-    """Everything the analyses can tell about one rank. `step_ns` is the unprofiled step time, when known."""
-    trace, links, steps = found.trace, found.links, found.cut.steps
-    low, high = found.window
-    at = trace.start_ns[found.charges.work]
-    charges = found.charges.only((at >= low) & (at < high))
-    at = trace.start_ns[found.kernels.kernels]
-    kernels = found.kernels.only((at >= low) & (at < high))
+def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) -> RankFacts:
+    """Everything the analyses measure of one rank.
+    `step_ns` is the unprofiled step time, when known."""
+    trace, links, steps = context.trace, context.links, context.cut.steps
+    low, high = context.window
+    start = trace.start_ns[context.charges.work]
+    charges = context.charges.only((start >= low) & (start < high))
+    start = trace.start_ns[context.kernels.kernels]
+    kernels = context.kernels.only((start >= low) & (start < high))
     step = step_ns or (steps.step_interval_ns if steps.is_pitch else None)
+    marks = inclusive_rows(trace, links, charges, mark_ranges(trace))[:MAX_ROWS]
+    modules = None
+    if trace.meta.has_stacks:
+        modules = inclusive_rows(trace, links, charges, module_ranges(trace))[:MAX_ROWS]
     return RankFacts(
         rank=rank,
         path=trace.meta.path,
-        device_name=None if found.device is None else found.device.name,
+        device_name=None if context.device is None else context.device.name,
         num_events=trace.num_raw_events,
         device=device_totals(device_sets(trace, library_collectives(trace))),
         steps=steps,
-        partition=partition(trace, links, found.sets, found.host, steps),
-        launches=launch_facts(trace, links, found.sets.busy, charges.work, found.host, (low, high)),
+        partition=partition(trace, links, context.sets, context.host, steps),
+        launches=launch_facts(trace, links, context.sets.busy, charges.work, context.host, (low, high)),
         categories=category_rows(trace, kernels),
         kernels=kernel_rows(trace, charges, kernels)[:MAX_ROWS],
-        ops=_op_rows(found, charges),
-        modules=inclusive_rows(trace, links, charges, module_ranges(trace))[:MAX_ROWS] if trace.meta.has_stacks else None,
-        marks=_projected(trace, links, inclusive_rows(trace, links, charges, mark_ranges(trace))[:MAX_ROWS]),
+        ops=_op_rows(context, charges),
+        modules=modules,
+        marks=_projected(trace, links, marks),
         phases=phases(trace, charges),
-        copies=copy_rows(trace, links, found.host, charges.work),
-        host=host_facts(trace, links, found.host, *found.cut.host_window),
-        roofline=roofline(trace, charges, kernels, found.roofs, len(steps.windows), step),
-        busy_ns=_in_windows(steps, found.sets.busy),
-        comms_hidden_ns=_in_windows(steps, intersect(found.sets.comms, found.sets.compute)),
+        copies=copy_rows(trace, links, context.host, charges.work),
+        host=host_facts(trace, links, context.host, *context.cut.host_window),
+        roofline=roofline(trace, charges, kernels, context.roofs, len(steps.windows), step),
+        busy_ns=_in_windows(steps, context.sets.busy),
+        comms_hidden_ns=_in_windows(steps, intersect(context.sets.comms, context.sets.compute)),
         has_marks=bool(trace.is_kind(Kind.MARK).any()),
         unknown=trace.unknown,
-        notes=trace.notes + _notes(found, charges.work) + _doubt(steps, found, step_ns),
+        notes=trace.notes + _notes(context, charges.work) + _step_time_notes(steps, context, step_ns),
     )
 
 
-def _op_rows(found: RankContext, charges: Charges) -> tuple[RangeRow, ...]:
-    if found.cut.steps.where == "device":
-        return op_rows(found.trace, charges)[:MAX_ROWS]
-    return host_op_rows(found.trace, found.links, *found.cut.host_window)[:MAX_ROWS]
+def _op_rows(context: RankContext, charges: Charges) -> tuple[RangeRow, ...]:
+    if context.cut.steps.where == "device":
+        return op_rows(context.trace, charges)[:MAX_ROWS]
+    return host_op_rows(context.trace, context.links, *context.cut.host_window)[:MAX_ROWS]
 
 
-def _in_windows(steps: Steps, what: Intervals) -> tuple[int, ...]:
-    start: Int64 = np.array([window[0] for window in steps.windows], np.int64)
-    end: Int64 = np.array([window[1] for window in steps.windows], np.int64)
-    return tuple(lengths_in(start, end, what).tolist())
+def _in_windows(steps: Steps, covered: Intervals) -> tuple[int, ...]:
+    return tuple(lengths_in(*bounds(steps.windows), covered).tolist())
 
 
-def _doubt(steps: Steps, found: RankContext, step_ns: int | None) -> tuple[str, ...]:
+def _step_time_notes(steps: Steps, context: RankContext, step_ns: int | None) -> tuple[str, ...]:
     """Says when the given step time cannot be this run's."""
-    busy = steps.typical(_in_windows(steps, found.sets.busy))
+    busy = steps.typical(_in_windows(steps, context.sets.busy))
     if step_ns is None or busy is None or not steps.is_pitch or step_ns >= 0.9 * busy:
         return ()
     return (
@@ -96,14 +99,14 @@ def _projected(trace: Trace, links: Links, rows: tuple[RangeRow, ...]) -> tuple[
     """The rows of marks with their extent on the device."""
     if not rows:
         return rows
-    found = projection_rows(trace, project(trace, links, trace.is_kind(Kind.MARK)))
-    median = {row.name: round(row.median_ns) for row in found}
+    projections = projection_rows(trace, project(trace, links, trace.is_kind(Kind.MARK)))
+    median = {row.name: round(row.median_ns) for row in projections}
     return tuple(replace(row, projected_ns=median.get(row.name)) for row in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _How:
-    """How a recorder is asked for what is lacking."""
+class _RecorderOptions:
+    """What to ask a recorder for where something is missing."""
 
     calls: str
     operators: str
@@ -111,13 +114,13 @@ class _How:
     shapes: str
 
 
-KINETO = _How(
+KINETO = _RecorderOptions(
     calls="activities=[CPU, CUDA]",
     operators="profile with ProfilerActivity.CPU",
     marks="ProfilerActivity.CPU, profiler.step()",
     shapes="profile with record_shapes=True",
 )
-NSYS = _How(
+NSYS = _RecorderOptions(
     calls="nsys profile -t cuda",
     operators="nsys profile --pytorch=autograd-nvtx, or torch.autograd.profiler.emit_nvtx()",
     marks="nsys profile -t cuda,nvtx, and torch.cuda.nvtx ranges around the step",
@@ -125,15 +128,15 @@ NSYS = _How(
 )
 
 
-def _notes(found: RankContext, work: Int64) -> tuple[str, ...]:
-    trace, links, steps, device = found.trace, found.links, found.cut.steps, found.device
+def _notes(context: RankContext, work: Int64) -> tuple[str, ...]:
+    trace, links, steps, device = context.trace, context.links, context.cut.steps, context.device
     unlinked = int((links.launch[work] == NONE).sum())
     graphs = int(links.shared[work].sum())
     lost = num_lost(trace, links, work)
     devices = len(np.unique(trace.device[work]))
     name = "the device" if device is None else repr(device.name)
-    how = NSYS if any(key.startswith("nsys") for key in trace.meta.versions) else KINETO
-    told = [
+    recorder = NSYS if any(key.startswith("nsys") for key in trace.meta.versions) else KINETO
+    notes = [
         (len(trace) == 0, "the trace holds no events: nothing could be measured"),
         (len(trace) and steps.where == "host", "no device work was recorded: operators on the host are taken for the work"),
         (
@@ -148,15 +151,15 @@ def _notes(found: RankContext, work: Int64) -> tuple[str, ...]:
         (devices > 1, f"work of {devices} devices in one trace: busy means that any of them was"),
         (
             len(work) and not trace.is_kind(Kind.RUNTIME).any(),
-            f"no runtime calls were recorded: what the device waited for is not known ({how.calls})",
+            f"no runtime calls were recorded: what the device waited for is not known ({recorder.calls})",
         ),
         (
             len(work) and not trace.is_kind(Kind.OP).any(),
-            f"no operators were recorded: kernels are not charged to them ({how.operators})",
+            f"no operators were recorded: kernels are not charged to them ({recorder.operators})",
         ),
         (
             steps.where == "device" and not trace.is_kind(Kind.MARK).any(),
-            f"no marks were recorded: loader and optimizer are not told from other work ({how.marks})",
+            f"no marks were recorded: loader and optimizer cannot be distinguished from other work ({recorder.marks})",
         ),
         (
             steps.where == "host" and device is not None,
@@ -168,10 +171,10 @@ def _notes(found: RankContext, work: Int64) -> tuple[str, ...]:
             f"{unlinked} of {len(work)} device events have no recorded launch (launched before the recording began)",
         ),
         (graphs, f"{graphs} device events ran inside CUDA graphs: charged to the graph's launch, not to operators"),
-        (found.roofs is None and steps.where == "device", f"{name} is not in our tables: no roofs, no MFU"),
+        (context.roofs is None and steps.where == "device", f"{name} is not in our tables: no peaks, no MFU"),
         (
             steps.where == "device" and not trace.meta.has_shapes,
-            f"no input shapes: no FLOPs, no MFU ({how.shapes})",
+            f"no input shapes: no FLOPs, no MFU ({recorder.shapes})",
         ),
     ]
-    return tuple(text for condition, text in told if condition)
+    return tuple(text for condition, text in notes if condition)

@@ -65,9 +65,11 @@ def build_context(trace: Trace, spec: DeviceSpec | None, measured: Calibrated | 
 
 
 def device_of(trace: Trace) -> DeviceProperties | None:
-    """The device this rank's work ran on: the one its kernels name, as the recorder lists it; else what all it lists are.
+    """The device this rank's work ran on: the one its kernels name, as the recorder lists it;
+    else what all it lists are.
 
-    ROCm counts a host's processors among its devices, so that its kernels' numbers are not those of the list.
+    ROCm counts a host's processors among its devices,
+    so that its kernels' numbers are not those of the list.
     """
     devices = trace.meta.devices
     alike = devices[0] if len({(d.name, d.memory_bytes, d.num_sms) for d in devices}) == 1 else None

@@ -21,7 +21,7 @@ from stepscope.cli.printing import put
 
 if TYPE_CHECKING:
     from stepscope.analyses.rank_context import RankContext
-    from stepscope.analyses.timeline.job_clock import Aligned, Head
+    from stepscope.analyses.timeline.job_clock import Aligned, RankClock
     from stepscope.analyses.timeline.tracks import Series, Spans
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.core.facts import RankFacts
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse_target(target)
     with Recording(arguments.paths, replace(options_of(arguments), step_ms=arguments.step_ms)) as recording:
         recording.refuse_untraced("A timeline is made of traces")
-        _refuse_overwriting(target, recording.found.sources)
+        _refuse_overwriting(target, recording.inputs.sources)
         diagnosis = recording.diagnosis
         job = _read(recording, diagnosis)
         with _open(target, job.aligned.origin_wall_ns) as writer:
@@ -72,7 +72,7 @@ class _Job:
     """The ranks that could be read, and where they stand."""
 
     sources: tuple[Source, ...]
-    heads: tuple[Head, ...]
+    heads: tuple[RankClock, ...]
     facts: tuple[RankFacts | None, ...]
     aligned: Aligned
     recording: Recording
@@ -90,11 +90,11 @@ class _Job:
 def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
     """What places each rank."""
     from stepscope.analyses.collectives.records import collective_records_of
-    from stepscope.analyses.timeline.job_clock import Head, align
+    from stepscope.analyses.timeline.job_clock import RankClock, align
     from stepscope.errors import InputError, StepscopeError
     from stepscope.readers.inputs import assign_ranks
 
-    found, read = recording.found, []
+    found, read = recording.inputs, []
     for source in found.sources:
         try:
             context = recording.context(source)
@@ -109,7 +109,7 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
         raise InputError("the trace holds no events: there is no timeline to write. Profile a few steps, and name that trace")
     ranks, _ = assign_ranks([meta for _, meta, _, _ in read])
     heads = tuple(
-        Head(
+        RankClock(
             rank=rank,
             base_ns=meta.base_ns,
             first_ns=span[0],
@@ -188,11 +188,11 @@ def _critical_path(found: RankContext, facts: RankFacts | None) -> Spans | None:
     return recorded_spans(graph, critical_path(graph, backlog_ns=graph.backlog_ns), found.trace)
 
 
-def _sampled(job: _Job, head: Head) -> list[Series]:
+def _sampled(job: _Job, head: RankClock) -> list[Series]:
     """The run folder's counters, on the rank's own clock."""
     from stepscope.analyses.timeline.samples import sampled_series
 
-    run = job.recording.found.run
+    run = job.recording.inputs.run
     record = None if run is None else next((rank for rank in run.ranks if rank.rank == head.rank), None)
     if record is None:
         return []

@@ -117,7 +117,8 @@ class _Progress:
 
 def _is_enough(tail: RunTail) -> bool:
     """Every rank has made its steps and written its recording, or has had time enough to."""
-    from stepscope.analyses.run.health import expected_ranks, last_step
+    from stepscope.analyses.run.health import expected_ranks
+    from stepscope.analyses.run.samples import last_step
 
     if not tail.ranks or expected_ranks(tail.ranks) - {rank.rank for rank in tail.ranks}:
         return False

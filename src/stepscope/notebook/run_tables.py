@@ -50,7 +50,7 @@ class RunTables:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self.notes = list(recording.found.notes)
+        self.notes = list(recording.inputs.notes)
 
     def build(self, names: Iterable[str]) -> dict[str, ArrowTable]:
         """These tables, of all ranks."""
@@ -99,7 +99,7 @@ class RunTables:
     def _contexts(self) -> Iterator[RankContext]:
         """Every trace that can be read; the others are noted."""
         problems = []
-        sources = self._recording.found.sources
+        sources = self._recording.inputs.sources
         for source in sources:
             try:
                 yield self._recording.context(source)

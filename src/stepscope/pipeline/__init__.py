@@ -1,1 +1,2 @@
-"""From paths to a diagnosis, a page, tables and timelines: the one way in for every command, notebook and report."""
+"""From paths to a diagnosis, a page, tables and timelines:
+the one way in for every command, notebook and report."""

@@ -1,4 +1,5 @@
-"""One side of a comparison: a diagnosis, and what it does not keep: the ranks' work by piece, timed steps, settings, memory."""
+"""One side of a comparison: a diagnosis, and what it does not keep:
+the ranks' work by piece, timed steps, settings, memory."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ MAX_RANKS = 8
 
 def read_side(recording: Recording, label: str) -> CompareSide:
     """The side that a recording is."""
-    diagnosis, run = recording.diagnosis, recording.found.run
+    diagnosis, run = recording.diagnosis, recording.inputs.run
     pieces, peaks = _pieces(recording, diagnosis.facts.ranks)
     steps: tuple[int, ...] = ()
     odd, knobs, failed = 0.0, None, None
@@ -39,7 +40,8 @@ def read_side(recording: Recording, label: str) -> CompareSide:
 
 
 def _failure(run: RunRecord) -> str | None:
-    """That the job failed, in words; None for one that ended well, or was ended by us after the steps that were asked for."""
+    """That the job failed, in words;
+    None for one that ended well, or was ended by us after the steps that were asked for."""
     code = run.told.get("exit_code")
     if not isinstance(code, int) or code == 0 or any((rank.folder / ENDED_FILE).exists() for rank in run.ranks):
         return None
@@ -47,9 +49,9 @@ def _failure(run: RunRecord) -> str | None:
 
 
 def _pieces(recording: Recording, ranks: Sequence[RankFacts]) -> tuple[Pieces | None, Mapping[int, float]]:
-    """The mean over the ranks read, and the peaks of memory that their traces tell."""
+    """The mean over the ranks read, and the peaks of memory in their traces."""
     by_path = {rank.path: rank for rank in ranks}
-    sources = recording.found.sources
+    sources = recording.inputs.sources
     pairs = [(source, by_path[source.label]) for source in sources if source.label in by_path]
     if len(sources) == 1 and len(ranks) == 1:
         pairs = [(sources[0], ranks[0])]
@@ -73,7 +75,8 @@ def _spread(rows: Sequence[tuple[Source, RankFacts]]) -> Sequence[tuple[Source, 
 
 
 def _peak_bytes(trace: Trace, rank: RankFacts) -> float | None:
-    """The most that the allocator held on the devices over the measured steps; None when it was not recorded."""
+    """The most that the allocator held on the devices over the measured steps;
+    None when it was not recorded."""
     memory, windows = trace.memory, rank.steps.windows
     if memory is None or not windows:
         return None

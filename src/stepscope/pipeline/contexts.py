@@ -1,4 +1,5 @@
-"""The ranks' contexts: traces that were read, linked and cut into steps. Each file is parsed once, whoever needs it next."""
+"""The ranks' contexts: traces that were read, linked and cut into steps.
+Each file is parsed once, whoever needs it next."""
 
 from __future__ import annotations
 
@@ -17,12 +18,14 @@ from stepscope.readers import cache
 from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
 
-MOST_KEPT_EVENTS = 2_000_000
-"""Of all traces that are kept in memory: about a gigabyte. The others are kept as columns on the disk."""
+MAX_KEPT_EVENTS = 2_000_000
+"""Of all traces that are kept in memory: about a gigabyte.
+The others are kept as columns on the disk."""
 
 
 def context_of(trace: Trace, hardware: Calibrated | None) -> RankContext:
-    """By what was measured on the machine, where the trace is of its device; else by the datasheet."""
+    """By what was measured on the machine,
+    where the trace is of its device; else by the datasheet."""
     device = device_of(trace)
     spec = None if device is None else find_spec(device)
     is_same = hardware is not None and device is not None and hardware.is_of(device.name)
@@ -30,7 +33,7 @@ def context_of(trace: Trace, hardware: Calibrated | None) -> RankContext:
 
 
 def _key(source: Source) -> Source:
-    """What the run's folder tells of a rank is no part of what is in its file."""
+    """What the run's folder says of a rank is no part of what is in its file."""
     return replace(source, known=None)
 
 
@@ -66,7 +69,7 @@ class RankContexts:
             trace = read_trace(source, use_cache=self.use_cache, progress=progress)
         made = context_of(trace, self.hardware)
         num_kept = sum(len(kept.trace) for kept in self._kept.values())
-        if num_kept + len(trace) <= MOST_KEPT_EVENTS:
+        if num_kept + len(trace) <= MAX_KEPT_EVENTS:
             self._kept[key] = made
         elif is_parsed and not is_cached(trace, use_cache=self.use_cache):
             cache.store(source, trace, folder=self.folder)

@@ -1,4 +1,5 @@
-"""A job: files in, facts out. One file is one task; events never travel between processes, but as columns on the disk."""
+"""A job: files in, facts out.
+One file is one task; events never travel between processes, but as columns on the disk."""
 
 from __future__ import annotations
 
@@ -36,11 +37,12 @@ from stepscope.readers.source import Source
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.job import CaseOf, Job
 
-MOST_LETTERS = 80
+MAX_LETTERS = 80
 """Of a hardware file's own texts."""
-MOST_SHORTENED = 1.5
-"""A log's step over the profiled one, beyond which they are not the same steps: a profiler costs time, it does not give any."""
-MOST_NAMED = 8
+MAX_SHORTENED = 1.5
+"""A log's step over the profiled one, beyond which they are not the same steps:
+a profiler costs time, it does not give any."""
+MAX_NAMED = 8
 """Problems listed when there is nothing else to say: those of a job are mostly the same one."""
 
 
@@ -52,7 +54,8 @@ class Measured:
     facts: RankFacts | None = None
     collective_records: CollectiveRecords | None = None
     slower: float | None = None
-    """How much longer its FLOPs need at the rates that the machine was measured at than at the datasheet's peaks."""
+    """How much longer its FLOPs need at the rates that the
+    machine was measured at than at the datasheet's peaks."""
     problem: str | None = None
 
 
@@ -63,8 +66,8 @@ def measure_file(
     hardware: Calibrated | None = None,
     folder: Path | None = None,
 ) -> Measured:
-    """One rank's facts, in a process of its own; its columns are left in `folder`, so that nobody parses it again. A file that
-    cannot be read is a result too: the other ranks go on."""
+    """One rank's facts, in a process of its own; its columns are left in `folder`, so that nobody
+    parses it again. A file that cannot be read is a result too: the other ranks go on."""
     try:
         trace = read_trace(source, use_cache=use_cache)
     except StepscopeError as problem:
@@ -77,11 +80,11 @@ def measure_file(
 def measure_context(context: RankContext, step_ns: int | None) -> Measured:
     meta = context.trace.meta
     facts = measure_rank(context, meta.rank or 0, step_ns)
-    collective_records = collective_records_of(context, facts.rank)
+    records = collective_records_of(context, facts.rank)
     return Measured(
         meta=meta,
         facts=facts,
-        collective_records=collective_records if len(collective_records) else None,
+        collective_records=records if len(records) else None,
         slower=slower_than_peak(context),
     )
 
@@ -90,7 +93,7 @@ def measure_job(
     sources: Sequence[Source],
     *,
     logs: Sequence[Source] = (),
-    beside: Auxiliary | None = None,
+    auxiliary: Auxiliary | None = None,
     run: RunFacts | None = None,
     workers: Workers | None = None,
     step_ns: int | None = None,
@@ -98,20 +101,12 @@ def measure_job(
     progress: FilesRead | None = None,
     read_progress: BytesRead | None = None,
 ) -> Job:
-    """Every rank that could be read, by rank, and notes on what could not. A given step time goes before a measured one, and that
-    before one that a log tells."""
+    """Every rank that could be read, by rank, and notes on what could not."""
     contexts = contexts or RankContexts(use_cache=False)
-    is_measured = is_logged = False
-    unfit: tuple[str, ...] = ()
     if run is not None:
-        sources = [replace(source, known=run.known.get(source.rank)) if source.rank is not None else source for source in sources]
-        if step_ns is None and run.step_ns is not None:
-            step_ns, is_measured = run.step_ns, True
-    logged = None if beside is None or beside.training is None else beside.training.step_ns
-    if step_ns is None and logged is not None:
-        is_logged, unfit = _fits(sources[0], logged, contexts)
-        step_ns = logged if is_logged else None
-    measured = _measured(sources, workers, step_ns, contexts, progress, read_progress)
+        sources = [source if source.rank is None else replace(source, known=run.known.get(source.rank)) for source in sources]
+    step = _step_time(step_ns, run, auxiliary, sources[0], contexts)
+    measured = _measured(sources, workers, step.ns, contexts, progress, read_progress)
     good = [(source, each) for source, each in zip(sources, measured, strict=True) if each.meta is not None]
     problems = [each.problem for each in measured if each.problem is not None]
     if not good:
@@ -124,29 +119,30 @@ def measure_job(
     )
     nccl = read_nccl_logs(logs) if logs else None
     exchanged = _exchanged(ranks, nccl)
-    searched = None if beside is None or beside.kernels is None else together_of(beside.kernels.find_dbs)
+    kernels = None if auxiliary is None else auxiliary.kernels
+    searched = None if kernels is None else together_of(kernels.find_dbs)
     return Job(
         facts=Facts(
-            ranks=tuple(rank.facts for rank in ranks) if exchanged is None else exchanged.facts,
-            given_step_ns=step_ns,
-            is_step_measured=is_measured,
-            is_step_logged=is_logged,
-            beside=beside,
+            ranks=exchanged.facts,
+            given_step_ns=step.ns,
+            is_step_measured=step.is_measured,
+            is_step_logged=step.is_logged,
+            beside=auxiliary,
             run=run,
             nccl=nccl,
-            comms=None if exchanged is None else exchanged.comms,
+            comms=exchanged.comms,
         ),
         notes=(
             *(f"left out: {problem}" for problem in problems),
             *notes,
             *_hardware_notes(contexts.hardware, [each for _, each in good]),
-            *unfit,
-            *(() if exchanged is None else exchanged.matched.notes),
+            *step.notes,
+            *(() if exchanged.matched is None else exchanged.matched.notes),
         ),
         world_size=_world_size(metas),
-        rank_records=() if exchanged is None else exchanged.rank_records,
-        matched=None if exchanged is None else exchanged.matched,
-        lateness=() if exchanged is None else exchanged.lateness,
+        rank_records=exchanged.rank_records,
+        matched=exchanged.matched,
+        lateness=exchanged.lateness,
         case_of=_case_maker(ranks, contexts, searched),
     )
 
@@ -162,33 +158,33 @@ class _Rank:
 
 def _numbered(source: Source, measured: Measured, number: int) -> _Rank:
     assert measured.facts is not None
-    collective_records = None if measured.collective_records is None else replace(measured.collective_records, rank=number)
-    return _Rank(source=source, facts=replace(measured.facts, rank=number), collective_records=collective_records)
+    records = None if measured.collective_records is None else replace(measured.collective_records, rank=number)
+    return _Rank(source=source, facts=replace(measured.facts, rank=number), collective_records=records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Exchanged:
-    """What the ranks' collectives tell together."""
+    """What the ranks' collectives show together; the facts alone where they cannot be compared."""
 
     facts: tuple[RankFacts, ...]
     """With waiting split from moving bytes."""
-    rank_records: tuple[CollectiveRecords, ...]
-    matched: Matched
-    lateness: tuple[Lateness, ...]
-    comms: CommsFacts
+    rank_records: tuple[CollectiveRecords, ...] = ()
+    matched: Matched | None = None
+    lateness: tuple[Lateness, ...] = ()
+    comms: CommsFacts | None = None
 
 
-def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged | None:
-    """None where no collective was recorded, or two traces are of one rank."""
+def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged:
+    """The ranks' collectives compared, unless none was recorded or two traces are of one rank."""
     rank_records = [rank.collective_records for rank in ranks if rank.collective_records is not None]
-    if not rank_records or len({rank.facts.rank for rank in ranks}) < len(ranks):
-        return None
+    facts = [rank.facts for rank in ranks]
+    if not rank_records or len({rank.rank for rank in facts}) < len(facts):
+        return _Exchanged(facts=tuple(facts))
     matched = match(rank_records)
     late = lateness(rank_records, matched)
-    facts = [
-        rank.facts if rank.collective_records is None else with_waits(rank.facts, rank.collective_records, matched)
-        for rank in ranks
-    ]
+    for index, rank in enumerate(ranks):
+        if rank.collective_records is not None:
+            facts[index] = with_waits(rank.facts, rank.collective_records, matched)
     comms = job_comms(facts, rank_records, matched, late, nccl=nccl)
     return _Exchanged(facts=tuple(facts), rank_records=tuple(rank_records), matched=matched, lateness=late, comms=comms)
 
@@ -207,16 +203,43 @@ def _case_maker(ranks: Sequence[_Rank], contexts: RankContexts, searched: Search
     return case
 
 
-def _fits(source: Source, logged_ns: int, contexts: RankContexts) -> tuple[bool, tuple[str, ...]]:
-    """Whether a log's step can be that of this trace: the profiler lengthens steps, and never makes one much shorter."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepTime:
+    """The unprofiled step time, and where it comes from."""
+
+    ns: int | None
+    is_measured: bool = False
+    is_logged: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def _step_time(
+    given_ns: int | None, run: RunFacts | None, auxiliary: Auxiliary | None, source: Source, contexts: RankContexts
+) -> _StepTime:
+    """As it was given, else as the run's own clock measured it, else as a log reports it."""
+    if given_ns is not None:
+        return _StepTime(ns=given_ns)
+    if run is not None and run.step_ns is not None:
+        return _StepTime(ns=run.step_ns, is_measured=True)
+    log = None if auxiliary is None else auxiliary.training
+    if log is None or log.step_ns is None:
+        return _StepTime(ns=None)
+    return _logged_step_time(log.step_ns, source, contexts)
+
+
+def _logged_step_time(logged_ns: int, source: Source, contexts: RankContexts) -> _StepTime:
+    """A log's step time, if it can be this trace's:
+    the profiler lengthens steps, and never makes one much shorter."""
+    logged = _StepTime(ns=logged_ns, is_logged=True)
     try:
         steps = contexts.of(source).cut.steps
     except StepscopeError:
-        return True, ()
-    if steps.step_interval_ns is None or not steps.is_pitch or logged_ns <= MOST_SHORTENED * steps.step_interval_ns:
-        return True, ()
-    words = f"the log tells {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.step_interval_ns / 1e6:.4g}"
-    return False, (f"{words}: they are not of one run, or not of the same steps; the log's step time was not used",)
+        return logged
+    if steps.step_interval_ns is None or not steps.is_pitch or logged_ns <= MAX_SHORTENED * steps.step_interval_ns:
+        return logged
+    times = f"the log says {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.step_interval_ns / 1e6:.4g}"
+    note = f"{times}: they are not of one run, or not of the same steps; the log's step time was not used"
+    return _StepTime(ns=None, notes=(note,))
 
 
 def _hardware_notes(hardware: Calibrated | None, good: Sequence[Measured]) -> tuple[str, ...]:
@@ -224,16 +247,16 @@ def _hardware_notes(hardware: Calibrated | None, good: Sequence[Measured]) -> tu
     if hardware is None:
         return ()
     facts = [(r.facts, r.slower) for r in good if r.facts is not None]
-    others = {one.device_name or "no device that it names" for one, _ in facts if not hardware.is_of(one.device_name)}
+    others = {rank.device_name or "no device that it names" for rank, _ in facts if not hardware.is_of(rank.device_name)}
     notes = [
-        f"the hardware file was measured on {hardware.machine.device[:MOST_LETTERS]}, and this run is of {other[:MOST_LETTERS]}:"
+        f"the hardware file was measured on {hardware.machine.device[:MAX_LETTERS]}, and this run is of {other[:MAX_LETTERS]}:"
         " it is judged by datasheets"
-        for other in sorted(others)[:MOST_NAMED]
+        for other in sorted(others)[:MAX_NAMED]
     ]
-    if len(others) < len({one.device_name for one, _ in facts}):
-        where = f"{hardware.machine.device[:MOST_LETTERS]} ({hardware.date[:MOST_LETTERS]})"
+    if len(others) < len({rank.device_name for rank, _ in facts}):
+        where = f"{hardware.machine.device[:MAX_LETTERS]} ({hardware.date[:MAX_LETTERS]})"
         notes.append(f"products, memory and copies are judged by what was measured on {where}, not by its datasheet")
-    used = [(one.roofline.mfu, slower) for one, slower in facts if one.roofline.mfu is not None and slower is not None]
+    used = [(rank.roofline.mfu, slower) for rank, slower in facts if rank.roofline.mfu is not None and slower is not None]
     if used:
         mfu, slower = sorted(used)[len(used) // 2]
         notes.append(f"MFU {mfu:.1%} is of the datasheet's peak; of what this machine keeps up it is {mfu * slower:.1%}")
@@ -241,13 +264,13 @@ def _hardware_notes(hardware: Calibrated | None, good: Sequence[Measured]) -> tu
 
 
 def _world_size(metas: Sequence[TraceMeta]) -> int | None:
-    told = {meta.world_size for meta in metas if meta.world_size is not None}
-    return told.pop() if len(told) == 1 else None
+    sizes = {meta.world_size for meta in metas if meta.world_size is not None}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _none_read(problems: Sequence[str]) -> str:
-    more = [f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else []
-    return "\n  ".join(["no trace could be read:", *problems[:MOST_NAMED], *more])
+    more = [f"and {len(problems) - MAX_NAMED} more"] if len(problems) > MAX_NAMED else []
+    return "\n  ".join(["no trace could be read:", *problems[:MAX_NAMED], *more])
 
 
 def _measured(
@@ -258,13 +281,12 @@ def _measured(
     progress: FilesRead | None,
     read_progress: BytesRead | None,
 ) -> list[Measured]:
-    """What was measured of each source, in their order: they finish in any, and what is said of the job does not depend on it."""
+    """What was measured of each source, in their order:
+    they finish in any, and what is said of the job does not depend on it."""
     measured: dict[int, Measured] = {}
-    results = (
-        _measured_here(sources, step_ns, contexts, read_progress)
-        if workers is None
-        else _measured_by(workers, sources, step_ns, contexts)
-    )
+    results = _measured_here(sources, step_ns, contexts, read_progress)
+    if workers is not None:
+        results = _measured_by(workers, sources, step_ns, contexts)
     for number, result in results:
         measured[number] = result
         if progress is not None:

@@ -1,9 +1,10 @@
-"""Page: what the HTML report shows of a recording beyond its diagnosis: a timeline, curves, the machine's measured rates."""
+"""Page: what the HTML report shows of a recording beyond its diagnosis:
+a timeline, curves, the machine's measured rates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
@@ -21,13 +22,13 @@ from stepscope.readers.inputs import assign_ranks
 from stepscope.readers.source import Source
 from stepscope.readers.system.hardware_file import read_hardware
 
-MOST_RANKS_MATCHED = 8
+MAX_RANKS_MATCHED = 8
 """To draw when one of them waited for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A diagnosis with what is drawn beside it."""
+    """A diagnosis with what is drawn besides it."""
 
     diagnosis: Diagnosis
     timeline: Timeline | None = None
@@ -40,14 +41,14 @@ class Page:
 
 
 def page_of_recording(recording: Recording, roofs: Roofs | None = None) -> Page:
-    """The page of what was recorded; `roofs` stand in place of those that are found."""
+    """The page of what was recorded; `roofs` replace those that are found."""
     diagnosis = recording.diagnosis
-    run = recording.found.run
+    run = recording.inputs.run
     curves = {} if run is None else run_curves(run)
     peaks = {} if run is None else peak_memory(run)
     timeline = None
     facts = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
-    source = None if facts is None else _source_of(facts, recording.found.sources)
+    source = None if facts is None else _source_of(facts, recording.inputs.sources)
     if facts is not None and source is not None:
         trace = recording.context(source).trace
         is_split = facts.partition is not None and facts.partition.waits_split
@@ -72,25 +73,17 @@ def _source_of(facts: RankFacts, sources: Sequence[Source]) -> Source | None:
 
 
 def _waits(recording: Recording, facts: RankFacts) -> Intervals | None:
-    """When the rank waited for others; None in a job whose ranks are too many to be read once more."""
-    sources = recording.found.sources
-    if len(sources) > MOST_RANKS_MATCHED:
+    """When the rank waited for others;
+    None in a job whose ranks are too many to be read once more."""
+    sources = recording.inputs.sources
+    if len(sources) > MAX_RANKS_MATCHED:
         return None
     contexts = [recording.context(source) for source in sources]
     ranks, _ = assign_ranks([context.trace.meta for context in contexts])
-    rank_records = [
-        replace(collective_records_of(context, rank), rank=rank) for context, rank in zip(contexts, ranks, strict=True)
-    ]
-    mine = [
-        collective_records
-        for collective_records in rank_records
-        if collective_records.rank == facts.rank and len(collective_records)
-    ]
-    return (
-        waiting(mine[0], match([collective_records for collective_records in rank_records if len(collective_records)]))
-        if mine
-        else None
-    )
+    every = [collective_records_of(context, rank) for context, rank in zip(contexts, ranks, strict=True)]
+    rank_records = [records for records in every if len(records)]
+    mine = next((records for records in rank_records if records.rank == facts.rank), None)
+    return None if mine is None else waiting(mine, match(rank_records))
 
 
 def _named_roofs(diagnosis: Diagnosis) -> Roofs | None:
@@ -106,7 +99,8 @@ def _named_roofs(diagnosis: Diagnosis) -> Roofs | None:
 
 
 def _calibrated_roofs(recording: Recording, diagnosis: Diagnosis) -> Roofs | None:
-    """The hardware file's roofs, where there is one and it was measured on the device of the run."""
+    """The hardware file's roofs,
+    where there is one and it was measured on the device of the run."""
     path = hardware_file(recording.options.hardware)
     if path is None or not diagnosis.facts.ranks:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -48,15 +48,16 @@ def hardware_file(given: Path | None) -> Path | None:
 
 
 class Recording:
-    """What these paths hold. A context manager: an archive's temporary copy lives until it is left."""
+    """What these paths hold. A context manager:
+    an archive's temporary copy lives until it is left."""
 
     def __init__(self, paths: Sequence[str | Path], options: Options | None = None) -> None:
         self.options = options or Options()
-        self.found = find_sources(paths)
+        self.inputs = find_sources(paths)
 
     def close(self) -> None:
         """Lets go of temporary files; what was measured stays."""
-        self.found.close()
+        self.inputs.close()
         if "contexts" in self.__dict__:
             self.contexts.close()
 
@@ -74,21 +75,23 @@ class Recording:
     @cached_property
     def auxiliary(self) -> Auxiliary | None:
         """What other tools recorded of the same job."""
-        return read_auxiliary(self.found.others)
+        return read_auxiliary(self.inputs.others)
 
     @cached_property
     def run(self) -> RunFacts | None:
-        """What the folder of a recorded run says beside its traces."""
-        return None if self.found.run is None else run_facts(self.found.run)
+        """What the folder of a recorded run says besides its traces."""
+        return None if self.inputs.run is None else run_facts(self.inputs.run)
 
     @cached_property
     def hardware(self) -> Calibrated | None:
-        """The calibrated machine to judge by: the file given, else the one among the recordings, else the environment's."""
+        """The calibrated machine to judge by:
+        the file given, else the one among the recordings, else the environment's."""
         path = self.options.hardware or self._named_hardware() or hardware_file(None)
         return None if path is None else read_hardware(path)
 
     def _named_hardware(self) -> Path | None:
-        """The hardware file that was named among the recordings; None where there is none, or several."""
+        """The hardware file that was named among the recordings;
+        None where there is none, or several."""
         auxiliary = self.auxiliary
         rates = () if auxiliary is None or auxiliary.system is None else auxiliary.system.rates
         named = [Path(rate.path) for rate in rates if rate.is_hardware and Path(rate.path).is_file()]
@@ -103,17 +106,19 @@ class Recording:
 
     @cached_property
     def job(self) -> Job:
-        """The measured job. InputError where no trace was named: it says what was, and what to name."""
+        """The measured job. InputError where no trace was named:
+        it says what was, and what to name."""
         self.refuse_untraced("A diagnosis needs the run's traces too")
-        found, options = self.found, self.options
-        with ExitStack() as held:
-            workers = held.enter_context(workers_for(found.sources, options.jobs, options.cluster))
-            shown = nullcontext((None, None)) if options.progress is None else options.progress(found.sources)
-            files, read = held.enter_context(shown)
+        inputs, options = self.inputs, self.options
+        with ExitStack() as stack:
+            workers = stack.enter_context(workers_for(inputs.sources, options.jobs, options.cluster))
+            files = read = None
+            if options.progress is not None:
+                files, read = stack.enter_context(options.progress(inputs.sources))
             job = measure_job(
-                found.sources,
-                logs=found.logs,
-                beside=self.auxiliary,
+                inputs.sources,
+                logs=inputs.logs,
+                auxiliary=self.auxiliary,
                 run=self.run,
                 workers=workers,
                 step_ns=options.step_ns,
@@ -121,30 +126,30 @@ class Recording:
                 progress=files,
                 read_progress=read,
             )
-        return replace(job, notes=(*found.notes, *job.notes))
+        return replace(job, notes=(*inputs.notes, *job.notes))
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
         """What limits the run; from traces where there are any, else from whatever was recorded."""
-        found = self.found
-        if found.sources:
+        inputs = self.inputs
+        if inputs.sources:
             return diagnose_job(self.job, every=self.options.all_findings)
         if self.run is not None:
-            return diagnose_without_trace(self.run, found.notes, self.auxiliary)
+            return diagnose_without_trace(self.run, inputs.notes, self.auxiliary)
         auxiliary = self.auxiliary or Auxiliary()
-        nccl = read_nccl_logs(found.logs) if found.logs else None
+        nccl = read_nccl_logs(inputs.logs) if inputs.logs else None
         if not auxiliary.recordings and nccl is None:
             raise InputError("\n  ".join(["nothing could be read:", *auxiliary.notes]))
-        return diagnose_auxiliary(auxiliary, found.notes, nccl)
+        return diagnose_auxiliary(auxiliary, inputs.notes, nccl)
 
     def refuse_untraced(self, needed: str) -> None:
         """InputError where no trace is among what was named: what is, and what `needed` says."""
-        if self.found.sources:
+        if self.inputs.sources:
             return
-        if self.found.run is not None:
+        if self.inputs.run is not None:
             again = "Run again with --start-step 5, say, and let it get past that step"
-            raise InputError(f"{self.found.run.path}: the profiler recorded no step. {needed}. {again}")
-        others = (*self.found.logs, *self.found.others)
+            raise InputError(f"{self.inputs.run.path}: the profiler recorded no step. {needed}. {again}")
+        others = (*self.inputs.logs, *self.inputs.others)
         names = others[0].label if len(others) == 1 else f"{others[0].label} and {len(others) - 1} more"
         alone = "`stepscope diagnose` says what can be said without one"
         raise InputError(f"no trace was named, only {names}. {needed}: name them beside it; {alone}")

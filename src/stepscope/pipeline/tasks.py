@@ -1,4 +1,5 @@
-"""Many tasks on an executor: a few in flight at a time, results as they come, and a worker that dies costs a retry."""
+"""Many tasks on an executor:
+a few in flight at a time, results as they come, and a worker that dies costs a retry."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from typing import TypeVar
 
 from stepscope.errors import StepscopeError
 
-MOST_DEATHS = 3
-"""Of the workers on one task: it is tried twice more, the last time alone, so that no other task can be to blame."""
+MAX_DEATHS = 3
+"""Of the workers on one task:
+it is tried twice more, the last time alone, so that no other task can be to blame."""
 POLL_S = 1.0
 """Between two looks at whether the workers are still there."""
 
@@ -80,7 +82,7 @@ def run_tasks(
 
 
 class _Queue:
-    """What is still to do: first tries, then second ones before them, then third ones with nothing beside."""
+    """What is still to do: first tries, then second ones before them, then third ones alone."""
 
     def __init__(self, num: int) -> None:
         self._waiting = deque(range(num))
@@ -92,7 +94,7 @@ class _Queue:
         return bool(self._waiting or self._alone)
 
     def take(self, num_running: int, width: int) -> int | None:
-        """The next to start beside those that run; None when it has to wait."""
+        """The next to start with those that run; None when it has to wait."""
         if num_running == 0:
             self._is_alone = False
         if self._alone:
@@ -105,11 +107,11 @@ class _Queue:
         return self._waiting.popleft()
 
     def put_back(self, number: int) -> None:
-        (self._alone if self._deaths[number] == MOST_DEATHS - 1 else self._waiting).appendleft(number)
+        (self._alone if self._deaths[number] == MAX_DEATHS - 1 else self._waiting).appendleft(number)
 
     def retry(self, number: int) -> bool:
         """Whether it is tried again."""
         self._deaths[number] += 1
-        if self._deaths[number] < MOST_DEATHS:
+        if self._deaths[number] < MAX_DEATHS:
             self.put_back(number)
-        return self._deaths[number] < MOST_DEATHS
+        return self._deaths[number] < MAX_DEATHS

@@ -1,4 +1,4 @@
-"""Who reads the files of a job: this process, processes beside it, or a Dask cluster."""
+"""Who reads the files of a job: this process, other processes, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -20,21 +20,26 @@ if TYPE_CHECKING:
 CONNECT_S = 15
 """To reach a scheduler."""
 IDLE_S = 60.0
-"""A cluster that has had no worker, or no scheduler, for this long is not waited for: one that grows on demand takes less."""
-LEAST_TEXT_BYTES = 64 << 20
-"""Below it one process is done before others have started: these take a second or two, and read 20 to 40 MB in it."""
+"""A cluster that has had no worker, or no scheduler, for this long is not waited for:
+one that grows on demand takes less."""
+MIN_TEXT_BYTES = 64 << 20
+"""Below it one process is done before others have started:
+these take a second or two, and read 20 to 40 MB in it."""
 EXPANSION, COMPRESSED = 12, (".gz", ".zst", ".zstd", ".tgz")
 """A trace's text over its compressed size, about."""
-LEAST_WIDTH = 64
-"""Tasks given to a cluster at a time, at the least: one that grows on demand sees that there is work."""
+MIN_WIDTH = 64
+"""Tasks given to a cluster at a time, at the least:
+one that grows on demand sees that there is work."""
 
 
 class LocalWorkers(Workers):
-    """Processes of this machine. One that is killed takes the pool with it, and a new pool is made."""
+    """Processes of this machine.
+    One that is killed takes the pool with it, and a new pool is made."""
 
     def __init__(self, num: int) -> None:
         self._num = num
-        # One more than can run, so that none waits for us. All of them are retried when the pool breaks.
+        # One more than can run, so that none waits for us.
+        # All of them are retried when the pool breaks.
         super().__init__(_pool(num), num + 1)
 
     def renew(self) -> None:
@@ -60,7 +65,8 @@ def local_workers(num: int) -> Iterator[Workers]:
 
 
 class ClusterWorkers(Workers):
-    """A Dask cluster. It gives the tasks of a worker that dies to others by itself, and gives up after some deaths."""
+    """A Dask cluster. It gives the tasks of a worker that dies to others by itself,
+    and gives up after some deaths."""
 
     is_local = False
 
@@ -70,7 +76,7 @@ class ClusterWorkers(Workers):
         self._client, self._address = client, address
         self._seen_s = time.monotonic()
         self.lost = (KilledWorker,)
-        super().__init__(client.get_executor(pure=False), max(LEAST_WIDTH, 2 * sum(client.nthreads().values())))
+        super().__init__(client.get_executor(pure=False), max(MIN_WIDTH, 2 * sum(client.nthreads().values())))
 
     def check(self) -> None:
         """StepscopeError when there has been nobody to work for IDLE_S."""
@@ -93,7 +99,8 @@ def cluster_workers(address: str) -> Iterator[Workers]:
     try:
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TimeoutError, AssertionError) as problem:
-        # Dask asserts that its own loop has started within ten seconds, which a crowded machine may not give it.
+        # Dask asserts that its own loop has started within ten seconds,
+        # which a crowded machine may not give it.
         where = "Give a scheduler's address, such as tcp://host:8786, and see that it runs"
         raise StepscopeError(f"no Dask scheduler at {address} ({_first_line(problem)}). {where}") from None
     try:
@@ -135,9 +142,10 @@ def _first_line(problem: BaseException) -> str:
 
 @contextmanager
 def workers_for(sources: Sequence[Source], jobs: int | None, cluster: str | None) -> Iterator[Workers | None]:
-    """A cluster where one is named, else processes when there are several files and several cores."""
+    """A cluster where one is named,
+    else processes when there are several files and several cores."""
     num = min(len(sources), jobs or num_cores())
-    if jobs is None and _text_bytes(sources) < LEAST_TEXT_BYTES:
+    if jobs is None and _text_bytes(sources) < MIN_TEXT_BYTES:
         num = 1
     if cluster is not None:
         _refuse_private(sources)
@@ -156,7 +164,7 @@ def _text_bytes(sources: Sequence[Source]) -> int:
     total = 0
     for source in sources:
         with suppress(OSError):
-            # One that has gone since is told of when it is read.
+            # One that has gone since is reported when it is read.
             size = source.length or size_of(source.path)
             total += size * EXPANSION if str(source.path).endswith(COMPRESSED) else size
     return total

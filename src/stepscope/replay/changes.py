@@ -1,4 +1,5 @@
-"""Changes: edits of a graph that stand for a fix. Calls and tasks keep their numbers: changes compose, masks stay valid."""
+"""Changes: edits of a graph that stand for a fix.
+Calls and tasks keep their numbers: changes compose, masks stay valid."""
 
 from __future__ import annotations
 
@@ -24,13 +25,14 @@ def without_tasks(graph: Graph, mask: Bool) -> Graph:
 
 
 def with_task_ns(graph: Graph, mask: Bool, task_ns: Float64) -> Graph:
-    """The masked tasks take `task_ns` (one entry per task of the graph), where that is less than now."""
+    """The masked tasks take `task_ns` (one entry per task of the graph),
+    where that is less than now."""
     return replace(graph, task_ns=np.where(mask, np.minimum(graph.task_ns, task_ns), graph.task_ns))
 
 
 def without_host_parts(graph: Graph, *parts: str) -> Graph:
     """These parts of the host's time (of HOST_PARTS) are gone."""
-    return replace(graph, call_parts={p: np.zeros_like(v) if p in parts else v for p, v in graph.call_parts.items()})
+    return replace(graph, call_parts=graph.call_parts | {part: np.zeros_like(graph.call_parts[part]) for part in parts})
 
 
 def with_part_ns(graph: Graph, part: str, ns: Float64) -> Graph:
@@ -39,18 +41,13 @@ def with_part_ns(graph: Graph, part: str, ns: Float64) -> Graph:
 
 
 def on_own_stream(graph: Graph, mask: Bool, *, early: bool) -> Graph:
-    """The masked tasks run on a stream of their own; what followed each on its old stream waits for it there.
+    """The masked tasks run on a stream of their own;
+    what followed each on its old stream waits for it there.
 
-    With `early` they were asked for a step before they are needed, so nobody waits: they only have to fit into the step.
+    With `early` they were asked for a step before they are needed, so nobody waits:
+    they only have to fit into the step.
     """
-    after = graph.task_after.copy()
-    waiting: dict[int, int] = {}
-    for task in () if early else np.flatnonzero(np.isin(graph.task_stream, graph.task_stream[mask])).tolist():
-        lane = int(graph.task_stream[task])
-        if mask[task]:
-            waiting[lane] = task
-        elif lane in waiting:
-            after[task] = max(int(after[task]), waiting.pop(lane))
+    after = graph.task_after if early else _after_moved(graph, mask)
     usual = float(np.median(graph.task_gap_ns)) if len(graph) else 0.0
     return replace(
         graph,
@@ -61,13 +58,28 @@ def on_own_stream(graph: Graph, mask: Bool, *, early: bool) -> Graph:
     )
 
 
+def _after_moved(graph: Graph, mask: Bool) -> Int64:
+    """What each task waits for when the masked ones have left its stream:
+    the last of them before it, too."""
+    after: Int64 = graph.task_after.copy()
+    waiting: dict[int, int] = {}
+    for task in np.flatnonzero(np.isin(graph.task_stream, graph.task_stream[mask])).tolist():
+        stream = int(graph.task_stream[task])
+        if mask[task]:
+            waiting[stream] = task
+        elif stream in waiting:
+            after[task] = max(int(after[task]), waiting.pop(stream))
+    return after
+
+
 def without_waits(graph: Graph, mask: Bool) -> Graph:
     """The masked calls (one entry per call) no longer wait for the device."""
     return replace(graph, call_wait=np.where(mask, NONE, graph.call_wait), call_tail_ns=np.where(mask, 0.0, graph.call_tail_ns))
 
 
 def without_host_ranges(graph: Graph, gone: Intervals, share: float = 1.0) -> Graph:
-    """The host no longer spends `share` of the time it was recorded to spend inside `gone` (recorded times)."""
+    """The host no longer spends `share` of the time it was
+    recorded to spend inside `gone` (recorded times)."""
     length = np.maximum(graph.call_end_ns - graph.call_start_ns, 1)
     inside = lengths_in(graph.call_start_ns, graph.call_end_ns, gone)
     left = np.clip(1.0 - share * inside / length, 0.0, 1.0)
@@ -75,7 +87,8 @@ def without_host_ranges(graph: Graph, gone: Intervals, share: float = 1.0) -> Gr
 
 
 def captured_in_pieces(graph: Graph, mask: Bool, piece: Int64, *, launch_ns: float, per_task_ns: float, gap_ns: float) -> Graph:
-    """The masked calls of each piece (one number per call) become one graph launch, as in `captured`."""
+    """The masked calls of each piece (one number per
+    call) become one graph launch, as in `captured`."""
     calls = np.flatnonzero(mask)
     if len(calls) == 0:
         return graph

@@ -1,4 +1,5 @@
-"""What held each task up, read off the recording: its launch, its stream, or work of another stream."""
+"""What delayed each task, read off the recording:
+its launch, its stream, or work of another stream."""
 
 from __future__ import annotations
 
@@ -10,18 +11,20 @@ from stepscope.analyses.links import Links
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Trace
 
 LONGEST_LATENCY_NS = 1_000_000
-"""From a launch to its work on an idle device. Work that began later waited for something, be it work queued before the
-recording began."""
+"""From a launch to its work on an idle device.
+Work that began later waited for something, be it work queued before the recording began."""
 USUAL_LATENCY_NS = 8_000.0
 QUEUED_NS = 2_000
 """Work launched at least this long before its stream came free had been waiting there."""
 USUAL_GAP_NS = 20_000
-"""A longer gap between two queued tasks of a stream has a cause on another stream, if one ended just then."""
+"""A longer gap between two queued tasks of a stream has
+a cause on another stream, if one ended just then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """Per task: it begins this long after its launch, after the one before on its stream, after one of another stream."""
+    """Per task: it begins this long after its launch, after the one before on its stream,
+    after one of another stream."""
 
     latency_ns: Float64
     gap_ns: Float64
@@ -30,11 +33,12 @@ class Constraints:
     lag_ns: Float64
     """How long after that one's end."""
     backlog_ns: float
-    """From the first launch to the first task: the device was busy with work from before the recording."""
+    """From the first launch to the first task:
+    the device was busy with work from before the recording."""
 
 
 def read_constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64, compute: Bool) -> Constraints:
-    """Tell by the recorded times what each task waited for last."""
+    """Read off the recorded times what each task waited for last."""
     start, end, launched = trace.start_ns[tasks], trace.end_ns[tasks], trace.start_ns[links.launch[tasks]]
     before = _previous_end(start, end, stream)
     queued = launched + QUEUED_NS <= before
@@ -48,7 +52,8 @@ def read_constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64, co
     usual_gap = float(np.median(gap[short])) if short.any() else 1_000.0
     after = np.where(waited, after, _recorded_order(start, end, stream, compute))
     ended = np.where(after != NONE, end[np.maximum(after, 0)], np.iinfo(np.int64).min // 2)
-    # A stream that stood still for long while another was at work waited for it, though not for the end of that task alone.
+    # A stream that stood still for long while another was at work waited for it,
+    # though not for the end of that task alone.
     stood = queued & ~waited & (gap > USUAL_GAP_NS) & (ended > before) & (start - ended < LONGEST_LATENCY_NS)
     return Constraints(
         latency_ns=np.where(prompt & (ended <= launched), delay, np.minimum(delay, usual_latency)),
@@ -70,15 +75,16 @@ def _previous_end(start: Int64, end: Int64, stream: Int64) -> Int64:
 
 
 def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: int) -> Int64:
-    """For tasks that began long after they were ready: the task of another stream that ended last before, or as, they began."""
+    """For tasks that began long after they were ready:
+    the task of another stream that ended last before, or as, they began."""
     after = np.full(len(start), NONE, np.int64)
     late = np.flatnonzero(start - ready > usual)
     if len(late) == 0 or len(np.unique(stream)) < 2:
         return after
     by_end = np.argsort(end, kind="stable")
     ends = end[by_end]
-    at = np.searchsorted(ends, start[late] + QUEUED_NS, side="right") - 1
-    for task, position in zip(late.tolist(), at.tolist(), strict=True):
+    positions = np.searchsorted(ends, start[late] + QUEUED_NS, side="right") - 1
+    for task, position in zip(late.tolist(), positions.tolist(), strict=True):
         for back in range(position, max(position - 8, -1), -1):
             other = int(by_end[back])
             if stream[other] != stream[task] and other < task and end[other] > ready[task]:
@@ -89,22 +95,24 @@ def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: 
 
 
 def _recorded_order(start: Int64, end: Int64, stream: Int64, compute: Bool) -> Int64:
-    """For compute kernels on several streams: the kernel of another stream that ended last before each began.
+    """For compute kernels on several streams:
+    the kernel of another stream that ended last before each began.
 
-    Whether it had to wait for that one is not recorded (a library that forks its streams waits by events). The replay keeps the
-    order it saw, so that it never promises more kernels side by side than there were.
+    Whether it had to wait for that one is not recorded (a library that forks its streams waits by
+    events). The replay keeps the order it saw, so that it never promises more kernels side by side
+    than there were.
     """
     after = np.full(len(start), NONE, np.int64)
     kernels = np.flatnonzero(compute)
     if len(np.unique(stream[kernels])) < 2:
         return after
     by_end = kernels[np.argsort(end[kernels], kind="stable")]
-    at = np.searchsorted(end[by_end], start[kernels], side="right") - 1
-    order, lanes = by_end.tolist(), stream.tolist()
-    for task, position in zip(kernels.tolist(), at.tolist(), strict=True):
+    positions = np.searchsorted(end[by_end], start[kernels], side="right") - 1
+    order, streams = by_end.tolist(), stream.tolist()
+    for task, position in zip(kernels.tolist(), positions.tolist(), strict=True):
         for back in range(position, max(position - 16, -1), -1):
             other = order[back]
-            if other < task and lanes[other] != lanes[task]:
+            if other < task and streams[other] != streams[task]:
                 after[task] = other
                 break
     return after

@@ -1,8 +1,9 @@
 """The chain of work that made the recorded steps as long as they were.
 
-The graph is played as in simulate.py, and for each task it is kept what held it up last: its launch, the work before it on its
-stream, or work of another stream; for each of the host's calls whether the one before was waiting for a task. From the last task
-to end, that chain leads back to the beginning. Shortening anything that is not on it would not have shortened these steps.
+The graph is played as in simulate.py, and for each task it is kept what it waited for last: its
+launch, the work before it on its stream, or work of another stream; for each of the host's calls
+whether the one before was waiting for a task. From the last task to end, that chain leads back to
+the beginning. Shortening anything that is not on it would not have shortened these steps.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stepscope.core.trace import NONE, Float64, Int64, Trace
 from stepscope.replay.graph import HOST_PARTS, Graph
 
 BACKLOG = -2
-"""Held up by work from before the recording."""
+"""It waited for work from before the recording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,8 @@ class CriticalPath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
-    """A played graph, and what held up each of its tasks and calls."""
+class _Timing:
+    """A played graph, and what each of its tasks and calls waited for."""
 
     end: list[float]
     by: list[int]
@@ -51,21 +52,24 @@ class _Held:
 
 def critical_path(graph: Graph, *, backlog_ns: float = 0.0) -> CriticalPath:
     """The chain that leads to the last task to end."""
-    held = _play(graph, backlog_ns)
+    timing = _play(graph, backlog_ns)
     links: list[tuple[int, int, float, float]] = []
-    task = int(np.argmax(held.end)) if held.end else NONE
+    task = int(np.argmax(timing.end)) if timing.end else NONE
     while task >= 0:
-        by = held.by[task]
-        begin = 0.0 if by == BACKLOG else held.call_at[held.launched_in[task]] if by == NONE else held.end[by]
-        links.append((task, NONE, begin, held.end[task]))
+        by, begin = timing.by[task], 0.0
+        if by == NONE:
+            begin = timing.call_at[timing.launched_in[task]]
+        elif by != BACKLOG:
+            begin = timing.end[by]
+        links.append((task, NONE, begin, timing.end[task]))
         if by != NONE:
             task = by
             continue
-        call, task = held.launched_in[task] - 1, NONE
+        call, task = timing.launched_in[task] - 1, NONE
         while call >= 0:
-            awaited = int(graph.call_wait[call]) if held.waited[call] else NONE
-            left = held.call_at[call] if awaited == NONE else held.end[awaited]
-            links.append((NONE, call, left, held.call_at[call + 1]))
+            awaited = int(graph.call_wait[call]) if timing.waited[call] else NONE
+            left = timing.call_at[call] if awaited == NONE else timing.end[awaited]
+            links.append((NONE, call, left, timing.call_at[call + 1]))
             if awaited != NONE:
                 task = awaited
                 break
@@ -82,32 +86,36 @@ def call_part(graph: Graph) -> Int64:
     return most
 
 
-def _play(graph: Graph, backlog_ns: float) -> _Held:
+def _play(graph: Graph, backlog_ns: float) -> _Timing:
     wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()
     stream, length, lag = graph.task_stream.tolist(), graph.task_ns.tolist(), graph.task_lag_ns.tolist()
     latency, gap, after = graph.task_latency_ns.tolist(), graph.task_gap_ns.tolist(), graph.task_after.tolist()
     free, last = [backlog_ns or -1e18] * graph.num_streams, [BACKLOG] * graph.num_streams
-    held = _Held(end=[0.0] * len(length), by=[NONE] * len(length), launched_in=[0] * len(length), call_at=[0.0], waited=[])
+    timing = _Timing(end=[0.0] * len(length), by=[NONE] * len(length), launched_in=[0] * len(length), call_at=[0.0], waited=[])
     for call, spent in enumerate(graph.call_ns.tolist()):
-        now = held.call_at[-1]
+        now = timing.call_at[-1]
         for task in range(first[call], first[call + 1]):
-            lane, begin, by, other = stream[task], now + latency[task], NONE, after[task]
-            if free[lane] + gap[task] > begin:
-                begin, by = free[lane] + gap[task], last[lane]
-            if other != NONE and held.end[other] + lag[task] > begin:
-                begin, by = held.end[other] + lag[task], other
-            free[lane] = held.end[task] = begin + length[task]
-            held.by[task], held.launched_in[task], last[lane] = by, call, task
+            queue, begin, by, other = stream[task], now + latency[task], NONE, after[task]
+            if free[queue] + gap[task] > begin:
+                begin, by = free[queue] + gap[task], last[queue]
+            if other != NONE and timing.end[other] + lag[task] > begin:
+                begin, by = timing.end[other] + lag[task], other
+            free[queue] = timing.end[task] = begin + length[task]
+            timing.by[task], timing.launched_in[task], last[queue] = by, call, task
         waits = wait[call] != NONE
-        held.waited.append(waits and held.end[wait[call]] >= now)
-        held.call_at.append((max(held.end[wait[call]], now) + tail[call] if waits else now) + spent)
-    return held
+        timing.waited.append(waits and timing.end[wait[call]] >= now)
+        if waits:
+            now = max(timing.end[wait[call]], now) + tail[call]
+        timing.call_at.append(now + spent)
+    return timing
 
 
 def recorded_spans(graph: Graph, path: CriticalPath, trace: Trace) -> Spans:
-    """The chain where it lies in the recording: a task by its event, the host by what took most of its time.
+    """The chain where it lies in the recording:
+    a task by its event, the host by what took most of its time.
 
-    Played and recorded times differ a little: where two links would overlap, the later one gives way.
+    Played and recorded times differ a little:
+    where two links would overlap, the later one gives way.
     """
     names = (*trace.names, *(f"host: {part}" for part in HOST_PARTS))
     on_host = path.task == NONE

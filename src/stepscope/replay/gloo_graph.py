@@ -1,8 +1,10 @@
-"""The steps of a job without a device, as a graph: the host's own work, and the collectives that its threads carry out (gloo).
+"""The steps of a job without a device, as a graph:
+the host's own work, and the collectives that its threads carry out (gloo).
 
-A collective is the only task there is. The host hands it over (`c10d::allreduce_`), a worker thread carries it out
-(`gloo:all_reduce`), and at some point the host stands still until it is done. That standing still is recorded by nothing: it is a
-gap between two operators that ends as a collective does.
+A collective is the only task there is. The host hands it over (`c10d::allreduce_`), a worker thread
+carries it out (`gloo:all_reduce`), and at some point the host stands still until it is done. That
+standing still is recorded by nothing: it is a gap between two operators that ends as a collective
+does.
 
     main thread    [op][c10d][op]............[op]     the gap is a wait: it ends with the collective
     worker               [gloo:all_reduce....]
@@ -26,9 +28,10 @@ from stepscope.replay.resources import TaskKinds
 
 HANDED_OVER = re.compile(r"^c10d::")
 NEAR_NS, NEAR_SHARE = 2_000_000, 0.1
-"""A gap that ends this near to the end of a collective, or within this share of its own length, was a wait for it: the host is
-woken a little later, and the worker's range is closed a little after it has said that it is done."""
-LEAST_GAP_NS = 200_000
+"""A gap that ends this near to the end of a collective, or within this share of its own length, was
+a wait for it: the host is woken a little later, and the worker's range is closed a little after it
+has said that it is done."""
+MIN_GAP_NS = 200_000
 """Shorter gaps are Python between two operators."""
 
 
@@ -45,17 +48,17 @@ class _Calls:
     """Waited for here; NONE for a launch."""
 
 
-def build_host(found: RankContext) -> Graph | None:
-    """The graph of all recorded steps of a job without a device; None where one has, or where no two steps or no collective were
-    recorded."""
-    trace, cut = found.trace, found.cut
+def build_host(context: RankContext) -> Graph | None:
+    """The graph of all recorded steps of a job without a device;
+    None where one has, or where no two steps or no collective were recorded."""
+    trace, cut = context.trace, context.cut
     if cut.steps.where != "host" or len(cut.host_start) < 2 or bool(trace.device_work.any()):
         return None
-    tasks, launch = handed_over(found)
+    tasks, launch = handed_over(context)
     step = np.searchsorted(cut.host_start, trace.start_ns[tasks], side="right") - 1
     if len(np.unique(step)) < 2:
         return None
-    calls = _calls(found, tasks, launch)
+    calls = _calls(context, tasks, launch)
     end = np.append(calls.start[1:], max(int(cut.host_end[-1]), int(calls.resumed[-1])))
     waits = calls.wait != NONE
     target = tasks[np.maximum(calls.wait, 0)]
@@ -66,8 +69,8 @@ def build_host(found: RankContext) -> Graph | None:
         call_step=np.maximum(np.searchsorted(cut.host_start, calls.start, side="right") - 1, 0),
         call_start_ns=calls.start,
         call_end_ns=end,
-        call_parts=_parts(found, np.minimum(calls.resumed, end), end),
-        call_events=_events(found, calls.start, end),
+        call_parts=_parts(context, np.minimum(calls.resumed, end), end),
+        call_events=_events(context, calls.start, end),
         call_wait=calls.wait,
         call_tail_ns=np.where(waits, np.maximum(calls.resumed - trace.end_ns[target], 0), 0).astype(np.float64),
         call_first=np.concatenate(([0], np.cumsum(~waits))),
@@ -85,8 +88,8 @@ def build_host(found: RankContext) -> Graph | None:
     )
 
 
-def _calls(found: RankContext, tasks: Int64, launch: Int64) -> _Calls:
-    begun, ended, target = _waits(found, tasks, launch)
+def _calls(context: RankContext, tasks: Int64, launch: Int64) -> _Calls:
+    begun, ended, target = _waits(context, tasks, launch)
     start = np.concatenate((launch, begun))
     order = np.argsort(start, kind="stable")
     return _Calls(
@@ -103,58 +106,59 @@ def host_kinds(graph: Graph) -> TaskKinds:
     return TaskKinds(transfer=none, comms=~none, arithmetic=none, memory=none)
 
 
-def handed_over(found: RankContext) -> tuple[Int64, Int64]:
-    """The collectives inside the steps, and when the host asked for each: in the order they were asked for, and before they
-    began; else as it began."""
-    trace = found.trace
-    tasks = np.flatnonzero(host_collectives(trace) & (trace.start_ns >= found.cut.host_start[0]))
+def handed_over(context: RankContext) -> tuple[Int64, Int64]:
+    """The collectives inside the steps, and when the host asked for each: in the order they were
+    asked for, and before they began; else as it began."""
+    trace = context.trace
+    tasks = np.flatnonzero(host_collectives(trace) & (trace.start_ns >= context.cut.host_start[0]))
     tasks = tasks[np.argsort(trace.start_ns[tasks], kind="stable")]
-    asked = np.flatnonzero(trace.is_kind(Kind.OP) & matching(trace, HANDED_OVER) & found.host.driving)
+    asked = np.flatnonzero(trace.is_kind(Kind.OP) & matching(trace, HANDED_OVER) & context.host.driving)
     waiting = deque(np.sort(trace.start_ns[asked]).tolist())
     begun = trace.start_ns[tasks].tolist()
-    while waiting and waiting[0] < int(found.cut.host_start[0]):
+    while waiting and waiting[0] < int(context.cut.host_start[0]):
         waiting.popleft()
     launch = np.array([waiting.popleft() if waiting and waiting[0] <= start else start for start in begun], np.int64)
     order = np.argsort(launch, kind="stable")
     return tasks[order], launch[order]
 
 
-def _waits(found: RankContext, tasks: Int64, launch: Int64) -> tuple[Int64, Int64, Int64]:
+def _waits(context: RankContext, tasks: Int64, launch: Int64) -> tuple[Int64, Int64, Int64]:
     """When the host stood still for a collective, when it went on, and for which."""
-    trace, cut = found.trace, found.cut
+    trace, cut = context.trace, context.cut
     whole = union(cut.host_start[:1], cut.host_end[-1:])
-    gaps = subtract(whole, _at_work(trace, found))
+    gaps = subtract(whole, _at_work(trace, context))
     ends = trace.end_ns[tasks]
     begun, ended, target = [], [], []
     for low, high in zip(gaps.start.tolist(), gaps.end.tolist(), strict=True):
         near = max(NEAR_NS, NEAR_SHARE * (high - low))
         open_ = np.flatnonzero((launch < low) & (ends > low) & (np.abs(ends - high) <= near))
-        if high - low >= LEAST_GAP_NS and len(open_):
+        if high - low >= MIN_GAP_NS and len(open_):
             begun.append(low)
             ended.append(high)
             target.append(int(open_[np.argmin(np.abs(ends[open_] - high))]))
     return np.array(begun, np.int64), np.array(ended, np.int64), np.array(target, np.int64)
 
 
-def _at_work(trace: Trace, found: RankContext) -> Intervals:
-    """Operators of the driving threads; ranges around them say nothing of whether the host stood still inside."""
-    ops = trace.is_kind(Kind.OP) & found.host.driving & ~host_collectives(trace)
+def _at_work(trace: Trace, context: RankContext) -> Intervals:
+    """Operators of the driving threads;
+    ranges around them say nothing of whether the host stood still inside."""
+    ops = trace.is_kind(Kind.OP) & context.host.driving & ~host_collectives(trace)
     return union(trace.start_ns[ops], trace.end_ns[ops])
 
 
-def _parts(found: RankContext, start: Int64, end: Int64) -> dict[str, Float64]:
+def _parts(context: RankContext, start: Int64, end: Int64) -> dict[str, Float64]:
     """The host's time from when each call lets it go on to the next call, by part."""
     parts = {part: np.zeros(len(start)) for part in HOST_PARTS}
     taken = np.zeros(len(start))
     for part in ("compile", "input", "io"):
-        parts[part] = np.minimum(lengths_in(start, end, getattr(found.host, part)), end - start - taken).astype(np.float64)
+        parts[part] = np.minimum(lengths_in(start, end, getattr(context.host, part)), end - start - taken).astype(np.float64)
         taken = taken + parts[part]
     parts["work"] = (end - start) - taken
     return parts
 
 
-def _events(found: RankContext, start: Int64, end: Int64) -> dict[str, Int64]:
-    trace = found.trace
-    times = np.sort(trace.start_ns[trace.is_kind(Kind.OP, Kind.MARK) & found.host.driving])
+def _events(context: RankContext, start: Int64, end: Int64) -> dict[str, Int64]:
+    trace = context.trace
+    times = np.sort(trace.start_ns[trace.is_kind(Kind.OP, Kind.MARK) & context.host.driving])
     counts = np.searchsorted(times, end) - np.searchsorted(times, start)
     return {part: counts if part == "work" else np.zeros_like(counts) for part in ("compile", "allocator", "input", "io", "work")}

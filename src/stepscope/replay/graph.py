@@ -1,14 +1,14 @@
 """The recorded steps as a graph of tasks that can be simulated.
 
-The host is one sequence of *calls* that touch the device: launches and waits, in the order they were made, whichever thread made
-them (autograd's thread works while the main one waits for it). Between two calls the host does something that takes time. Each
-launch puts *tasks* on the device's streams; a task begins when it has been launched, its stream is free, and what it waits for
-on another stream is done.
+The host is one sequence of *calls* that touch the device: launches and waits, in the order they
+were made, whichever thread made them (autograd's thread works while the main one waits for it).
+Between two calls the host does something that takes time. Each launch puts *tasks* on the device's
+streams; a task begins when it has been launched, its stream is free, and what it waits for on
+another stream is done.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,17 +17,15 @@ from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
+from stepscope.analyses.run.checkpoints import TO_HOST
 from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Float64, Int64, Kind, Trace
 from stepscope.replay.constraints import QUEUED_NS, read_constraints
 
 HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "comms", "work")
-"""What the host's time between two calls is spent on: its loader, the allocator, the compiler, saving or loading, feeding a
-copy from memory that is not pinned, a collective it carries out itself (gloo); `work` is all the rest: operators, Python, the
-calls themselves."""
-
-TO_HOST = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)", re.IGNORECASE)
-"""A copy the host waits for because it wants what is in it; a copy to the device only keeps it busy (part `transfer`)."""
+"""What the host's time between two calls is spent on: its loader, the allocator, the compiler,
+saving or loading, feeding a copy from memory that is not pinned, a collective it carries out itself
+(gloo); `work` is all the rest: operators, Python, the calls themselves."""
 
 MAX_TASKS = 24_000
 """Steps are left off the end until no more tasks than this are replayed; two are always kept."""
@@ -35,19 +33,23 @@ MAX_TASKS = 24_000
 SLOW_COPY_NS = 100_000
 """A copy's call takes microseconds; one that takes longer moves the bytes itself."""
 FULL_QUEUE = 500
-"""Launches in flight from which the driver may make the host wait (CUDA's queue holds about a thousand)."""
+"""Launches in flight from which the driver may make
+the host wait (CUDA's queue holds about a thousand)."""
 CALL_WEIGHT = 2
-"""What recording a runtime call costs the host, in operators: 2.2 to 3.6 us against 1.4 us (H200 host, torch 2.11, loops of
-views, sums, layers and optimizers timed with and without the profiler, with shapes)."""
+"""What recording a runtime call costs the host, in operators: 2.2 to 3.6 us against 1.4 us (H200
+host, torch 2.11, loops of views, sums, layers and optimizers timed with and without the profiler,
+with shapes)."""
 LONG_LAUNCH = 3.0
-"""Times the usual launch, from which one that found the queue full is taken to have waited for room in it."""
+"""Times the usual launch, from which one that found the
+queue full is taken to have waited for room in it."""
 USUAL_LAUNCH_NS = 10_000
-"""The host's time in a launch, where too few were recorded with room in the queue to tell."""
+"""The host's time in a launch, where too few were recorded with room in the queue to measure it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Calls in host order (`call_*`), tasks in launch order (`task_*`). Times in nanoseconds; a Change returns another Graph."""
+    """Calls in host order (`call_*`), tasks in launch order (`task_*`).
+    Times in nanoseconds; a Change returns another Graph."""
 
     call_event: Int64
     """The trace's event, a runtime call."""
@@ -56,9 +58,11 @@ class Graph:
     call_end_ns: Int64
     """As recorded: from the start of this call to the start of the next."""
     call_parts: dict[str, Float64]
-    """Per part of HOST_PARTS: the host's time from the start of this call to the next, waits left out."""
+    """Per part of HOST_PARTS: the host's time from the
+    start of this call to the next, waits left out."""
     call_events: dict[str, Int64]
-    """Per part: what was recorded of the host in that time, in operators: each cost the profiler's own time too."""
+    """Per part: what was recorded of the host in that time, in operators:
+    each cost the profiler's own time too."""
     call_wait: Int64
     """The task whose end this call waits for; NONE: it does not wait."""
     call_tail_ns: Float64
@@ -92,7 +96,8 @@ class Graph:
 
     @property
     def has_step_length(self) -> bool:
-        """Whether two steps have work in them: without, the distance from one to the next is not known."""
+        """Whether two steps have work in them:
+        without, the distance from one to the next is not known."""
         return len(np.unique(self.task_step)) > 1
 
     @property
@@ -113,7 +118,8 @@ class Graph:
 
 
 def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collective: Bool) -> Graph | None:
-    """The graph of all recorded steps; None when no two of them follow one another, or no launch was recorded."""
+    """The graph of all recorded steps;
+    None when no two of them follow one another, or no launch was recorded."""
     if cut.steps.where != "device" or cut.steps.num_seen < 2 or not cut.steps.is_pitch:
         return None
     tasks = np.flatnonzero(trace.device_work & (links.launch != NONE) & (cut.step_of >= 0))
@@ -127,12 +133,12 @@ def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collecti
     calls = np.union1d(links.launch[tasks], waits)
     tasks = tasks[np.lexsort((trace.start_ns[tasks], links.launch[tasks]))]
     first = np.searchsorted(np.searchsorted(calls, links.launch[tasks]), np.arange(len(calls) + 1))
-    lanes = np.stack([trace.device[tasks].astype(np.int64), trace.stream[tasks]])
-    streams, stream = np.unique(lanes, axis=1, return_inverse=True)
+    queues = np.stack([trace.device[tasks].astype(np.int64), trace.stream[tasks]])
+    streams, stream = np.unique(queues, axis=1, return_inverse=True)
     wait, tail = _wait_targets(trace, tasks, first, calls, waits)
     start = trace.start_ns[calls]
     end = np.append(start[1:], max(host_window[1], int(start[-1])))
-    held = read_constraints(trace, links, tasks, stream.ravel(), (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks])
+    constraints = read_constraints(trace, links, tasks, stream.ravel(), (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks])
     return Graph(
         call_event=calls,
         call_step=np.searchsorted(cut.host_start, start, side="right") - 1,
@@ -147,11 +153,11 @@ def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collecti
         task_step=cut.step_of[tasks],
         task_stream=stream.ravel(),
         task_ns=trace.dur_ns[tasks].astype(np.float64),
-        task_latency_ns=held.latency_ns,
-        task_gap_ns=held.gap_ns,
-        task_after=held.after,
-        task_lag_ns=held.lag_ns,
-        backlog_ns=held.backlog_ns,
+        task_latency_ns=constraints.latency_ns,
+        task_gap_ns=constraints.gap_ns,
+        task_after=constraints.after,
+        task_lag_ns=constraints.lag_ns,
+        backlog_ns=constraints.backlog_ns,
         num_streams=streams.shape[1],
         num_steps=last + 1,
     )
@@ -178,39 +184,43 @@ def _last_step(steps: Int64) -> int:
 
 def _waiting_calls(trace: Trace, links: Links, host: HostActivity, window: tuple[int, int]) -> Int64:
     """Calls that held the host until the device was done, inside the window."""
+    # The host waits for what it fetches; a copy to the device only keeps it busy (part `transfer`).
     to_host = host.blocking_copy & matching(trace, TO_HOST)
     blocking = links.launch[np.flatnonzero(to_host)]
     syncs = np.flatnonzero(host.sync_call)
     low, high = window
     calls = np.union1d(syncs, blocking[blocking != NONE])
-    inside: Int64 = calls[(trace.start_ns[calls] >= low) & (trace.start_ns[calls] < high)] if len(calls) else calls
+    start = trace.start_ns[calls]
+    inside: Int64 = calls[(start >= low) & (start < high)]
     return inside
 
 
 def _wait_targets(trace: Trace, tasks: Int64, first: Int64, calls: Int64, waits: Int64) -> tuple[Int64, Float64]:
-    """For each waiting call, the last task to end before it returned, of those launched by then, and the time from there on."""
+    """For each waiting call, the last task to end before it returned, of those launched by then,
+    and the time from there on."""
     target = np.full(len(calls), NONE, np.int64)
     tail = np.zeros(len(calls))
     ends = trace.end_ns[tasks]
-    for at in np.searchsorted(calls, waits).tolist():
-        launched = int(first[at + 1])
+    for call in np.searchsorted(calls, waits).tolist():
+        launched = int(first[call + 1])
         low = max(0, launched - 4096)
         done = ends[low:launched]
-        returned = int(trace.end_ns[calls[at]])
+        returned = int(trace.end_ns[calls[call]])
         seen = np.flatnonzero(done <= returned)
         if len(seen) == 0:
             continue
         best = int(seen[np.argmax(done[seen])]) + low
-        began = int(trace.start_ns[calls[at]])
-        if int(ends[best]) <= began and trace.dur_ns[calls[at]] < QUEUED_NS * 10:
+        began = int(trace.start_ns[calls[call]])
+        if int(ends[best]) <= began and trace.dur_ns[calls[call]] < QUEUED_NS * 10:
             continue
-        target[at] = best
-        tail[at] = returned - max(began, int(ends[best]))
+        target[call] = best
+        tail[call] = returned - max(began, int(ends[best]))
     return target, tail
 
 
 def _host_parts(trace: Trace, links: Links, host: HostActivity, calls: _Calls, tasks: Int64) -> dict[str, Float64]:
-    """The host's time from each call to the next, by part, without what it spent waiting for the device."""
+    """The host's time from each call to the next, by part,
+    without what it spent waiting for the device."""
     queue = _queue(trace, links, calls, tasks)
     taken = _waiting_time(trace, calls, queue, tasks)
     waited = lengths_in(calls.start, calls.end, taken)
@@ -228,7 +238,8 @@ def _host_parts(trace: Trace, links: Links, host: HostActivity, calls: _Calls, t
 
 
 def _recorded_events(trace: Trace, host: HostActivity, start: Int64, end: Int64) -> dict[str, Int64]:
-    """What was recorded of the host from each call to the next, by the part it began in; a runtime call weighs CALL_WEIGHT."""
+    """What was recorded of the host from each call to the next, by the part it began in;
+    a runtime call weighs CALL_WEIGHT."""
     recorded = np.flatnonzero(trace.is_kind(*HOST_RANGES) & host.driving)
     recorded = recorded[np.argsort(trace.start_ns[recorded], kind="stable")]
     times, weight = trace.start_ns[recorded], np.where(trace.kind[recorded] == Kind.RUNTIME, CALL_WEIGHT, 1)
@@ -255,8 +266,9 @@ class _Launches:
 def _queue(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> _Launches:
     """Which launches waited for room in the device's queue.
 
-    Work queued before the recording began is not in it, so what is pending is told by how long the launched work waited: so
-    many of the tasks that the device gets done in that time lay before it.
+    Work queued before the recording began is not in it, so what is pending follows from how long
+    the launched work waited: so many of the tasks that the device gets done in that time lay before
+    it.
     """
     start, launched = trace.start_ns[tasks], np.searchsorted(calls.calls, links.launch[tasks])
     pace = max(float(trace.end_ns[tasks].max() - start.min()) / len(tasks), 1.0)
@@ -270,7 +282,8 @@ def _queue(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> _Launches
 
 
 def _waiting_time(trace: Trace, calls: _Calls, queue: _Launches, tasks: Int64) -> Intervals:
-    """When the host stood still for the device: in waits until their target ended, and in launches that found the queue full."""
+    """When the host stood still for the device:
+    in waits until their target ended, and in launches that found the queue full."""
     waits = np.flatnonzero(calls.wait != NONE)
     began = calls.start[waits]
     target = np.maximum(trace.end_ns[tasks[calls.wait[waits]]], began)
@@ -280,7 +293,8 @@ def _waiting_time(trace: Trace, calls: _Calls, queue: _Launches, tasks: Int64) -
 
 
 def _feeding_time(trace: Trace, links: Links, calls: _Calls, full: Bool, tasks: Int64) -> Intervals:
-    """When the host was inside a copy's call that took long: it moves the bytes itself, as from memory that is not pinned."""
+    """When the host was inside a copy's call that took long:
+    it moves the bytes itself, as from memory that is not pinned."""
     copies = np.isin(calls.calls, links.launch[tasks[trace.kind[tasks] == Kind.MEMCPY]])
     slow = calls.calls[copies & ~full & (calls.wait == NONE) & (trace.dur_ns[calls.calls] > SLOW_COPY_NS)]
     return union(trace.start_ns[slow], trace.end_ns[slow])

@@ -1,7 +1,9 @@
-"""The graph of a run without a device: its operators are the work, and the host waits for each of them.
+"""The graph of a run without a device:
+its operators are the work, and the host waits for each of them.
 
-Every stretch of operators is a call that launches one task and waits for it. What lies between two stretches is the host's own
-time: its loader, a save, Python. Collectives that the host carries out are in gloo_graph.py, which ties ranks together.
+Every stretch of operators is a call that launches one task and waits for it. What lies between two
+stretches is the host's own time: its loader, a save, Python. Collectives that the host carries out
+are in gloo_graph.py, which ties ranks together.
 
     main thread   [ops ]  python  [ops ]  loader  [ops ]
 """
@@ -17,6 +19,7 @@ from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, join, lengths_in, subtract, union
 from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import NONE, Float64, Int64, Kind, Trace
+from stepscope.replay.bisection import bisect
 from stepscope.replay.graph import HOST_PARTS, MAX_TASKS, Graph
 from stepscope.replay.profiler_cost import Fitted
 from stepscope.replay.simulate import play
@@ -82,7 +85,8 @@ def _parts(host: HostActivity, work: Intervals, end: Int64) -> dict[str, Float64
 
 
 def fit_on_host(graph: Graph, step_ns: float | None, wait_ns: float | None) -> Fitted:
-    """The graph of the unprofiled run: its loader as long as it was measured, all else longer or shorter by one factor.
+    """The graph of the unprofiled run:
+    its loader as long as it was measured, all else longer or shorter by one factor.
 
     The profiler's cost lies inside the operators here, in proportion to how many there are.
     """
@@ -90,22 +94,26 @@ def fit_on_host(graph: Graph, step_ns: float | None, wait_ns: float | None) -> F
         graph = with_input_ns(graph, wait_ns)
     if step_ns is None:
         return Fitted(graph=graph, step_interval_ns=play(graph).step_interval_ns, cost_ns=0.0, error=None)
-    low, high = SCALE_RANGE
-    for _ in range(24):
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if play(_paced(graph, middle, wait_ns is None)).step_interval_ns > step_ns else (middle, high)
-    fitted = _paced(graph, low, wait_ns is None)
+
+    def is_short(factor: float) -> bool:
+        return play(_scaled(graph, factor, wait_ns is None)).step_interval_ns <= step_ns
+
+    factor, _ = bisect(is_short, *SCALE_RANGE, 24, is_geometric=True)
+    fitted = _scaled(graph, factor, wait_ns is None)
     step_interval = play(fitted).step_interval_ns
     return Fitted(graph=fitted, step_interval_ns=step_interval, cost_ns=0.0, error=step_interval / step_ns - 1)
 
 
 def with_input_ns(graph: Graph, wait_ns: float) -> Graph:
-    """The loader's part stretched or shrunk to this much a step; unchanged where none was recorded."""
+    """The loader's part stretched or shrunk to this much a step;
+    unchanged where none was recorded."""
     part = graph.call_parts["input"]
     recorded = float(part.sum()) / max(graph.num_steps - 1, 1)
-    return graph if recorded <= 0 else replace(graph, call_parts={**graph.call_parts, "input": part * (wait_ns / recorded)})
+    if recorded <= 0:
+        return graph
+    return replace(graph, call_parts=graph.call_parts | {"input": part * (wait_ns / recorded)})
 
 
-def _paced(graph: Graph, factor: float, with_input: bool) -> Graph:
+def _scaled(graph: Graph, factor: float, with_input: bool) -> Graph:
     parts = {name: part * factor if with_input or name != "input" else part for name, part in graph.call_parts.items()}
     return replace(graph, call_parts=parts, task_ns=graph.task_ns * factor)

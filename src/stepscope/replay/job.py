@@ -1,4 +1,5 @@
-"""A job's graph: the graphs of several ranks, their collectives tied together, fitted to the unprofiled step."""
+"""A job's graph: the graphs of several ranks, their collectives tied together,
+fitted to the unprofiled step."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE
+from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
@@ -17,23 +19,26 @@ from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.replay.transfer_time import moving_ns
 
 CLOSE = 0.005
-MOST_MOVING = 3.0
+MAX_MOVING = 3.0
 """Times the time from the last arrival to the end that moving the bytes may be taken to need."""
 PROBE = 1.1
-LEAST_SLOPE = 0.5
-"""Of a collective's longer time that the step must grow by: else it is not the collectives that it waits for."""
-LEAST_COST, MOST_COST = 0.5, 3.0
-"""Times the usual cost of recording, between which it is looked for: nine of ten hosts lie well within."""
-MOST_STRETCH = 4.0
-"""Times the recorded host time, with the profiler's usual cost taken off: a host slower than that is not what was recorded."""
+MIN_SLOPE = 0.5
+"""Of a collective's longer time that the step must grow by:
+else it is not the collectives that it waits for."""
+MIN_COST, MAX_COST = 0.5, 3.0
+"""Times the usual cost of recording, between which it is looked for:
+nine of ten hosts lie well within."""
+MAX_STRETCH = 4.0
+"""Times the recorded host time, with the profiler's usual cost taken off:
+a host slower than that is not what was recorded."""
 
 
 def job_graph_of(graphs: Sequence[Graph], rank_records: Sequence[CollectiveRecords], matched: Matched) -> JobGraph:
     """Tie the graphs' tasks together by the collectives they are part of."""
     parts = []
     members = np.zeros(matched.num, np.int64)
-    for graph, collective_records in zip(graphs, rank_records, strict=True):
-        number = dict(zip(collective_records.event.tolist(), matched.of[collective_records.rank].tolist(), strict=True))
+    for graph, records in zip(graphs, rank_records, strict=True):
+        number = dict(zip(records.event.tolist(), matched.of[records.rank].tolist(), strict=True))
         shared = np.array([number.get(event, NONE) for event in graph.task_event.tolist()], np.int64)
         members[np.unique(shared[shared != NONE])] += 1
         parts.append(RankGraph(graph=graph, shared=shared))
@@ -50,43 +55,47 @@ def with_graphs(job_graph: JobGraph, graphs: Sequence[Graph]) -> JobGraph:
 
 
 def calibrated(job_graph: JobGraph, step_interval_ns: float) -> JobGraph:
-    """Moving takes as much longer as the step needs to come out, where the step waits for it and the ranks' own work does not
-    account for the time: they share a device or a wire, and what that costs was spent while the collectives ran."""
-    plain, longer = (play_job(_moving(job_graph, factor)).step_interval_ns for factor in (1.0, PROBE))
+    """Moving takes as much longer as the step needs to come out, where the step waits for it and
+    the ranks' own work does not account for the time: they share a device or a wire, and what that
+    costs was spent while the collectives ran."""
+    plain, longer = (play_job(_with_moving(job_graph, factor)).step_interval_ns for factor in (1.0, PROBE))
     moving = float(job_graph.moving_ns.sum()) / max(job_graph.parts[0].graph.num_steps, 1)
-    if plain >= step_interval_ns * (1 - CLOSE) or longer - plain < LEAST_SLOPE * (PROBE - 1) * moving:
+    if plain >= step_interval_ns * (1 - CLOSE) or longer - plain < MIN_SLOPE * (PROBE - 1) * moving:
         return job_graph
-    low, high = 1.0, MOST_MOVING
-    for _ in range(10):
-        middle = (low + high) / 2
-        low, high = (low, middle) if play_job(_moving(job_graph, middle)).step_interval_ns > step_interval_ns else (middle, high)
-    return _moving(job_graph, low)
+
+    def is_short(factor: float) -> bool:
+        return play_job(_with_moving(job_graph, factor)).step_interval_ns <= step_interval_ns
+
+    factor, _ = bisect(is_short, 1.0, MAX_MOVING, 10)
+    return _with_moving(job_graph, factor)
 
 
 def fit_job(recorded: JobGraph, step_ns: float | None) -> JobGraph:
     """The job's graph of the unprofiled run.
 
-    One step time cannot tell two unknowns, the hosts' time and the collectives'. The hosts' is known better: the profiler's cost
-    follows from their pace (`usual_cost_ns`). So that is taken off first. If the step is still too long, recording cost more, up
-    to MOST_COST times as much. If it is too short and the step waits for collectives, these took longer than the recording shows;
-    else recording cost less, down to LEAST_COST.
+    One step time cannot determine two unknowns, the hosts' time and the collectives'. The hosts' is
+    known better: the profiler's cost follows from their speed (`usual_cost_ns`). So that is taken
+    off first. If the step is still too long, recording cost more, up to MAX_COST times as much. If
+    it is too short and the step waits for collectives, these took longer than the recording shows;
+    else recording cost less, down to MIN_COST.
 
-    A step that takes longer than its recording, though nothing is recorded for free: a recording of few steps lets the hosts run
-    ahead on the device's backlog, and hides what they take. Then no host is taken to run ahead: each waits for its device once a
-    step, and its time is fitted so.
+    A step that takes longer than its recording, though nothing is recorded for free: a recording of
+    few steps lets the hosts run ahead on the device's backlog, and hides what they take. Then no
+    host is taken to run ahead: each waits for its device once a step, and its time is fitted so.
     """
     usual = _at_cost(recorded, 1.0)
     if step_ns is None or play_job(_scaled(recorded, 0.0)).step_interval_ns >= step_ns * DEVICE_BOUND:
-        # Nothing to fit to, or device and wire hold the step up: the hosts' time cannot be told from it.
+        # Nothing to fit to, or device and network limit the step,
+        # which says nothing about the hosts' time.
         return usual
     if play_job(usual).step_interval_ns >= step_ns * (1 - CLOSE):
-        return _bisected(recorded, step_ns, 1.0, MOST_COST)
+        return _bisected(recorded, step_ns, 1.0, MAX_COST)
     if play_job(recorded).step_interval_ns < step_ns:
         return _in_turns(with_graphs(usual, [waiting_each_step(part.graph) for part in usual.parts]), step_ns)
     slower = calibrated(usual, step_ns)
     if play_job(slower).step_interval_ns >= step_ns * (1 - CLOSE):
         return slower
-    return calibrated(_bisected(recorded, step_ns, LEAST_COST, 1.0), step_ns)
+    return calibrated(_bisected(recorded, step_ns, MIN_COST, 1.0), step_ns)
 
 
 def waiting_each_step(graph: Graph) -> Graph:
@@ -104,25 +113,28 @@ def _at_cost(job_graph: JobGraph, factor: float) -> JobGraph:
     return with_graphs(job_graph, [without_cost(part.graph, factor * usual_cost_ns(part.graph)) for part in job_graph.parts])
 
 
-def _moving(job_graph: JobGraph, factor: float) -> JobGraph:
+def _with_moving(job_graph: JobGraph, factor: float) -> JobGraph:
     return replace(job_graph, moving_ns=job_graph.moving_ns * factor)
 
 
 def _bisected(job_graph: JobGraph, step_ns: float, low: float, high: float) -> JobGraph:
-    """The cost at which the step is met; the highest, or the device's own pace, when none is."""
-    for _ in range(10):
-        middle = (low + high) / 2
-        low, high = (middle, high) if play_job(_at_cost(job_graph, middle)).step_interval_ns > step_ns else (low, middle)
-    return _at_cost(job_graph, high)
+    """The cost at which the step is met; the highest where none is."""
+
+    def is_cheap(factor: float) -> bool:
+        return play_job(_at_cost(job_graph, factor)).step_interval_ns > step_ns
+
+    _, factor = bisect(is_cheap, low, high, 10)
+    return _at_cost(job_graph, factor)
 
 
 def _in_turns(job_graph: JobGraph, step_ns: float) -> JobGraph:
-    """All hosts' time scaled alike until the step is met, as far as MOST_STRETCH allows."""
-    low, high = 0.0, MOST_STRETCH
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (low, middle) if play_job(_scaled(job_graph, middle)).step_interval_ns > step_ns else (middle, high)
-    return _scaled(job_graph, low)
+    """All hosts' time scaled alike until the step is met, as far as MAX_STRETCH allows."""
+
+    def is_short(factor: float) -> bool:
+        return play_job(_scaled(job_graph, factor)).step_interval_ns <= step_ns
+
+    factor, _ = bisect(is_short, 0.0, MAX_STRETCH, 12)
+    return _scaled(job_graph, factor)
 
 
 def _scaled(job_graph: JobGraph, factor: float) -> JobGraph:
@@ -140,22 +152,23 @@ def alone(job_graph: JobGraph) -> list[float]:
 
 
 def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, float]:
-    """For each resource, how much shorter the job's step is without it on all ranks; imbalance is waiting for one another."""
+    """For each resource, how much shorter the job's step is without it on all ranks;
+    imbalance is waiting for one another."""
     whole = play_job(job_graph).step_interval_ns
     if not whole > 0:
         return {}
     names = ("data", "host", "transfer", "compute", "memory")
-    found = {}
+    steps_ns = {}
     for name in names:
         graphs = [free_of(part.graph, kind)[name] for part, kind in zip(job_graph.parts, kinds, strict=True)]
-        found[name] = play_job(with_graphs(job_graph, graphs)).step_interval_ns
+        steps_ns[name] = play_job(with_graphs(job_graph, graphs)).step_interval_ns
     bare = [
         without_host_parts(without_tasks(part.graph, kind.comms & (part.shared == NONE)), "comms")
         for part, kind in zip(job_graph.parts, kinds, strict=True)
     ]
-    found["comms"] = play_job(
+    steps_ns["comms"] = play_job(
         replace(with_graphs(job_graph, bare), moving_ns=np.zeros_like(job_graph.moving_ns))
     ).step_interval_ns
     step_intervals = sorted(alone(job_graph))
-    found["imbalance"] = step_intervals[(len(step_intervals) - 1) // 2]
-    return {name: max(0.0, 1.0 - step_interval / whole) for name, step_interval in found.items()}
+    steps_ns["imbalance"] = step_intervals[(len(step_intervals) - 1) // 2]
+    return {name: max(0.0, 1.0 - step_ns / whole) for name, step_ns in steps_ns.items()}

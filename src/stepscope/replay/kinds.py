@@ -14,15 +14,16 @@ from stepscope.replay.graph import Graph
 from stepscope.replay.resources import TaskKinds
 
 
-def task_kinds(found: RankContext, graph: Graph) -> TaskKinds:
-    """By its roofline where its work is known: the roof it is under; else matrix kernels are arithmetic, the rest memory."""
-    trace, work, tasks = found.trace, found.kernels, graph.task_event
+def task_kinds(context: RankContext, graph: Graph) -> TaskKinds:
+    """By its roofline where its work is known;
+    else matrix kernels are arithmetic, the rest memory."""
+    trace, work, tasks = context.trace, context.kernels, graph.task_event
     if graph.on_host:
         shared, none = host_collectives(trace)[tasks], np.zeros(len(tasks), np.bool_)
         return TaskKinds(transfer=none, comms=shared, arithmetic=~shared, memory=none)
     on_units = np.zeros(len(trace), np.bool_)
-    on_units[work.kernels[compute_bound(work, found.roofs)]] = True
-    kernel, comms = trace.kind[tasks] == Kind.KERNEL, found.collective[tasks]
+    on_units[work.kernels[compute_bound(work, context.roofs)]] = True
+    kernel, comms = trace.kind[tasks] == Kind.KERNEL, context.collective[tasks]
     transfer = ((trace.kind == Kind.MEMCPY) & ~matching(trace, ON_DEVICE_COPY))[tasks]
     compute = kernel & ~comms & on_units[tasks]
     return TaskKinds(transfer=transfer, comms=comms, arithmetic=compute, memory=~transfer & ~comms & ~compute)

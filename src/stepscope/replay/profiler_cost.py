@@ -1,8 +1,9 @@
 """Taking the profiler's own cost out of the recorded host time.
 
-Every recorded operator costs the host a little, a runtime call twice as much (per event 1 to 5 us over the runs of one machine,
-whose host is at times twice as slow as at others); device times stay true. With the unprofiled step time known, that cost is
-fitted until the replay reproduces it. Without it, or where the step does not depend on it, it is taken from the host's own pace:
+Every recorded operator costs the host a little, a runtime call twice as much (per event 1 to 5 us
+over the runs of one machine, whose host is at times twice as slow as at others); device times stay
+true. With the unprofiled step time known, that cost is fitted until the replay reproduces it.
+Without it, or where the step does not depend on it, it is estimated from the host's own speed:
 recording an event is host work as well, and a host that is slow at the one is slow at the other.
 """
 
@@ -13,36 +14,42 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.core.trace import Bool
+from stepscope.replay.bisection import bisect
+from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import play
 
 USUAL_COST_NS = 2_100.0
-"""Per recorded operator, when nothing tells better: the middle of what was measured with torch 2.11 on one host."""
+"""Per recorded operator, when nothing better is known:
+the middle of what was measured with torch 2.11 on one host."""
 COST_SHARE = 0.44
-"""Of the host's middle time per recorded event that was spent on recording it: the middle of 33 host-bound recordings of one GPU
-(H200 host, torch 2.11) whose unprofiled step is known. Half of them lie within a third of it; around one cost for all,
-within half."""
+"""Of the host's middle time per recorded event that was spent on recording it: the middle of 33
+host-bound recordings of one GPU (H200 host, torch 2.11) whose unprofiled step is known. Half of
+them lie within a third of it; around one cost for all, within half."""
 USUAL_RANGE_NS = (1_000.0, 5_000.0)
-"""Where a cost told by the pace may lie; that of most of these recordings does."""
-LEAST_CALLS = 20
-"""With recorded events, from which they tell a pace."""
+"""The range of a cost estimated from the host's speed; that of most of these recordings does."""
+MIN_CALLS = 20
+"""With recorded events; fewer say nothing about the host's speed."""
 COST_RANGE_NS = (0.0, 10_000.0)
-LEAST_SHARE = 0.25
+MIN_SHARE = 0.25
 """Of a stretch of host work that is left however many events were recorded in it."""
 EPISODIC = ("input", "compile", "io", "allocator")
-"""Parts that vary from step to step, so that a recorded step may have less of them than the run's usual one."""
+"""Parts that vary from step to step,
+so that a recorded step may have less of them than the run's usual one."""
 EPISODIC_SHARE = 0.2
 EPISODIC_RANGE = (0.05, 1000.0)
 HOST_RANGE = (0.5, 1000.0)
-"""Of all host time, with the profiler's usual cost taken off: a host that seems to be faster than that is not the reason."""
+"""Of all host time, with the profiler's usual cost taken off:
+a host that seems to be faster than that is not the reason."""
 DEVICE_BOUND = 0.96
-"""Of the step that the device takes with a host that takes no time, from which the device holds it up."""
+"""Of the step that the device takes with a host that takes no time,
+from which the device limits it."""
 CLOSE = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A graph whose replay is the unprofiled run, as far as that can be told."""
+    """A graph whose replay is the unprofiled run, as far as that is known."""
 
     graph: Graph
     step_interval_ns: float
@@ -51,15 +58,16 @@ class Fitted:
     error: float | None
     """Of its replay against the known step time; None when that is not known."""
     bounds: tuple[Graph, Graph] | None = None
-    """With as little and as much host time as there may be, where the device holds the step up and nothing tells the host's."""
+    """With as little and as much host time as there may be,
+    where the device limits the step and the host's time is not known."""
 
 
 def usual_cost_ns(graph: Graph) -> float:
-    """What recording an operator cost this host, by its pace: the middle one, since a few calls with long Python before them,
-    or a sleep, say nothing about it."""
+    """What recording an operator cost this host, by its speed: the median, since a few calls with
+    long Python before them, or a sleep, say nothing about it."""
     work, events = graph.call_parts["work"], graph.call_events["work"]
     some = events > 0
-    if int(some.sum()) < LEAST_CALLS:
+    if int(some.sum()) < MIN_CALLS:
         return USUAL_COST_NS
     low, high = USUAL_RANGE_NS
     return float(np.clip(COST_SHARE * np.median(work[some] / events[some]), low, high))
@@ -68,40 +76,47 @@ def usual_cost_ns(graph: Graph) -> float:
 def without_cost(graph: Graph, cost_ns: float) -> Graph:
     """The graph with this much taken off the host's time for each event recorded in it."""
     left = {
-        part: np.maximum(graph.call_parts[part] - cost_ns * events, LEAST_SHARE * graph.call_parts[part])
+        part: np.maximum(graph.call_parts[part] - cost_ns * events, MIN_SHARE * graph.call_parts[part])
         for part, events in graph.call_events.items()
     }
     return replace(graph, call_parts=graph.call_parts | left)
 
 
 def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None = None) -> Fitted:
-    """The graph of the unprofiled run: fitted to its step time, or with the usual cost taken off when that is not known.
+    """The graph of the unprofiled run:
+    fitted to its step time, or with the usual cost taken off when that is not known.
 
-    `host_ns` is the host's own time in an unprofiled step, where it was seen to run ahead of the device. `copies` are the
-    tasks that cross the bus: the host's memory sets their pace, and one that ran slow is slow there too.
+    `host_ns` is the host's own time in an unprofiled step, where it was seen to run ahead of the
+    device. `copies` are the tasks that cross the bus: the host's memory limits them, and one that
+    ran slow is slow there too.
     """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
-        found = Fitted(graph=usual, step_interval_ns=play(usual).step_interval_ns, cost_ns=USUAL_COST_NS, error=None)
-        return replace(found, bounds=_bounds(graph)) if _is_device_bound(graph, found.step_interval_ns) else found
+        fitted = Fitted(graph=usual, step_interval_ns=play(usual).step_interval_ns, cost_ns=USUAL_COST_NS, error=None)
+        if _is_device_bound(graph, fitted.step_interval_ns):
+            return replace(fitted, bounds=_bounds(graph))
+        return fitted
     episodic = _episodic(graph)
     if not episodic and _is_device_bound(graph, step_ns):
-        # The device holds the step up: the host's time cannot be told from it.
+        # The device limits the step, which therefore says nothing about the host's time.
         if host_ns:
             return _with_host_of(graph, host_ns, step_ns)
         return replace(_fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns), bounds=_bounds(graph))
-    low, high = COST_RANGE_NS
-    recorded, least = play(graph).step_interval_ns, play(without_cost(graph, high)).step_interval_ns
-    if episodic or recorded < step_ns * (1 - CLOSE) or least > step_ns:
+    recorded = play(graph).step_interval_ns
+    shortest = play(without_cost(graph, COST_RANGE_NS[1])).step_interval_ns
+    if episodic or recorded < step_ns * (1 - CLOSE) or shortest > step_ns:
         return _stretched(graph, step_ns, copies)
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (middle, high) if play(without_cost(graph, middle)).step_interval_ns > step_ns else (low, middle)
-    return _fitted(without_cost(graph, high), high, step_ns)
+
+    def is_cheap(cost_ns: float) -> bool:
+        return play(without_cost(graph, cost_ns)).step_interval_ns > step_ns
+
+    _, cost_ns = bisect(is_cheap, *COST_RANGE_NS, 12)
+    return _fitted(without_cost(graph, cost_ns), cost_ns, step_ns)
 
 
 def _is_device_bound(graph: Graph, step_ns: float) -> bool:
-    return play(_scaled(graph, list(graph.call_parts), 0.0, None)).step_interval_ns >= step_ns * DEVICE_BOUND
+    free = without_host_parts(graph, *graph.call_parts)
+    return play(free).step_interval_ns >= step_ns * DEVICE_BOUND
 
 
 def _bounds(graph: Graph) -> tuple[Graph, Graph]:
@@ -110,13 +125,14 @@ def _bounds(graph: Graph) -> tuple[Graph, Graph]:
 
 
 def _with_host_of(graph: Graph, host_ns: float, step_ns: float) -> Fitted:
-    """The recording's cost is what the recorded host takes longer than the unprofiled one does by itself."""
-    low, high = COST_RANGE_NS
-    for _ in range(12):
-        middle = (low + high) / 2
-        left = float(without_cost(graph, middle).call_ns.sum()) / graph.num_steps
-        low, high = (middle, high) if left > host_ns else (low, middle)
-    return _fitted(without_cost(graph, high), high, step_ns)
+    """The recording's cost is what the recorded host takes
+    longer than the unprofiled one does by itself."""
+
+    def is_cheap(cost_ns: float) -> bool:
+        return float(without_cost(graph, cost_ns).call_ns.sum()) / graph.num_steps > host_ns
+
+    _, cost_ns = bisect(is_cheap, *COST_RANGE_NS, 12)
+    return _fitted(without_cost(graph, cost_ns), cost_ns, step_ns)
 
 
 def _episodic(graph: Graph) -> list[str]:
@@ -127,22 +143,24 @@ def _episodic(graph: Graph) -> list[str]:
 
 
 def _stretched(graph: Graph, step_ns: float, copies: Bool) -> Fitted:
-    """The recorded steps differ from the run's usual one by more than the profiler's cost: more or less of what varies, else of
-    all host time, until it is met."""
+    """The recorded steps differ from the run's usual one by more than the profiler's cost: more or
+    less of what varies, else of all host time, until it is met."""
     graph = without_cost(graph, USUAL_COST_NS)
     episodic = _episodic(graph)
-    parts, (low, high) = (episodic, EPISODIC_RANGE) if episodic else (list(graph.call_parts), HOST_RANGE)
-    also = None if episodic else copies
-    for _ in range(20):
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if play(_scaled(graph, parts, middle, also)).step_interval_ns > step_ns else (middle, high)
-    return _fitted(_scaled(graph, parts, low, also), USUAL_COST_NS, step_ns)
+    parts, factors, tasks = list(graph.call_parts), HOST_RANGE, copies
+    if episodic:
+        parts, factors, tasks = episodic, EPISODIC_RANGE, np.zeros_like(copies)
+
+    def is_short(factor: float) -> bool:
+        return play(_scaled(graph, parts, factor, tasks)).step_interval_ns <= step_ns
+
+    factor, _ = bisect(is_short, *factors, 20, is_geometric=True)
+    return _fitted(_scaled(graph, parts, factor, tasks), USUAL_COST_NS, step_ns)
 
 
-def _scaled(graph: Graph, parts: list[str], factor: float, tasks: Bool | None) -> Graph:
-    scaled = {p: v * factor if p in parts else v for p, v in graph.call_parts.items()}
-    lengths = graph.task_ns if tasks is None else np.where(tasks, graph.task_ns * factor, graph.task_ns)
-    return replace(graph, call_parts=scaled, task_ns=lengths)
+def _scaled(graph: Graph, parts: list[str], factor: float, tasks: Bool) -> Graph:
+    scaled = {part: ns * factor if part in parts else ns for part, ns in graph.call_parts.items()}
+    return replace(graph, call_parts=scaled, task_ns=np.where(tasks, graph.task_ns * factor, graph.task_ns))
 
 
 def _fitted(graph: Graph, cost_ns: float, step_ns: float) -> Fitted:

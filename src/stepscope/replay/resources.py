@@ -19,13 +19,14 @@ class TaskKinds:
     transfer: Bool
     comms: Bool
     arithmetic: Bool
-    """Kernels that the arithmetic units hold up."""
+    """Kernels bound by arithmetic."""
     memory: Bool
-    """Kernels that device memory holds up."""
+    """Kernels bound by device memory."""
 
 
 def without_host(graph: Graph) -> Graph:
-    """A host that takes no time and never waits: what is left is input, copies and the device. Operators of its own it awaits."""
+    """A host that takes no time and never waits: what is left is input, copies and the device.
+    Operators of its own it awaits."""
     if graph.on_host:
         return without_host_parts(graph, "work", "allocator", "compile", "io")
     free = without_waits(without_host_parts(graph, "work", "allocator", "compile", "io"), graph.call_wait != NONE)
@@ -45,7 +46,8 @@ def free_of(graph: Graph, kinds: TaskKinds) -> dict[str, Graph]:
 
 
 def shares(graph: Graph, kinds: TaskKinds, *, paced_by_loader: bool = False) -> dict[str, float]:
-    """For each resource, how much shorter the step is without it. With `paced_by_loader` only input can make it shorter."""
+    """For each resource, how much shorter the step is without it.
+    With `paced_by_loader` only input can make it shorter."""
     whole = play(graph).step_interval_ns
     free = free_of(graph, kinds)
     if not whole > 0:

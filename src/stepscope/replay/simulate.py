@@ -27,10 +27,11 @@ class Played:
 
 
 def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
-    """Simulate: the host goes from call to call; tasks begin when launched, their stream free and what they wait for done.
+    """Simulate: the host goes from call to call;
+    tasks begin when launched, their stream free and what they wait for done.
 
-    The device is idle at first, or busy for `backlog_ns`: a backlog can hide a slow host for the few steps of a recording, and
-    in no run that goes on.
+    The device is idle at first, or busy for `backlog_ns`: a backlog can hide a slow host for the
+    few steps of a recording, and in no run that goes on.
     """
     host_ns = graph.call_ns.tolist()
     wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()
@@ -42,14 +43,14 @@ def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
     now = 0.0
     for call, spent in enumerate(host_ns):
         for task in range(first[call], first[call + 1]):
-            lane = stream[task]
+            queue = stream[task]
             begin = now + latency[task]
-            other = free[lane] + gap[task]
+            other = free[queue] + gap[task]
             if other > begin:
                 begin = other
             if after[task] != NONE and ends[after[task]] + lag[task] > begin:
                 begin = ends[after[task]] + lag[task]
-            free[lane] = ends[task] = begin + length[task]
+            free[queue] = ends[task] = begin + length[task]
         if wait[call] != NONE:
             done = ends[wait[call]]
             now = max(done, now) + tail[call]

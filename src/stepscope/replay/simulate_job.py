@@ -1,4 +1,5 @@
-"""Plays the graphs of several ranks at once: a collective moves its bytes when the last rank has arrived."""
+"""Plays the graphs of several ranks at once:
+a collective moves its bytes when the last rank has arrived."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from stepscope.replay.simulate import Played
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGraph:
-    """One rank: its graph, and for each task the number of the collective it is part of (NONE: of none)."""
+    """One rank: its graph, and for each task the number
+    of the collective it is part of (NONE: of none)."""
 
     graph: Graph
     shared: Int64
@@ -22,7 +24,8 @@ class RankGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGraph:
-    """Ranks that work together. A collective's time is that of moving its bytes, once all have arrived."""
+    """Ranks that work together.
+    A collective's time is that of moving its bytes, once all have arrived."""
 
     parts: tuple[RankGraph, ...]
     moving_ns: Float64
@@ -37,7 +40,8 @@ class PlayedJob:
     waited_ns: tuple[Float64, ...]
     """Per rank and task, how long it waited for the last rank."""
     num_forced: int
-    """Collectives that could not wait for all their ranks: the ranks launch them in orders that no run could follow."""
+    """Collectives that could not wait for all their ranks:
+    the ranks launch them in orders that no run could follow."""
 
     @property
     def step_interval_ns(self) -> float:
@@ -49,7 +53,8 @@ Simulation = Generator[tuple[int, float], float, Played]
 
 
 def _simulate(part: RankGraph, begins: Float64) -> Simulation:
-    """As `play`, but at each shared task it says which and when it arrived (noted in `begins`), and is told when it ends."""
+    """As `play`, but at each shared task it says which and when it arrived (noted in `begins`),
+    and receives when it ends."""
     graph = part.graph
     host_ns, shared = graph.call_ns.tolist(), part.shared.tolist()
     wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()
@@ -80,7 +85,8 @@ def _simulate(part: RankGraph, begins: Float64) -> Simulation:
 
 
 def play_job(job_graph: JobGraph) -> PlayedJob:
-    """Run every rank until it needs an end that another rank has not brought about yet, in turns."""
+    """Run every rank until it needs an end that another
+    rank has not brought about yet, in turns."""
     begins = [np.full(len(part.graph), np.nan) for part in job_graph.parts]
     runs: list[Simulation] = [_simulate(part, b) for part, b in zip(job_graph.parts, begins, strict=True)]
     results: dict[int, Played] = {}

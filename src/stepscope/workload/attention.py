@@ -1,8 +1,10 @@
-"""Fused attention: two products over the attended (query, key) pairs forward, four backward, and a fifth that flash recomputes.
+"""Fused attention: two products over the attended (query, key) pairs forward, four backward,
+and a fifth that flash recomputes.
 
-Forward, per head: scores = Q K^T (2*d FLOPs a pair) and P V (2*dv). Backward: dV = P^T dO, dP = dO V^T (2*dv each), dQ = dS K,
-dK = dS^T Q (2*d each): twice the forward pass, which is what metrics.md counts as model FLOPs. Flash kernels keep no scores and
-compute Q K^T again (Dao 2022, FlashAttention, section 3.1 and algorithm 4): 2.5 times the forward pass when d = dv. That is
+Forward, per head: scores = Q K^T (2*d FLOPs a pair) and P V (2*dv). Backward: dV = P^T dO, dP = dO
+V^T (2*dv each), dQ = dS K, dK = dS^T Q (2*d each): twice the forward pass, which is what metrics.md
+counts as model FLOPs. Flash kernels keep no scores and compute Q K^T again (Dao 2022,
+FlashAttention, section 3.1 and algorithm 4): 2.5 times the forward pass when d = dv. That is
 `hardware_flops`, and what torch.utils.flop_counter reports (which never halves for causal).
 """
 
@@ -32,7 +34,7 @@ UNBOUNDED = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What an attention is of; `sequences` is None when packed sequences' lengths cannot be told."""
+    """What an attention is of; `sequences` is None when packed sequences' lengths are not known."""
 
     sequences: int | None
     length_q: int
@@ -44,7 +46,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """The keys a query at the same place may see: from `left` before it to `right` after it."""
+    """The keys a query at the same position may see: from `left` before it to `right` after it."""
 
     left: float
     right: float
@@ -53,8 +55,8 @@ class Band:
 
 def attention_work(spec: Attention, inputs: ParsedInputs) -> Work | None:
     """The work of one fused attention, forward or backward."""
-    query, key, value = (operand(inputs, spec.query + at) for at in range(3))
-    if query is None or key is None or value is None or any(_is_given(inputs, at) for at in spec.unreadable):
+    query, key, value = (operand(inputs, spec.query + index) for index in range(3))
+    if query is None or key is None or value is None or any(_is_given(inputs, index) for index in spec.unreadable):
         return None
     sizes = _sizes(spec, inputs, query, key, value)
     if sizes is None:
@@ -73,10 +75,12 @@ def attention_work(spec: Attention, inputs: ParsedInputs) -> Work | None:
 
 
 def attended_pairs(length_q: int, length_k: int, band: Band) -> float:
-    """The area of the band in the score matrix: exactly half of it when causal and square, as metrics.md counts.
+    """The area of the band in the score matrix:
+    exactly half of it when causal and square, as metrics.md counts.
 
-    A row t of [0, length_q) sees the keys between its two edges, clipped to [0, length_k). The area under one clipped edge t + c
-    is F(length_q + c) - F(c), with F the integral of min(max(x, 0), length_k).
+    A row t of [0, length_q) sees the keys between its two edges, clipped to [0, length_k). The area
+    under one clipped edge t + c is F(length_q + c) - F(c), with F the integral of min(max(x, 0),
+    length_k).
     """
     shift = length_k - length_q if band.bottom_right else 0
     upper = _area_under(shift + band.right, length_q, length_k)
@@ -100,7 +104,7 @@ def _band(spec: Attention, inputs: ParsedInputs) -> Band | None:
     """Which keys a query sees; `None` when the record does not say whether it is causal."""
     if spec.mask_type:
         return _masked_band(spec, inputs)
-    causal = next((flag for flag in (flag_at(inputs, at) for at in spec.causal) if flag is not None), None)
+    causal = next((flag for flag in (flag_at(inputs, index) for index in spec.causal) if flag is not None), None)
     left = _window(inputs, spec.window)
     right = _window(inputs, None if spec.window is None else spec.window + 1)
     if causal is None or left is None or right is None:
@@ -109,24 +113,26 @@ def _band(spec: Attention, inputs: ParsedInputs) -> Band | None:
 
 
 def _masked_band(spec: Attention, inputs: ParsedInputs) -> Band | None:
-    for at in spec.mask_type:
-        mask = integer_at(inputs, at)
-        if mask in (0, 1, 2) and flag_at(inputs, at + 1) is not None:
+    for index in spec.mask_type:
+        mask = integer_at(inputs, index)
+        if mask in (0, 1, 2) and flag_at(inputs, index + 1) is not None:
             return Band(left=UNBOUNDED, right=0.0 if mask else UNBOUNDED, bottom_right=mask == 2)
     return None
 
 
-def _window(inputs: ParsedInputs, at: int | None) -> float | None:
-    if at is None or at >= len(inputs.types) or (inputs.types[at] == "" and text_at(inputs, at) is None):
+def _window(inputs: ParsedInputs, index: int | None) -> float | None:
+    if index is None or index >= len(inputs.types) or (inputs.types[index] == "" and text_at(inputs, index) is None):
         return UNBOUNDED
-    size = integer_at(inputs, at)
-    return None if size is None else UNBOUNDED if size < 0 else float(size)
+    size = integer_at(inputs, index)
+    if size is None:
+        return None
+    return float(size) if size >= 0 else UNBOUNDED
 
 
-def _is_given(inputs: ParsedInputs, at: int) -> bool:
-    if operand(inputs, at) is not None:
+def _is_given(inputs: ParsedInputs, index: int) -> bool:
+    if operand(inputs, index) is not None:
         return True
-    return text_at(inputs, at) not in (None, "0")
+    return text_at(inputs, index) not in (None, "0")
 
 
 def _sizes(spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, value: Operand) -> Sizes | None:
@@ -151,7 +157,8 @@ def _sizes(spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, 
 
 
 def _packed(spec: Attention, inputs: ParsedInputs, count: int, tokens_q: int, tokens_k: int) -> tuple[int, int, int] | None:
-    """The number and lengths of packed sequences, where they follow: there is one, or all are as long as the longest."""
+    """The number and lengths of packed sequences, where they follow:
+    there is one, or all are as long as the longest."""
     if count == 1:
         return 1, tokens_q, tokens_k
     if spec.max_lengths is None:

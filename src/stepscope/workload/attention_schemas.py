@@ -1,8 +1,10 @@
 """Fused attention operators: where each one's schema has what its work depends on.
 
-Read in: aten/src/ATen/native/native_functions.yaml (torch 2.1 to 2.13), flash_attn/flash_attn_interface.py (2.7, 2.8),
-hopper/flash_api.cpp (flash_attn_3), xformers/ops/fmha/flash.py and flash3.py (0.0.31), aiter/ops/mha.py. Schemas moved between
-versions; a position counts only if what stands there has the right type, so `causal` lists the places to look, newest first.
+Read in: aten/src/ATen/native/native_functions.yaml (torch 2.1 to 2.13),
+flash_attn/flash_attn_interface.py (2.7, 2.8), hopper/flash_api.cpp (flash_attn_3),
+xformers/ops/fmha/flash.py and flash3.py (0.0.31), aiter/ops/mha.py. Schemas moved between versions;
+a position counts only if what stands there has the right type, so `causal` lists the places to
+look, newest first.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ class Attention:
     query: int
     """key and value follow it."""
     causal: tuple[int, ...]
-    """Places where is_causal may stand."""
+    """Indices at which is_causal may be."""
     mask_type: tuple[int, ...] = ()
-    """Instead of `causal`: where custom_mask_type may stand, right before a truth value (0 none, 1 top-left, 2 bottom-right)."""
+    """Instead of `causal`: where custom_mask_type may stand, right before a truth value (0 none,
+    1 top-left, 2 bottom-right)."""
     bottom_right: bool = False
-    """Where the causal diagonal ends when the lengths differ: flash-attn 2.1 and later bottom-right, aten's SDPA top-left."""
+    """Where the causal diagonal ends when the lengths differ:
+    flash-attn 2.1 and later bottom-right, aten's SDPA top-left."""
     window: int | None = None
     """window_size_left, its right one after it; -1 or None is no window."""
     lengths: int | None = None
@@ -33,7 +37,8 @@ class Attention:
     max_lengths: int | None = None
     also_read: tuple[int, ...] = ()
     unreadable: tuple[int, ...] = ()
-    """Arguments that, when given, make the work depend on what the record does not have: used lengths, page tables, chunks."""
+    """Arguments that, when given, make the work depend on what the record does not have:
+    used lengths, page tables, chunks."""
     is_backward: bool = False
 
 

@@ -1,8 +1,10 @@
-"""Convolutions: 2 FLOPs per output point, output channel, input channel of its group and kernel tap.
+"""Convolutions: 2 FLOPs per output point, output channel,
+input channel of its group and kernel tap.
 
-The same count as torch.utils.flop_counter's conv_flop_count, except that a grouped convolution's weight gradient is divided by
-its groups as well. A weight is (out, in / groups, *kernel), transposed (in, out / groups, *kernel), so groups need not be known.
-Each of the two gradients costs what the forward pass costs.
+The same count as torch.utils.flop_counter's conv_flop_count, except that a grouped convolution's
+weight gradient is divided by its groups as well. A weight is (out, in / groups, *kernel),
+transposed (in, out / groups, *kernel), so groups need not be known. Each of the two gradients costs
+what the forward pass costs.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from stepscope.workload.operands import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conv:
-    """Where a convolution's schema has its arguments; `None` where it has none, and the argument is at its default."""
+    """Where a convolution's schema has its arguments;
+    `None` where it has none, and the argument is at its default."""
 
     stride: int
     padding: int
@@ -59,13 +62,14 @@ def conv_work(spec: Conv, inputs: ParsedInputs) -> Work | None:
 
 
 def conv_flops(points: Shape, weight: Shape) -> int:
-    """FLOPs of a pass whose kernel is laid at each of these points: (batch, channels, *spatial), the channels not used."""
+    """FLOPs of a pass whose kernel is applied at each of these points:
+    (batch, channels, *spatial), the channels not used."""
     return 2 * points[0] * prod(points[2:]) * prod(weight)
 
 
 def conv_backward_work(inputs: ParsedInputs, *, transposed_at: int, mask_at: int) -> Work | None:
     """The gradients that output_mask asks for; the bias's is a sum, and an operator of its own."""
-    grad, tensor, weight = (operand(inputs, at) for at in range(3))
+    grad, tensor, weight = (operand(inputs, index) for index in range(3))
     transposed, mask = flag_at(inputs, transposed_at), flags_at(inputs, mask_at)
     if grad is None or tensor is None or weight is None or transposed is None or mask is None or len(mask) != 3:
         return None
@@ -86,16 +90,17 @@ def _fits(tensor: Operand, weight: Operand) -> bool:
 def _out_dims(spec: Conv, inputs: ParsedInputs, tensor: Shape, weight: Shape, *, transposed: bool) -> Shape | None:
     """torch.nn.Conv2d's and torch.nn.ConvTranspose2d's formulas."""
     rank = len(tensor) - 2
-    stride, padding = (_per_dim(integers_at(inputs, at), rank) for at in (spec.stride, spec.padding))
-    dilation = (1,) * rank if spec.dilation is None else _per_dim(integers_at(inputs, spec.dilation), rank)
+    stride, padding = (per_dim(integers_at(inputs, index), rank) for index in (spec.stride, spec.padding))
+    dilation = (1,) * rank if spec.dilation is None else per_dim(integers_at(inputs, spec.dilation), rank)
     if stride is None or padding is None or dilation is None or min(stride) < 1:
         return None
     spread = tuple(step * (taps - 1) for step, taps in zip(dilation, weight[2:], strict=True))
     if not transposed:
         sizes = window_dims(tensor[2:], spread, stride, padding)
         return (tensor[0], weight[0], *sizes) if min(sizes) >= 0 else None
-    extra = None if spec.output_padding is None else _per_dim(integers_at(inputs, spec.output_padding), rank)
-    groups = None if spec.groups is None else integer_at(inputs, spec.groups)
+    if spec.output_padding is None or spec.groups is None:
+        return None
+    extra, groups = per_dim(integers_at(inputs, spec.output_padding), rank), integer_at(inputs, spec.groups)
     if extra is None or groups is None:
         return None
     rows = zip(tensor[2:], stride, padding, spread, extra, strict=True)
@@ -104,7 +109,8 @@ def _out_dims(spec: Conv, inputs: ParsedInputs, tensor: Shape, weight: Shape, *,
 
 
 def window_dims(sizes: Shape, spread: Shape, stride: Shape, padding: Shape, *, ceil: bool = False) -> Shape:
-    """How many windows fit along each dimension; with `ceil`, one that starts inside may end outside."""
+    """How many windows fit along each dimension;
+    with `ceil`, one that starts inside may end outside."""
     out = []
     for size, reach, step, pad in zip(sizes, spread, stride, padding, strict=True):
         span = size + 2 * pad - reach - 1
@@ -115,7 +121,8 @@ def window_dims(sizes: Shape, spread: Shape, stride: Shape, padding: Shape, *, c
     return tuple(out)
 
 
-def _per_dim(values: Shape | None, rank: int) -> Shape | None:
+def per_dim(values: Shape | None, rank: int) -> Shape | None:
+    """A value for each dimension, where one may stand for all."""
     if values is None or len(values) not in (1, rank):
         return None
     return values * rank if len(values) == 1 else values

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# The recorder writes the C++ name of the element type; gcc and clang spell the integers differently.
+# The recorder writes the C++ name of the element type;
+# gcc and clang spell the integers differently.
 DTYPES = {
     "double": "fp64",
     "float": "fp32",
@@ -55,7 +56,7 @@ _FIRST = "uint8 int8 int16 int32 int64 fp16 fp32 fp64 complex32 complex64 comple
 _FLOAT8 = dict.fromkeys((23, 24, 25, 26, 44), "fp8")
 SCALAR_TYPES = dict(enumerate(_FIRST.split())) | _FLOAT8 | {15: "bf16", 27: "uint16", 28: "uint32", 29: "uint64", 45: "fp4"}
 
-# c10d writes the ScalarType's own name beside a collective.
+# c10d writes the ScalarType's own name with a collective.
 SCALAR_NAMES = {
     "Byte": "uint8",
     "Char": "int8",
@@ -91,20 +92,22 @@ def category(dtype: str) -> int:
 
 
 def promote(dtypes: Iterable[tuple[str, bool]]) -> str | None:
-    """The type that arithmetic on tensors of these (dtype, is 0-dim) gives; `None` when one is unknown, or there are none.
+    """The type that arithmetic on tensors of these (dtype, is 0-dim) gives;
+    `None` when one is unknown, or there are none.
 
-    A 0-dim tensor counts only when its category is above that of those with dimensions (at::native::result_type). A Python number
-    arrives as a 0-dim double or int64, and then gives the default type of its category.
+    A 0-dim tensor counts only when its category is above that of those with dimensions
+    (at::native::result_type). A Python number arrives as a 0-dim double or int64, and then gives
+    the default type of its category.
     """
-    found = list(dtypes)
-    if not found or any(dtype not in ITEM_BYTES for dtype, _ in found):
+    pairs = list(dtypes)
+    if not pairs or any(dtype not in ITEM_BYTES for dtype, _ in pairs):
         return None
-    top = max(category(dtype) for dtype, _ in found)
-    deciding = [dtype for dtype, is_0dim in found if not is_0dim and category(dtype) == top]
-    if deciding or all(is_0dim for _, is_0dim in found):
-        return _widest(deciding or [dtype for dtype, _ in found if category(dtype) == top])
+    top = max(category(dtype) for dtype, _ in pairs)
+    deciding = [dtype for dtype, is_0dim in pairs if not is_0dim and category(dtype) == top]
+    if deciding or all(is_0dim for _, is_0dim in pairs):
+        return _widest(deciding or [dtype for dtype, _ in pairs if category(dtype) == top])
     default = {"fp64": "fp32", "complex128": "complex64"}
-    return _widest([default.get(dtype, dtype) for dtype, _ in found if category(dtype) == top])
+    return _widest([default.get(dtype, dtype) for dtype, _ in pairs if category(dtype) == top])
 
 
 def _widest(dtypes: list[str]) -> str:

@@ -1,13 +1,19 @@
 """An operator's recorded inputs, read from the trace's JSON text.
 
-What the recorder writes (torch/csrc/profiler/collection.cpp and util.cpp), one entry per argument of the schema:
+What the recorder writes (torch/csrc/profiler/collection.cpp and util.cpp),
+one entry per argument of the schema:
 
-    Input Dims       [[8192, 1024], [1024, 3072], []]          a list of lists for a TensorList; [] for a scalar or None
-    Input type       ["c10::BFloat16", "c10::BFloat16", "Scalar"]    also "TensorList", "ScalarList", ""
-    Input Strides    [[1024, 1], [1, 1024], []]                 [] for a tensor of dimensions that has no strides: it is sparse
-    Concrete Inputs  ["", "", "False"]                          scalars and scalar lists as text; "" for a tensor, a string, None
+    Input Dims       [[8192, 1024], [1024, 3072], []]
+                     a list of lists for a TensorList; [] for a scalar or None
+    Input type       ["c10::BFloat16", "c10::BFloat16", "Scalar"]
+                     also "TensorList", "ScalarList", ""
+    Input Strides    [[1024, 1], [1, 1024], []]
+                     [] for a tensor of dimensions that has no strides: it is sparse
+    Concrete Inputs  ["", "", "False"]
+                     scalars and scalar lists as text; "" for a tensor, a string, None
 
-A TensorList of more than 30 tensors is written as [] (TENSOR_LIST_DISPLAY_LENGTH_LIMIT), and no list says its tensors' types.
+A TensorList of more than 30 tensors is written as [] (TENSOR_LIST_DISPLAY_LENGTH_LIMIT),
+and no list says its tensors' types.
 """
 
 from __future__ import annotations
@@ -33,7 +39,8 @@ _TEXTS = msgspec.json.Decoder(list[str])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedInputs:
-    """An operator's inputs, one entry per argument in each tuple; of a part not recorded, the texts are "", and strides is ()."""
+    """An operator's inputs, one entry per argument in each tuple;
+    of a part not recorded, the texts are "", and strides is ()."""
 
     dims: tuple[Shape | Shapes, ...]
     types: tuple[str, ...]
@@ -42,7 +49,8 @@ class ParsedInputs:
 
 
 def parse_inputs(inputs: OpInputs) -> ParsedInputs | None:
-    """Read the recorded text; `None` when the dims were not recorded or any part is not what a recorder writes."""
+    """Read the recorded text; `None` when the dims were not
+    recorded or any part is not what a recorder writes."""
     if inputs.dims is None:
         return None
     dims = _parse_nested(inputs.dims, low=0)
@@ -74,13 +82,17 @@ def _parse_nested(text: str, *, low: int) -> tuple[Shape | Shapes, ...] | None:
 
 def _shape_of(entry: list[int | list[int]], *, low: int) -> Shape | Shapes | None:
     if _all_ints(entry):
-        return tuple(entry) if len(entry) <= MAX_RANK and all(low <= size <= MAX_SIZE for size in entry) else None
+        return tuple(entry) if _in_range(entry, low) else None
     shapes: list[Shape] = []
     for inner in entry:
-        if not isinstance(inner, list) or len(inner) > MAX_RANK or not all(low <= size <= MAX_SIZE for size in inner):
+        if not isinstance(inner, list) or not _in_range(inner, low):
             return None
         shapes.append(tuple(inner))
     return tuple(shapes)
+
+
+def _in_range(sizes: list[int], low: int) -> bool:
+    return len(sizes) <= MAX_RANK and all(low <= size <= MAX_SIZE for size in sizes)
 
 
 def _all_ints(entry: list[int | list[int]]) -> TypeGuard[list[int]]:
@@ -94,49 +106,51 @@ def _parse_texts(text: str) -> tuple[str, ...] | None:
         return None
 
 
-# What the concrete text of one argument says; None where the argument is absent, was not recorded, or says something else.
+# What the concrete text of one argument says;
+# None where the argument is absent, was not recorded, or says something else.
 
 
-def text_at(inputs: ParsedInputs, at: int) -> str | None:
+def text_at(inputs: ParsedInputs, index: int) -> str | None:
     """The argument's recorded text."""
-    return inputs.concrete[at] or None if 0 <= at < len(inputs.concrete) else None
+    return inputs.concrete[index] or None if 0 <= index < len(inputs.concrete) else None
 
 
-def is_scalar(inputs: ParsedInputs, at: int) -> bool:
-    """Whether the argument is a number or a truth value, by its type, whether or not its text was recorded."""
-    return 0 <= at < len(inputs.types) and inputs.types[at] == "Scalar"
+def is_scalar(inputs: ParsedInputs, index: int) -> bool:
+    """Whether the argument is a number or a truth value, by its type,
+    whether or not its text was recorded."""
+    return 0 <= index < len(inputs.types) and inputs.types[index] == "Scalar"
 
 
-def flag_at(inputs: ParsedInputs, at: int) -> bool | None:
+def flag_at(inputs: ParsedInputs, index: int) -> bool | None:
     """A truth value."""
-    return {"True": True, "False": False}.get(text_at(inputs, at) or "")
+    return {"True": True, "False": False}.get(text_at(inputs, index) or "")
 
 
-def integer_at(inputs: ParsedInputs, at: int) -> int | None:
+def integer_at(inputs: ParsedInputs, index: int) -> int | None:
     """A whole number."""
-    return _integer(text_at(inputs, at) or "")
+    return _integer(text_at(inputs, index) or "")
 
 
-def number_at(inputs: ParsedInputs, at: int) -> float | None:
+def number_at(inputs: ParsedInputs, index: int) -> float | None:
     """A number, whole or not."""
     try:
-        return float(text_at(inputs, at) or "")
+        return float(text_at(inputs, index) or "")
     except ValueError:
         return None
 
 
-def integers_at(inputs: ParsedInputs, at: int) -> Shape | None:
+def integers_at(inputs: ParsedInputs, index: int) -> Shape | None:
     """A list of whole numbers; the empty list is ()."""
-    items = _items(text_at(inputs, at))
+    items = _items(text_at(inputs, index))
     if items is None:
         return None
     numbers = tuple(number for number in map(_integer, items) if number is not None)
     return numbers if len(numbers) == len(items) else None
 
 
-def flags_at(inputs: ParsedInputs, at: int) -> tuple[bool, ...] | None:
+def flags_at(inputs: ParsedInputs, index: int) -> tuple[bool, ...] | None:
     """A list of truth values, such as an output_mask."""
-    items = _items(text_at(inputs, at))
+    items = _items(text_at(inputs, index))
     if items is None or any(item not in ("True", "False") for item in items):
         return None
     return tuple(item == "True" for item in items)

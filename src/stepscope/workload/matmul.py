@@ -1,6 +1,8 @@
-"""Matrix products: 2*m*n*k FLOPs for (m, k) x (k, n), as metrics.md counts and as torch.utils.flop_counter does.
+"""Matrix products: 2*m*n*k FLOPs for (m, k) x (k, n),
+as metrics.md counts and as torch.utils.flop_counter does.
 
-Which operator of a nest does the work is the caller's business: a wrapper (linear, matmul) has the same model as what it calls.
+Which operator of a nest does the work is the caller's business:
+a wrapper (linear, matmul) has the same model as what it calls.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from stepscope.workload.operands import (
     total,
 )
 
-# One complex multiply-add is 4 real multiplications and 4 additions: 8 FLOPs where a real one has 2.
+# One complex multiply-add is 4 real multiplications and 4 additions:
+# 8 FLOPs where a real one has 2.
 COMPLEX_FACTOR = 4
 
 Product = tuple[Shape, int]
@@ -48,13 +51,14 @@ class Gemm:
     """Scales and group offsets."""
     offsets: int | None = None
     out_type: tuple[int, ...] = ()
-    """Places where a ScalarType may stand that names the output's type, newest schema first."""
-    gives: str | None = None
+    """Indices at which a ScalarType may name the output's type, newest schema first."""
+    out_dtype: str | None = None
     """The output's type where it is fixed."""
     num_args: int = 2
     """Arguments before `out=` that can be tensors."""
     num_scalars: int | None = None
-    """Scalars of the plain overload, where there is another with a ScalarType right after the tensors."""
+    """Scalars of the plain overload,
+    where there is another with a ScalarType right after the tensors."""
     has_lists: bool = False
     """Reads TensorLists, whose types are not recorded."""
 
@@ -99,7 +103,8 @@ def matmul_shape(left: Shape, right: Shape) -> Product | None:
 
 
 def grouped_shape(left: Shape, right: Shape) -> Product | None:
-    """Groups along the one ragged dimension: their offsets are on the device, but they cover it, so their sizes add up."""
+    """Groups along the one ragged dimension:
+    their offsets are on the device, but they cover it, so their sizes add up."""
     if len(left) == 3 and len(right) == 3:
         return bmm_shape(left, right)
     if not {len(left), len(right)} <= {2, 3} or left[-1] != right[-2]:
@@ -120,7 +125,7 @@ def gemm_work(spec: Gemm, inputs: ParsedInputs) -> Work | None:
         inner *= 2  # dims count bytes, each of two values, along k
     flops = 2 * prod(dims) * inner * (COMPLEX_FACTOR if left.dtype.startswith("complex") else 1)
     moved = total(
-        read_bytes(left, right, _added(spec, inputs), *(operand(inputs, at) for at in spec.also_read)),
+        read_bytes(left, right, _added(spec, inputs), *(operand(inputs, index) for index in spec.also_read)),
         size_bytes(prod(dims) * _num_outputs(spec, inputs, left, right), _out_dtype(spec, inputs, left)),
         None if spec.has_lists else 0.0,
     )
@@ -145,22 +150,24 @@ def _added(spec: Gemm, inputs: ParsedInputs) -> Operand | None:
 
 def _out_dtype(spec: Gemm, inputs: ParsedInputs, left: Operand) -> str | None:
     out = out_after(inputs, spec.num_args)
-    if out is not None or spec.gives is not None:
-        return spec.gives if out is None else out.dtype
-    for at in spec.out_type:
-        if is_scalar(inputs, at):
-            return scalar_type_at(inputs, at)
+    if out is not None or spec.out_dtype is not None:
+        return spec.out_dtype if out is None else out.dtype
+    for index in spec.out_type:
+        if is_scalar(inputs, index):
+            return scalar_type_at(inputs, index)
     return scalar_type_at(inputs, spec.num_args) if _has_out_type(spec, inputs) else left.dtype
 
 
 def _has_out_type(spec: Gemm, inputs: ParsedInputs) -> bool:
-    """Whether this is the overload that names the output's type (mm.dtype, addmm.dtype): it has one scalar more."""
-    scalars = sum(is_scalar(inputs, at) for at in range(spec.num_args, len(inputs.types)))
+    """Whether this is the overload that names the output's type (mm.dtype,
+    addmm.dtype): it has one scalar more."""
+    scalars = sum(is_scalar(inputs, index) for index in range(spec.num_args, len(inputs.types)))
     return spec.num_scalars is not None and scalars == spec.num_scalars + 1
 
 
 def te_gemm_work(inputs: ParsedInputs) -> Work | None:
-    """TransformerEngine's te_gemm_ts: A at 0, B at 5, D at 10, either of A and B transposed; D's shape says which sizes are k."""
+    """TransformerEngine's te_gemm_ts: A at 0, B at 5, D at 10, either of A and B transposed;
+    D's shape says which sizes are k."""
     left, right, out = operand(inputs, 0), operand(inputs, 5), operand(inputs, 10)
     if left is None or right is None or out is None or len(out.dims) < 2 or not out.numel:
         return None
@@ -183,7 +190,7 @@ _GROUPED = Gemm(kind="grouped-gemm", shape=grouped_shape, added=3, also_read=(2,
 
 GEMMS = {
     "aten::mm": Gemm(kind="gemm", shape=mm_shape, num_scalars=0),
-    "aten::_int_mm": Gemm(kind="gemm", shape=mm_shape, gives="int32"),
+    "aten::_int_mm": Gemm(kind="gemm", shape=mm_shape, out_dtype="int32"),
     "aten::addmm": _ADDMM,
     "aten::addmm_": _ADDMM,
     "aten::_addmm_activation": Gemm(kind="gemm", shape=mm_shape, left=1, right=2, added=0, beta=3, num_args=3),

@@ -1,7 +1,8 @@
 """Operators that move bytes and compute nothing: copies, fills, concatenation, indexing, embedding.
 
-A lookup reads the rows it looks up, but never counts more than the whole table: rows that repeat are read once from memory. What
-is filled with zeros before it (a gradient's table) is another operator's work.
+A lookup reads the rows it looks up, but never counts more than the whole table: rows that repeat
+are read once from memory. What is filled with zeros before it (a gradient's table) is another
+operator's work.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ def fill_work(inputs: ParsedInputs, *, kind: str = "copy") -> Work | None:
 
 
 def arange_work(inputs: ParsedInputs) -> Work | None:
-    """arange(start, end, step, out): the output is sized by the call, so its recorded dims are stale."""
+    """arange(start, end, step, out):
+    the output is sized by the call, so its recorded dims are stale."""
     out = out_after(inputs, 0)
-    start, end, step = (number_at(inputs, at) for at in range(3))
+    start, end, step = (number_at(inputs, index) for index in range(3))
     if out is None or start is None or end is None or not step:
         return None
     span = (end - start) / step
@@ -72,7 +74,8 @@ def arange_work(inputs: ParsedInputs) -> Work | None:
 
 
 def cat_work(inputs: ParsedInputs) -> Work | None:
-    """cat(tensors, dim): the list's type is known only through an out= tensor, which comes last or, in old traces, first."""
+    """cat(tensors, dim): the list's type is known only through an out= tensor,
+    which comes last or, in old traces, first."""
     first, out = operand(inputs, 0), out_after(inputs, 1)
     if first is not None and "TensorList" in inputs.types[1:2] and first.numel:
         return make_work("copy", flops=0, moved=total(written_bytes(first), written_bytes(first)), precision=None)
@@ -80,7 +83,8 @@ def cat_work(inputs: ParsedInputs) -> Work | None:
     if shapes is None:
         return None
     elements = sum(prod(shape) for shape in shapes)
-    return make_work("copy", flops=0, moved=None if out is None else size_bytes(2 * elements, out.dtype), precision=None)
+    moved = None if out is None else size_bytes(2 * elements, out.dtype)
+    return make_work("copy", flops=0, moved=moved, precision=None)
 
 
 def index_select_work(inputs: ParsedInputs) -> Work | None:
@@ -113,7 +117,8 @@ def _lookup(kind: str, table: Operand, index: Operand, elements: int) -> Work | 
 
 
 def embedding_backward_work(inputs: ParsedInputs) -> Work | None:
-    """embedding_dense_backward(grad, indices, num_weights): gradient rows added into the rows looked up, at most all of them."""
+    """embedding_dense_backward(grad, indices, num_weights):
+    gradient rows added into the rows looked up, at most all of them."""
     grad, index, rows = operand(inputs, 0), operand(inputs, 1), integer_at(inputs, 2)
     if grad is None or index is None or rows is None or rows < 0 or not grad.dims:
         return None
@@ -123,7 +128,8 @@ def embedding_backward_work(inputs: ParsedInputs) -> Work | None:
 
 
 def scatter_work(inputs: ParsedInputs, *, adds: bool) -> Work | None:
-    """scatter_(self, dim, index, src), index_add_, index_copy_: the source put, or added, where the indices say."""
+    """scatter_(self, dim, index, src), index_add_, index_copy_:
+    the source put, or added, where the indices say."""
     table, index, source = operand(inputs, 0), operand(inputs, 2), operand(inputs, 3)
     if table is None or index is None or (source is None and not is_scalar(inputs, 3)):
         return None
@@ -152,16 +158,18 @@ def nll_loss_backward_work(inputs: ParsedInputs) -> Work | None:
 
 
 def cross_entropy_work(inputs: ParsedInputs) -> Work | None:
-    """cross_entropy_loss(self, target) in one pass over the scores: max, subtract, exp, add, and the target's score."""
+    """cross_entropy_loss(self, target) in one pass over the scores:
+    max, subtract, exp, add, and the target's score."""
     scores, target = operand(inputs, 0), operand(inputs, 1)
     if scores is None or target is None:
         return None
     return make_work("loss", flops=4 * scores.numel, moved=read_bytes(scores, target), precision=scores.dtype)
 
 
-# An Inductor kernel's name lists the operators fused in it. With nothing but functions of one tensor and views in the name, and
-# two tensors as large as the iteration, one is the input and the other the output. Any other fusion may update a tensor in
-# place, which the record does not show: no model.
+# An Inductor kernel's name lists the operators fused in it. With nothing but functions of one
+# tensor and views in the name, and two tensors as large as the iteration, one is the input and the
+# other the output. Any other fusion may update a tensor in place, which the record does not show:
+# no model.
 _ONE_TENSOR = (
     "_to_copy|clone|view|_unsafe_view|reshape|permute|transpose|unsqueeze|squeeze|t|expand|relu|gelu|silu|tanh|sigmoid|exp|neg|abs|"
     "sqrt|rsqrt|sin|cos|square|reciprocal"
@@ -174,7 +182,7 @@ def inductor_work(op: str, inputs: ParsedInputs) -> Work | None:
     if not _UNARY_KERNEL.fullmatch(op):
         return None
     tensors = operands(inputs, range(len(inputs.dims)))
-    elements = [integer_at(inputs, at) for at in range(len(inputs.dims)) if is_scalar(inputs, at)]
+    elements = [integer_at(inputs, index) for index in range(len(inputs.dims)) if is_scalar(inputs, index)]
     if len(tensors) != 2 or len(elements) != 1 or any(tensor.numel != elements[0] for tensor in tensors):
         return None
     return make_work("pointwise", flops=None, moved=read_bytes(*tensors), precision=None)

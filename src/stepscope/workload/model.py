@@ -1,7 +1,8 @@
 """The work of an operator, FLOPs and bytes, from its recorded inputs.
 
-Charge it to the innermost operator that launched a kernel: a wrapper (aten::linear around aten::addmm) has the same work, and
-counting both counts it twice. An operator that is not here, or whose inputs do not say enough, has no work: None, never a guess.
+Charge it to the innermost operator that launched a kernel: a wrapper (aten::linear around
+aten::addmm) has the same work, and counting both counts it twice. An operator that is not here, or
+whose inputs do not say enough, has no work: None, never a guess.
 """
 
 from __future__ import annotations

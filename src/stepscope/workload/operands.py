@@ -1,8 +1,8 @@
 """Tensors among an operator's inputs, and the Work made of them.
 
-Bytes follow one convention (metrics.md, roofline): each input is read once, each output written once. A tensor that was expanded
-(stride 0) counts what lies in memory, not what it pretends to be. What cannot be told from the record is None, and None added to
-anything is None.
+Bytes follow one convention (metrics.md, roofline): each input is read once, each output written
+once. A tensor that was expanded (stride 0) counts what lies in memory, not what it pretends to be.
+What the record does not say is None, and None added to anything is None.
 """
 
 from __future__ import annotations
@@ -51,17 +51,18 @@ class Operand:
 Model = Callable[[ParsedInputs], Work | None]
 
 
-def operand(inputs: ParsedInputs, at: int) -> Operand | None:
-    """The tensor at this argument; `None` when it is none, is absent, or has dimensions but no strides (a sparse one)."""
-    if not 0 <= at < len(inputs.dims):
+def operand(inputs: ParsedInputs, index: int) -> Operand | None:
+    """The tensor at this argument;
+    `None` when it is none, is absent, or has dimensions but no strides (a sparse one)."""
+    if not 0 <= index < len(inputs.dims):
         return None
-    dims = inputs.dims[at]
-    dtype = DTYPES.get(inputs.types[at], "")
+    dims = inputs.dims[index]
+    dtype = DTYPES.get(inputs.types[index], "")
     if not is_shape(dims) or (not dims and not dtype):
         return None
     if not inputs.strides:
         return Operand(dims=dims, dtype=dtype, stored=prod(dims))
-    strides = inputs.strides[at]
+    strides = inputs.strides[index]
     if not is_shape(strides) or len(strides) != len(dims):
         return None
     return Operand(dims=dims, dtype=dtype, stored=prod(size for size, stride in zip(dims, strides, strict=True) if stride != 0))
@@ -74,26 +75,29 @@ def is_shape(dims: Shape | Shapes) -> TypeGuard[Shape]:
 
 def operands(inputs: ParsedInputs, positions: Iterable[int]) -> list[Operand]:
     """The tensors at these arguments, leaving out those that are none."""
-    found = (operand(inputs, at) for at in positions)
-    return [tensor for tensor in found if tensor is not None]
+    candidates = (operand(inputs, index) for index in positions)
+    return [tensor for tensor in candidates if tensor is not None]
 
 
 def out_after(inputs: ParsedInputs, num_args: int) -> Operand | None:
-    """The `out=` tensor: one that comes after all the arguments that can be tensors. Its dims may be stale: it can be resized."""
+    """The `out=` tensor: one that comes after all the arguments that can be tensors.
+    Its dims may be stale: it can be resized."""
     return next(iter(operands(inputs, range(num_args, len(inputs.dims)))), None)
 
 
-def shapes_at(inputs: ParsedInputs, at: int) -> Shapes | None:
+def shapes_at(inputs: ParsedInputs, index: int) -> Shapes | None:
     """A TensorList's shapes; `None` when it is no list, or one too long to have been recorded."""
-    if not 0 <= at < len(inputs.dims):
+    if not 0 <= index < len(inputs.dims):
         return None
-    dims = inputs.dims[at]
-    return tuple(shape for shape in dims if isinstance(shape, tuple)) if dims and not is_shape(dims) else None
+    dims = inputs.dims[index]
+    if not dims or is_shape(dims):
+        return None
+    return tuple(shape for shape in dims if isinstance(shape, tuple))
 
 
-def scalar_type_at(inputs: ParsedInputs, at: int) -> str | None:
+def scalar_type_at(inputs: ParsedInputs, index: int) -> str | None:
     """The dtype that a ScalarType argument names."""
-    number = integer_at(inputs, at)
+    number = integer_at(inputs, index)
     return None if number is None else SCALAR_TYPES.get(number)
 
 
@@ -115,14 +119,15 @@ def written_bytes(*tensors: Operand | None) -> float | None:
 
 def total(*parts: float | None) -> float | None:
     """The sum, or `None` when any part is not known."""
-    known = [part for part in parts if part is not None]
-    return float(sum(known)) if len(known) == len(parts) else None
+    sizes = [part for part in parts if part is not None]
+    return float(sum(sizes)) if len(sizes) == len(parts) else None
 
 
 def make_work(
     kind: str, *, flops: float | None, moved: float | None, precision: str | None, hardware_flops: float | None = None
 ) -> Work | None:
-    """A Work of so many FLOPs and bytes moved, or `None` when there is nothing to say: neither is known."""
+    """A Work of so many FLOPs and bytes moved,
+    or `None` when there is nothing to say: neither is known."""
     if flops is None and moved is None:
         return None
     return Work(
@@ -136,7 +141,8 @@ def make_work(
 
 
 def _sound(figure: float | None) -> float | None:
-    """A float; raises OverflowError for what is no amount of work, which only a damaged record gives."""
+    """A float; raises OverflowError for what is no amount of work,
+    which only a damaged record gives."""
     figure = None if figure is None else float(figure)
     if figure is not None and not 0 <= figure < inf:
         raise OverflowError(figure)

@@ -1,7 +1,7 @@
 """Operators over lists of tensors: fused optimizers and _foreach_*.
 
-A list's shapes are recorded while it has no more than 30 tensors, its element type never: FLOPs follow, bytes do not. A list of
-more gives nothing at all.
+A list's shapes are recorded while it has no more than 30 tensors, its element type never: FLOPs
+follow, bytes do not. A list of more gives nothing at all.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from stepscope.workload.operands import Model, Work, make_work, shapes_at
 from stepscope.workload.pointwise import POINTWISE
 
 FUSED = {
-    # Kingma and Ba 2015, algorithm 1: first moment (3), second moment (4), two bias corrections (2), root and epsilon (2),
-    # step (3); decoupled weight decay (2) as in Loshchilov and Hutter 2019, algorithm 2.
+    # Kingma and Ba 2015, algorithm 1: first moment (3), second moment (4), two bias corrections
+    # (2), root and epsilon (2), step (3); decoupled weight decay (2) as in Loshchilov and Hutter
+    # 2019, algorithm 2.
     "_fused_adam": 14,
     "_fused_adamw": 16,
     # Weight decay (2), momentum (3), step (2).

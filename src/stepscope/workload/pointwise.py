@@ -1,8 +1,10 @@
-"""Pointwise operators: the output has the shape the inputs broadcast to, and the type they promote to.
+"""Pointwise operators: the output has the shape the inputs broadcast to,
+and the type they promote to.
 
-A FLOP is one arithmetic operation or one call of a function such as exp: what a pointwise kernel costs is its bytes, and its
-FLOPs only need to be small beside them. An `out=` tensor is one that comes after the arguments that can be tensors; a name that
-ends in "_" writes its first argument, which it also reads.
+A FLOP is one arithmetic operation or one call of a function such as exp: what a pointwise kernel
+costs is its bytes, and its FLOPs only need to be small compared with them. An `out=` tensor is one
+that comes after the arguments that can be tensors; a name that ends in "_" writes its first
+argument, which it also reads.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Pointwise:
     """Per element of the output."""
     kind: str = "pointwise"
     in_place: bool = False
-    gives: str = ""
+    out_dtype: str = ""
     """"bool"; "float" when integers give a float; "" when the promoted type."""
     mask: int | None = None
     """An argument that chooses, and has no say in the type."""
@@ -51,7 +53,7 @@ def pointwise_work(spec: Pointwise, inputs: ParsedInputs) -> Work | None:
     dims = broadcast([tensor.dims for tensor in reads])
     if not reads or dims is None or _has_list(inputs):
         return None
-    numbers = operands(inputs, (at for at in range(spec.num_args) if at != spec.mask))
+    numbers = operands(inputs, (index for index in range(spec.num_args) if index != spec.mask))
     precision = _promoted(spec, inputs, numbers)
     if not numbers:
         return None
@@ -62,7 +64,8 @@ def pointwise_work(spec: Pointwise, inputs: ParsedInputs) -> Work | None:
         written = first.dtype
     else:
         out = out_after(inputs, spec.num_args)
-        written = out.dtype if out is not None else "bool" if spec.gives == "bool" else precision or ""
+        promoted = "bool" if spec.out_dtype == "bool" else precision or ""
+        written = promoted if out is None else out.dtype
     moved = total(read_bytes(*reads), size_bytes(prod(dims), written))
     return make_work(spec.kind, flops=prod(dims) * spec.flops, moved=moved, precision=precision)
 
@@ -71,10 +74,11 @@ def _promoted(spec: Pointwise, inputs: ParsedInputs, tensors: list[Operand]) -> 
     dtype = promote((tensor.dtype, not tensor.dims) for tensor in tensors)
     if dtype is None or category(dtype) >= FLOAT:
         return dtype
-    # A Python number among the arguments: 2 leaves an integer tensor's type as it is, 2.5 makes it the default float.
-    scalars = [at for at in range(spec.num_args) if is_scalar(inputs, at)]
-    is_float = any(number_at(inputs, at) is not None and integer_at(inputs, at) is None for at in scalars)
-    return "fp32" if is_float or spec.gives == "float" else dtype
+    # A Python number among the arguments:
+    # 2 leaves an integer tensor's type as it is, 2.5 makes it the default float.
+    scalars = [index for index in range(spec.num_args) if is_scalar(inputs, index)]
+    is_float = any(number_at(inputs, index) is not None and integer_at(inputs, index) is None for index in scalars)
+    return "fp32" if is_float or spec.out_dtype == "float" else dtype
 
 
 def _has_list(inputs: ParsedInputs) -> bool:
@@ -82,7 +86,8 @@ def _has_list(inputs: ParsedInputs) -> bool:
 
 
 def backward_work(op: str, inputs: ParsedInputs) -> Work | None:
-    """The generic rule: the gradient of a function of one tensor is pointwise in that tensor and in the gradient it gets."""
+    """The generic rule: the gradient of a function of one tensor
+    is pointwise in that tensor and in the gradient it gets."""
     base = op.removesuffix("_backward")
     if base == op or base not in POINTWISE or POINTWISE[base].num_args != 1:
         return None
@@ -98,19 +103,22 @@ def glu_work(inputs: ParsedInputs) -> Work | None:
     return make_work("pointwise", flops=tensor.numel // 2 * 5, moved=moved, precision=tensor.dtype)
 
 
-_UNARY = """abs acos acosh angle asin asinh atan atanh bitwise_not ceil celu conj_physical cos cosh deg2rad digamma elu erf erfc
-erfinv exp exp2 expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh i0 isfinite isinf isnan isneginf isposinf
-leaky_relu lgamma log log10 log1p log2 logical_not logit mish nan_to_num neg positive rad2deg reciprocal relu relu6 round rsqrt
-selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink special_entr special_erfcx special_i0e special_i1
-special_i1e special_ndtri sqrt square tan tanh threshold tril triu trunc"""
-_BINARY = """__and__ __lshift__ __or__ __rshift__ __xor__ _prelu_kernel add atan2 bitwise_and bitwise_left_shift bitwise_or
-bitwise_right_shift bitwise_xor clamp_max clamp_min copysign div divide eq float_power floor_divide fmax fmin fmod gcd ge
-gelu_backward gt hardswish_backward hardtanh_backward heaviside huber_loss hypot lcm ldexp le leaky_relu_backward logaddexp
-logaddexp2 logical_and logical_or logical_xor logit_backward lt masked_fill maximum minimum mish_backward mse_loss mul multiply
-ne nextafter pow remainder rsub sigmoid_backward silu_backward smooth_l1_loss soft_margin_loss softplus_backward sub subtract
-tanh_backward threshold_backward true_divide xlogy"""
-_TERNARY = """addcdiv addcmul binary_cross_entropy clamp clip huber_loss_backward lerp log_sigmoid_backward mse_loss_backward
-smooth_l1_loss_backward soft_margin_loss_backward where"""
+_UNARY = """abs acos acosh angle asin asinh atan atanh bitwise_not ceil celu conj_physical cos cosh
+deg2rad digamma elu erf erfc erfinv exp exp2 expm1 floor frac gelu hardshrink hardsigmoid hardswish
+hardtanh i0 isfinite isinf isnan isneginf isposinf leaky_relu lgamma log log10 log1p log2
+logical_not logit mish nan_to_num neg positive rad2deg reciprocal relu relu6 round rsqrt selu sgn
+sigmoid sign signbit silu sin sinc sinh softplus softshrink special_entr special_erfcx special_i0e
+special_i1 special_i1e special_ndtri sqrt square tan tanh threshold tril triu trunc"""
+_BINARY = """__and__ __lshift__ __or__ __rshift__ __xor__ _prelu_kernel add atan2 bitwise_and
+bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor clamp_max clamp_min copysign div
+divide eq float_power floor_divide fmax fmin fmod gcd ge gelu_backward gt hardswish_backward
+hardtanh_backward heaviside huber_loss hypot lcm ldexp le leaky_relu_backward logaddexp
+logaddexp2 logical_and logical_or logical_xor logit_backward lt masked_fill maximum minimum
+mish_backward mse_loss mul multiply ne nextafter pow remainder rsub sigmoid_backward
+silu_backward smooth_l1_loss soft_margin_loss softplus_backward sub subtract tanh_backward
+threshold_backward true_divide xlogy"""
+_TERNARY = """addcdiv addcmul binary_cross_entropy clamp clip huber_loss_backward lerp
+log_sigmoid_backward mse_loss_backward smooth_l1_loss_backward soft_margin_loss_backward where"""
 
 _NUM_ARGS = {
     **dict.fromkeys(_UNARY.split(), 1),
@@ -120,8 +128,9 @@ _NUM_ARGS = {
     "binary_cross_entropy_backward": 4,
     "elu_backward": 6,  # (grad_output, alpha, scale, input_scale, is_result, self_or_result)
 }
-# Operations per element where it is not one. gelu is x/2 * (1 + erf(x / sqrt 2)); its gradient adds x * exp(-x*x/2), a product.
-# silu is x / (1 + exp(-x)); its gradient is grad * s * (1 + x * (1 - s)) once s is there. The first line moves data and no more.
+# Operations per element where it is not one. gelu is x/2 * (1 + erf(x / sqrt 2)); its gradient adds
+# x * exp(-x*x/2), a product. silu is x / (1 + exp(-x)); its gradient is grad * s * (1 + x * (1 -
+# s)) once s is there. The first line moves data and no more.
 _FLOPS_OF = {
     0: "positive tril triu where masked_fill",
     2: "xlogy mse_loss",
@@ -135,11 +144,12 @@ _FLOPS_OF = {
     10: "gelu_backward",
 }
 _FLOPS = {name: flops for flops, names in _FLOPS_OF.items() for name in names.split()}
-_TO_BOOL = """eq ge gt isfinite isinf isnan isneginf isposinf le logical_and logical_not logical_or logical_xor lt ne signbit"""
-_TO_FLOAT = """acos acosh asin asinh atan atan2 atanh cos cosh deg2rad digamma div divide erf erfc erfinv exp exp2 expm1 i0
-lgamma log log10 log1p log2 logaddexp logaddexp2 logit rad2deg reciprocal rsqrt sigmoid sin sinc sinh sqrt tan tanh true_divide
-xlogy"""
-_GIVES = {**dict.fromkeys(_TO_BOOL.split(), "bool"), **dict.fromkeys(_TO_FLOAT.split(), "float")}
+_TO_BOOL = """eq ge gt isfinite isinf isnan isneginf isposinf le logical_and logical_not logical_or
+logical_xor lt ne signbit"""
+_TO_FLOAT = """acos acosh asin asinh atan atan2 atanh cos cosh deg2rad digamma div divide erf erfc
+erfinv exp exp2 expm1 i0 lgamma log log10 log1p log2 logaddexp logaddexp2 logit rad2deg reciprocal
+rsqrt sigmoid sin sinc sinh sqrt tan tanh true_divide xlogy"""
+_OUT_DTYPES = {**dict.fromkeys(_TO_BOOL.split(), "bool"), **dict.fromkeys(_TO_FLOAT.split(), "float")}
 _MASKS = {"where": 0, "masked_fill": 1}
 
 
@@ -149,7 +159,7 @@ def _spec(name: str, *, in_place: bool) -> Pointwise:
         flops=_FLOPS.get(name, 1),
         kind="loss" if "_loss" in name or "cross_entropy" in name else "pointwise",
         in_place=in_place,
-        gives=_GIVES.get(name, ""),
+        out_dtype=_OUT_DTYPES.get(name, ""),
         mask=_MASKS.get(name),
     )
 

@@ -1,4 +1,5 @@
-"""Pooling and resampling: the input read once, the output written once, one FLOP for each element under each window."""
+"""Pooling and resampling: the input read once, the output written once,
+one FLOP for each element under each window."""
 
 from __future__ import annotations
 
@@ -6,19 +7,20 @@ from collections.abc import Mapping
 from functools import partial
 from math import prod
 
-from stepscope.workload.conv import window_dims
-from stepscope.workload.inputs import ParsedInputs, Shape, flag_at, integers_at
+from stepscope.workload.conv import per_dim, window_dims
+from stepscope.workload.inputs import ParsedInputs, flag_at, integers_at
 from stepscope.workload.operands import Model, Work, make_work, operand, read_bytes, size_bytes, total, written_bytes
 
 
 def pool_work(inputs: ParsedInputs, *, rank: int, dilation: int | None, ceil: int, has_indices: bool) -> Work | None:
-    """(self, kernel_size, stride, padding, ...) over the last `rank` dimensions; an empty stride is the kernel's size."""
-    tensor, kernel = operand(inputs, 0), _per_dim(integers_at(inputs, 1), rank)
+    """(self, kernel_size, stride, padding, ...) over the last `rank` dimensions;
+    an empty stride is the kernel's size."""
+    tensor, kernel = operand(inputs, 0), per_dim(integers_at(inputs, 1), rank)
     if tensor is None or kernel is None or len(tensor.dims) not in (rank + 1, rank + 2):
         return None
-    stride = _per_dim(integers_at(inputs, 2) or kernel, rank)
-    padding = _per_dim(integers_at(inputs, 3), rank)
-    steps = (1,) * rank if dilation is None else _per_dim(integers_at(inputs, dilation), rank)
+    stride = per_dim(integers_at(inputs, 2) or kernel, rank)
+    padding = per_dim(integers_at(inputs, 3), rank)
+    steps = (1,) * rank if dilation is None else per_dim(integers_at(inputs, dilation), rank)
     rounds_up = flag_at(inputs, ceil)
     if stride is None or padding is None or steps is None or rounds_up is None or min(stride) < 1:
         return None
@@ -32,7 +34,8 @@ def pool_work(inputs: ParsedInputs, *, rank: int, dilation: int | None, ceil: in
 
 
 def resized_work(inputs: ParsedInputs, *, rank: int, flops: int) -> Work | None:
-    """(self, output_size): adaptive pooling, which adds each element of the input once (`flops` 0), and upsampling."""
+    """(self, output_size): adaptive pooling,
+    which adds each element of the input once (`flops` 0), and upsampling."""
     tensor, sizes = operand(inputs, 0), integers_at(inputs, 1)
     if tensor is None or sizes is None or len(sizes) != rank or len(tensor.dims) < rank + 1 or min(sizes) < 0:
         return None
@@ -42,19 +45,14 @@ def resized_work(inputs: ParsedInputs, *, rank: int, flops: int) -> Work | None:
 
 
 def backward_work(inputs: ParsedInputs, *, indices: int | None = None) -> Work | None:
-    """(grad_output, self, ...): the gradient spread over something of the input's size; the input itself is not read."""
+    """(grad_output, self, ...): the gradient spread over something of the input's size;
+    the input itself is not read."""
     grad, tensor = operand(inputs, 0), operand(inputs, 1)
     if grad is None or tensor is None or len(grad.dims) != len(tensor.dims):
         return None
     chosen = None if indices is None else operand(inputs, indices)
     moved = total(read_bytes(grad, chosen), written_bytes(tensor))
     return make_work("pooling", flops=max(grad.numel, tensor.numel), moved=moved, precision=grad.dtype)
-
-
-def _per_dim(values: Shape | None, rank: int) -> Shape | None:
-    if values is None or len(values) not in (1, rank):
-        return None
-    return values * rank if len(values) == 1 else values
 
 
 MODELS: Mapping[str, Model] = {

@@ -1,8 +1,10 @@
-"""Recurrent layers: each step of each direction multiplies by the input weights and by the recurrent ones.
+"""Recurrent layers: each step of each direction multiplies
+by the input weights and by the recurrent ones.
 
-A cell has gates*H rows: 4 for an LSTM (Hochreiter and Schmidhuber 1997, with forget gates), 3 for a GRU (Cho 2014), 1 for a plain
-cell. Per token that is 2*gates*H*(I + R) FLOPs, I the layer's input and R the size of what is fed back: H, or the projection's.
-The backward pass costs twice that: gradients of inputs and of weights.
+A cell has gates*H rows: 4 for an LSTM (Hochreiter and Schmidhuber 1997, with forget gates), 3 for a
+GRU (Cho 2014), 1 for a plain cell. Per token that is 2*gates*H*(I + R) FLOPs, I the layer's input
+and R the size of what is fed back: H, or the projection's. The backward pass costs twice that:
+gradients of inputs and of weights.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ MAX_LAYERS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rnn:
-    """Where the schema has its arguments; batch_first, dropout, train and bidirectional follow num_layers, then batch_sizes."""
+    """Where the schema has its arguments;
+    batch_first, dropout, train and bidirectional follow num_layers, then batch_sizes."""
 
     mode: int
     num_layers: int
@@ -32,9 +35,10 @@ class Rnn:
 
 
 def rnn_work(spec: Rnn, inputs: ParsedInputs) -> Work | None:
-    """The work of all layers and directions; bytes are those of the input, the output and the weights."""
+    """The work of all layers and directions;
+    bytes are those of the input, the output and the weights."""
     tensor = operand(inputs, 0)
-    mode, hidden, layers = (integer_at(inputs, at) for at in (spec.mode, spec.mode + 1, spec.num_layers))
+    mode, hidden, layers = (integer_at(inputs, index) for index in (spec.mode, spec.mode + 1, spec.num_layers))
     both_ways, packed = flag_at(inputs, spec.num_layers + 4), integers_at(inputs, spec.num_layers + 5)
     projection = 0 if spec.projection is None else integer_at(inputs, spec.projection)
     if tensor is None or mode not in GATES or both_ways is None or packed is None or len(tensor.dims) != (2 if packed else 3):

@@ -1,6 +1,8 @@
-"""Operators that pass over their tensors and write others of the same shapes: norms, softmax, dropout, gradients of them.
+"""Operators that pass over their tensors and write others of the same shapes:
+norms, softmax, dropout, gradients of them.
 
-FLOPs are counted per element and small beside the bytes; the count's derivation stands with it.
+FLOPs are counted per element and small compared with the bytes;
+each count's derivation is next to it.
 """
 
 from __future__ import annotations
@@ -32,23 +34,25 @@ class Stream:
 
     kind: str
     flops: int
-    """Per element of the input at `like[0]`, or at `reads[0]` when nothing of its size is written."""
+    """Per element of the input at `like[0]`,
+    or at `reads[0]` when nothing of its size is written."""
     reads: tuple[int, ...]
     like: tuple[int, ...] = ()
     """An output has the dims and type of the input at each of these."""
     mask: int | None = None
-    """output_mask's place: which of `like` are written."""
+    """output_mask's index: which of `like` are written."""
     masks: tuple[str, ...] = ()
     """Types of further outputs as large as the first."""
     stats_shape: int | None = None
-    """normalized_shape's place: statistics are kept for each row of that shape."""
+    """normalized_shape's index: statistics are kept for each row of that shape."""
     stats_count: int | None = None
-    """The place of a number of statistics per batch entry (group_norm's groups); the batch is `stats_count - 3`."""
+    """The index of a number of statistics per batch entry (group_norm's groups);
+    the batch is `stats_count - 3`."""
     num_stats: int = 0
     wide: int | None = None
-    """The place of a truth value that makes the output fp32 (half_to_float)."""
+    """The index of a truth value that makes the output fp32 (half_to_float)."""
     out_type: int | None = None
-    """The place of a ScalarType that names the output's type."""
+    """The index of a ScalarType that names the output's type."""
 
 
 def stream_work(spec: Stream, inputs: ParsedInputs) -> Work | None:
@@ -68,7 +72,8 @@ def stream_work(spec: Stream, inputs: ParsedInputs) -> Work | None:
 
 
 def _agree(spec: Stream, inputs: ParsedInputs, main: Operand) -> bool:
-    """Whether every large tensor read is as large as the main one: otherwise these are another operator's inputs."""
+    """Whether every large tensor read is as large as the main one:
+    otherwise these are another operator's inputs."""
     return all(tensor.numel <= main.numel or not spec.like for tensor in operands(inputs, spec.reads))
 
 
@@ -78,7 +83,7 @@ def _written_like(spec: Stream, inputs: ParsedInputs) -> list[Operand] | None:
     mask = flags_at(inputs, spec.mask)
     if mask is None:
         return None
-    return operands(inputs, (at for at, wanted in zip(spec.like, mask, strict=False) if wanted))
+    return operands(inputs, (index for index, wanted in zip(spec.like, mask, strict=False) if wanted))
 
 
 def _written(spec: Stream, inputs: ParsedInputs, tensor: Operand) -> float | None:
@@ -100,14 +105,18 @@ def _stats_bytes(spec: Stream, inputs: ParsedInputs, main: Operand) -> float | N
     elif spec.stats_count is not None:
         batch, groups = integer_at(inputs, spec.stats_count - 3), integer_at(inputs, spec.stats_count)
         rows = None if batch is None or groups is None else batch * groups
-    return None if rows is None else size_bytes(rows * spec.num_stats, "fp64" if main.dtype == "fp64" else "fp32")
+    if rows is None:
+        return None
+    return size_bytes(rows * spec.num_stats, "fp64" if main.dtype == "fp64" else "fp32")
 
 
-# Forward: mean (1), variance (3: subtract, square, add), normalise (2: subtract, multiply), affine (2).
+# Forward: mean (1), variance (3: subtract, square, add), normalise (2:
+# subtract, multiply), affine (2).
 NORM = 8
 # Square and add, multiply by the inverse root, multiply by the weight.
 RMS_NORM = 4
-# x hat (2), d gamma (2), d beta (1), g = dy * gamma (1), sum g (1), sum g * x hat (2), dx = rstd * (g - c1 - x hat * c2) (4).
+# x hat (2), d gamma (2), d beta (1), g = dy * gamma (1), sum g (1), sum g * x hat (2),
+# dx = rstd * (g - c1 - x hat * c2) (4).
 NORM_BACKWARD = 13
 # x hat (1), d gamma (2), g (1), sum g * x hat (2), dx (3).
 RMS_NORM_BACKWARD = 9

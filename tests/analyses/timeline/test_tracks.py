@@ -14,8 +14,8 @@ from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
-from stepscope.analyses.timeline.job_clock import Head, align
-from stepscope.analyses.timeline.nesting import MOST_LANES, nest
+from stepscope.analyses.timeline.job_clock import RankClock, align
+from stepscope.analyses.timeline.nesting import MAX_LANES, nest
 from stepscope.analyses.timeline.tracks import (
     Spans,
     allocator_memory,
@@ -148,23 +148,23 @@ def test_slices_of_a_lane_nest_and_open_and_close_in_turn(raw: list[tuple[int, i
 
 
 def test_what_overlaps_deeper_than_the_lanes_is_left_out() -> None:
-    num = MOST_LANES + 5
+    num = MAX_LANES + 5
     nested = nest(np.arange(num, dtype=np.int64), np.arange(num, dtype=np.int64) + 1000)
-    assert nested.lane.tolist() == [*range(MOST_LANES)] + [NONE] * 5
-    assert len(nested.order) == 2 * MOST_LANES
+    assert nested.lane.tolist() == [*range(MAX_LANES)] + [NONE] * 5
+    assert len(nested.order) == 2 * MAX_LANES
 
 
 CALLS = [Call(at=at, end=at + 3 + at / 100) for at in (10, 41, 107, 330, 620)]
 
 
-def head(rank: int, off_ns: int, base_ns: int, calls: list[Call] | None = CALLS) -> Head:
+def head(rank: int, off_ns: int, base_ns: int, calls: list[Call] | None = CALLS) -> RankClock:
     """A rank whose clock runs ahead of its base by `off_ns`."""
     mine = None if calls is None else collective_records(rank, calls)
     if mine is not None:
         for name in ("start_ns", "end_ns", "exposed_start_ns", "exposed_end_ns"):
             getattr(mine, name)[:] += off_ns
         object.__setattr__(mine, "base_ns", base_ns)
-    return Head(rank=rank, base_ns=base_ns, first_ns=off_ns, last_ns=off_ns + 10**9, collective_records=mine)
+    return RankClock(rank=rank, base_ns=base_ns, first_ns=off_ns, last_ns=off_ns + 10**9, collective_records=mine)
 
 
 def test_ranks_are_placed_so_that_their_collectives_end_together() -> None:

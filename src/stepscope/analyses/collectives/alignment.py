@@ -1,4 +1,5 @@
-"""Laying one list of collectives against another of the same kinds: in order, near in time, with gaps on both sides."""
+"""Aligns one list of collectives with another of the same kinds:
+in order, near in time, with gaps on both sides."""
 
 from __future__ import annotations
 
@@ -11,73 +12,82 @@ FAR_GAIN = 0.3
 EVEN = 0.95
 """Share of kinds and steps with equally many on two ranks from which on nothing was lost."""
 DENSE = 4
-"""Ends that stray by more than this part of the distance between collectives do not tell them apart."""
-MOST_NS = 20_000_000
+"""Ends that stray by more than this part of the
+distance between collectives do not distinguish them."""
+MAX_NS = 20_000_000
 """Ends of one collective lie no further apart, whatever was measured."""
 STRAY, MEET, LONE = 4, 2, 6
-"""Times the usual distance of ends, from which on one strays, and up to which two meet; and from which on a pair made by order
-alone may as well be two collectives, each lost on the other side."""
-LEAST_NS, SPARSE = 200_000, 10
-"""But not where they are nearer than this, or than this part of the distance to the next of their kind."""
+"""Times the usual distance of ends, from which on one strays, and up to which two meet; and from
+which on a pair made by order alone may as well be two collectives, each lost on the other side."""
+MIN_NS, SPARSE = 200_000, 10
+"""But not where they are nearer than this,
+or than this part of the distance to the next of their kind."""
 
 
-def aligned(time: Int64, token: Int64, near: Int64, list_ns: Int64, list_token: Int64, place: Int64, list_place: Int64) -> Int64:
-    """Per entry, its place in a list of the same kinds sorted by time, in order and within `near`; NONE where it has none.
+def align_lists(
+    time: Int64, token: Int64, near: Int64, list_ns: Int64, list_token: Int64, ordinal: Int64, list_ordinal: Int64
+) -> Int64:
+    """Per entry, its position in a list of the same kinds sorted by time,
+    in order and within `near`; else NONE.
 
-    Of several orders that fit, one in which `place` and `list_place` agree is preferred, where both are told; those that agree
-    may lie further apart.
+    Of several orders that fit, one in which `ordinal` and `list_ordinal` agree is preferred, where
+    both are known; those that agree may lie further apart.
     """
-    at = np.full(len(time), NONE, np.int64)
-    wide = np.where(place != NONE, np.maximum(near, MOST_NS), near)
+    position = np.full(len(time), NONE, np.int64)
+    wide = np.where(ordinal != NONE, np.maximum(near, MAX_NS), near)
     low, high = np.searchsorted(list_ns, time - wide, "left"), np.searchsorted(list_ns, time + wide, "right")
     count = high - low
     of = np.repeat(np.arange(len(time)), count)
     to = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
-    agree = (place[of] == list_place[to]) & (place[of] != NONE)
-    off = np.abs(time[of] - list_ns[to])
+    agree = (ordinal[of] == list_ordinal[to]) & (ordinal[of] != NONE)
+    distance = np.abs(time[of] - list_ns[to])
     pairs = np.flatnonzero(agree & (token[of] == list_token[to]))
     agree[pairs[_slipped(time[of[pairs]], to[pairs], list_ns, list_token)]] = False
-    same = (token[of] == list_token[to]) & (agree | (off <= near[of]))
-    of, to, off, agree = of[same], to[same], off[same], agree[same]
+    same = (token[of] == list_token[to]) & (agree | (distance <= near[of]))
+    of, to, distance, agree = of[same], to[same], distance[same], agree[same]
     if not len(of):
-        return at
+        return position
     if bool((np.diff(of) > 0).all() and (np.diff(to) > 0).all()):
-        at[of] = to
-        return at
-    gain = np.where(off <= near[of], 1.0 - off / (near[of] + 1) + agree, FAR_GAIN)
+        position[of] = to
+        return position
+    gain = np.where(distance <= near[of], 1.0 - distance / (near[of] + 1) + agree, FAR_GAIN)
     chain = _heaviest_chain(of.tolist(), to.tolist(), gain.tolist(), len(list_ns))
-    if _is_dense(off[chain], list_ns, list_token):
+    if _is_dense(distance[chain], list_ns, list_token):
         chain = chain[agree[chain]]
-    at[of[chain]] = to[chain]
-    return at
+    position[of[chain]] = to[chain]
+    return position
 
 
 def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
-    """Of pairs made by counting, those that counting gets wrong: where each list has lost another one, equally many are left.
+    """Of pairs made by counting, those that counting gets wrong:
+    where each list has lost another one, equally many are left.
 
-    list    a b c d   f      Counted through, c goes with b, d with c and e with d. Those in a row stray, and meet the next one of
-    times   a   c d e f      their kind instead (or the one before); e, which has no partner, strays beside them. Where the two
-                             losses are neighbours, one pair strays alone: far enough, it is none.
+    list    a b c d   f
+    times   a   c d e f
+
+    Counted through, c goes with b, d with c and e with d. Those in a row stray, and meet the next
+    one of their kind instead (or the one before); e, which has no partner, strays next to them.
+    Where the two losses are neighbours, one pair strays alone: far enough, it is none.
     """
     slipped: Bool = np.zeros(len(to), np.bool_)
-    off = np.abs(time - list_ns[to])
-    usual = float(np.median(off)) if len(off) else 0.0
-    strays = off > STRAY * usual
+    distance = np.abs(time - list_ns[to])
+    usual = float(np.median(distance)) if len(distance) else 0.0
+    strays = distance > STRAY * usual
     if not strays.any():
         return slipped
     order = np.lexsort((list_ns, list_token))
-    beside = np.full((2, len(list_ns)), NONE, np.int64)
+    neighbour = np.full((2, len(list_ns)), NONE, np.int64)
     alike = np.diff(list_token[order]) == 0
-    beside[0, order[:-1][alike]], beside[1, order[1:][alike]] = order[1:][alike], order[:-1][alike]
-    gaps = np.where(beside[:, to] != NONE, np.abs(list_ns[beside[:, to]] - list_ns[to]), MOST_NS)
-    slipped = off > np.maximum(gaps.min(axis=0) // SPARSE, max(LONE * usual, LEAST_NS))
+    neighbour[0, order[:-1][alike]], neighbour[1, order[1:][alike]] = order[1:][alike], order[:-1][alike]
+    gaps = np.where(neighbour[:, to] != NONE, np.abs(list_ns[neighbour[:, to]] - list_ns[to]), MAX_NS)
+    slipped = distance > np.maximum(gaps.min(axis=0) // SPARSE, max(LONE * usual, MIN_NS))
     in_kind = np.lexsort((list_ns[to], list_token[to]))
     follows = np.diff(list_token[to][in_kind]) == 0
-    for other in beside[:, to]:
+    for other in neighbour[:, to]:
         meets = strays & (other != NONE) & (np.abs(time - list_ns[other]) <= MEET * usual)
         both = meets[in_kind][1:] & meets[in_kind][:-1] & follows
         slipped[in_kind[1:][both]] = slipped[in_kind[:-1][both]] = True
-    # What strays beside them belongs to them.
+    # Strays next to them belong to them.
     after, before = in_kind[1:][follows], in_kind[:-1][follows]
     seen = slipped.copy()
     slipped[after] |= strays[after] & seen[before]
@@ -85,19 +95,22 @@ def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
     return slipped
 
 
-def _is_dense(off: Int64, list_ns: Int64, list_token: Int64) -> bool:
-    """Whether collectives of a kind follow so closely that the noise of their ends hides which is which."""
+def _is_dense(distance: Int64, list_ns: Int64, list_token: Int64) -> bool:
+    """Whether collectives of a kind follow so closely
+    that the noise of their ends hides which is which."""
     order = np.lexsort((list_ns, list_token))
     gaps = np.diff(list_ns[order])[np.diff(list_token[order]) == 0]
-    return len(gaps) > 0 and len(off) > 0 and float(np.median(off)) * DENSE > float(np.median(gaps))
+    return len(gaps) > 0 and len(distance) > 0 and float(np.median(distance)) * DENSE > float(np.median(gaps))
 
 
-def places(token: Int64, number: Int64, list_token: Int64, list_number: Int64) -> tuple[Int64, Int64]:
-    """For both lists, which of its kind and step each one is, in one numbering; NONE where the lists hold unequally many.
+def ordinals(token: Int64, number: Int64, list_token: Int64, list_number: Int64) -> tuple[Int64, Int64]:
+    """For both lists, which of its kind and step each one is, in one numbering;
+    NONE where the lists hold unequally many.
 
-    Where many are unequal, events were lost, and equal numbers may have lost different ones: then all are NONE.
+    Where many are unequal, events were lost,
+    and equal numbers may have lost different ones: then all are NONE.
 
-    token   number                                    place
+    token   number                                    ordinal
     a       7            list: a 7, a 7, b 7          0       list: 0, 1, NONE
     a       7                                         1
     b       7                                         NONE    (two against one)
@@ -111,15 +124,15 @@ def places(token: Int64, number: Int64, list_token: Int64, list_number: Int64) -
     mine, theirs = np.bincount(which[:cut], minlength=size), np.bincount(which[cut:], minlength=size)
     first = np.cumsum(np.maximum(mine, theirs)) - np.maximum(mine, theirs)
     even = mine == theirs
-    told = even[which] & (both[1] != NONE)
+    usable = even[which] & (both[1] != NONE)
     counted = np.zeros(size, np.bool_)
     counted[which[both[1] != NONE]] = True
     # A step that one rank alone recorded is no loss.
     counted &= (mine > 0) & (theirs > 0)
     if not counted.any() or float(even[counted].mean()) < EVEN:
-        told[:] = False
-    place = np.where(told, first[which] + np.concatenate((nth(which[:cut]), nth(which[cut:]))), NONE)
-    return place[:cut], place[cut:]
+        usable[:] = False
+    ordinal = np.where(usable, first[which] + np.concatenate((nth(which[:cut]), nth(which[cut:]))), NONE)
+    return ordinal[:cut], ordinal[cut:]
 
 
 def nth(key: Int64) -> Int64:
@@ -127,51 +140,58 @@ def nth(key: Int64) -> Int64:
     order = np.argsort(key, kind="stable")
     fresh = np.ones(len(key), np.bool_)
     fresh[1:] = np.diff(key[order]) != 0
-    at = np.arange(len(key))
+    position = np.arange(len(key))
     result = np.empty(len(key), np.int64)
-    result[order] = at - np.maximum.accumulate(np.where(fresh, at, 0))
+    result[order] = position - np.maximum.accumulate(np.where(fresh, position, 0))
     return result
 
 
-def filled(at: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int64, list_token: Int64) -> Int64:
-    """Places also for those between the same neighbours on both sides, alike one by one: late or early ends, not losses."""
-    at = at.copy()
-    known = np.flatnonzero(at != NONE)
-    if not len(known) or len(known) == len(at):
-        return at
-    usual = float(np.median(np.abs(time[known] - list_ns[at[known]])))
-    least = max(LONE * usual, LEAST_NS)
-    for low, high in zip([-1, *known.tolist()], [*known.tolist(), len(at)], strict=True):
+def fill_gaps(position: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int64, list_token: Int64) -> Int64:
+    """Positions also for entries between the same neighbours
+    in both lists and of equal kinds one by one.
+
+    Their ends are late or early; nothing was lost.
+    """
+    position = position.copy()
+    matched = np.flatnonzero(position != NONE)
+    if not len(matched) or len(matched) == len(position):
+        return position
+    usual = float(np.median(np.abs(time[matched] - list_ns[position[matched]])))
+    least = max(LONE * usual, MIN_NS)
+    for low, high in zip([-1, *matched.tolist()], [*matched.tolist(), len(position)], strict=True):
         if high - low < 2:
             continue
-        first = at[low] + 1 if low >= 0 else 0
-        stop = at[high] if high < len(at) else len(list_ns)
-        mine, theirs = _between(low, high, int(first), int(stop), len(at))
+        first = position[low] + 1 if low >= 0 else 0
+        stop = position[high] if high < len(position) else len(list_ns)
+        mine, theirs = _between(low, high, int(first), int(stop), len(position))
         if not len(mine) or len(mine) != len(theirs) or bool((token[mine] != list_token[theirs]).any()):
             continue
-        if low >= 0 and high < len(at):
+        if low >= 0 and high < len(position):
             span = np.full(len(mine), list_ns[stop] - list_ns[first - 1])
         else:
             span = 2 * np.abs(list_ns[theirs] - list_ns[stop if low < 0 else first - 1])
         # The span is of two gaps, and more where several stray.
-        limit = np.minimum(np.minimum(span // 5, MOST_NS // 2), np.maximum(least, span // (2 * SPARSE)))
+        limit = np.minimum(np.minimum(span // 5, MAX_NS // 2), np.maximum(least, span // (2 * SPARSE)))
         near: Bool = np.abs(time[mine] - list_ns[theirs]) <= np.where(firm[mine] == 1, limit, span)
-        at[mine[near]] = theirs[near]
-    return at
+        position[mine[near]] = theirs[near]
+    return position
 
 
 def _between(low: int, high: int, first: int, stop: int, size: int) -> tuple[Int64, Int64]:
-    """Entries between two that are placed, and what the list has between their places."""
+    """Entries between two that have a position, and what the list has between these positions."""
     mine, theirs = np.arange(low + 1, high), np.arange(first, stop)
     if low >= 0 and high < size:
         return mine, theirs
     # Recordings begin and end apart: count from the neighbour that both have.
     num = min(len(mine), len(theirs))
-    return (mine[len(mine) - num :], theirs[len(theirs) - num :]) if low < 0 else (mine[:num], theirs[:num])
+    if low < 0:
+        return mine[len(mine) - num :], theirs[len(theirs) - num :]
+    return mine[:num], theirs[:num]
 
 
 def _heaviest_chain(of: list[int], to: list[int], gain: list[float], size: int) -> Int64:
-    """The pairs, rising on both sides, with the greatest sum of gains; a prefix-maximum tree keeps it n log n."""
+    """The pairs, rising on both sides, with the greatest sum of gains;
+    a prefix-maximum tree keeps it n log n."""
     tree_value, tree_pair = [0.0] * (size + 1), [-1] * (size + 1)
     before, total = [-1] * len(of), [0.0] * len(of)
     best, begin = -1, 0

@@ -1,4 +1,5 @@
-"""The ends of two ranks' collectives laid on each other: which offsets of the clocks may be, and how well each explains them."""
+"""Clock offsets between two ranks that may be,
+and how well each explains the ends of their collectives."""
 
 from __future__ import annotations
 
@@ -8,35 +9,40 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Int64
 
-_LEAST_SHARE = 0.4
-"""Of the collectives in the time both recorded, how many must be found under an offset for it to be one."""
+_MIN_SHARE = 0.4
+"""Of the collectives in the time both recorded,
+how many must be found under an offset for it to be one."""
 _LOST_COST = 3.5
 """What an entry without a partner costs, in nats: recorders lose about 3 in 100."""
 _FLOOR_NS = 10_000
-"""Below this the distance of ends says nothing: the grain of device timestamps and NCCL's own skew."""
+"""Below this the distance of ends says nothing:
+the grain of device timestamps and NCCL's own skew."""
 _NUM_ANCHORS = 128
 _NUM_CANDIDATES = 8
 _GAP_CAP_NS = 100_000_000
 _STEP_BONUS = 0.2
-"""For equal step numbers: they may be counted from each rank's own first step, so they break ties alone."""
+"""For equal step numbers: they may be counted from each rank's own first step,
+so they break ties alone."""
 _FAR_PENALTY = 0.1
-"""Per e-fold of offset beyond a millisecond: among equal candidates the smallest wins, as hosts' clocks are roughly set."""
+"""Per e-fold of offset beyond a millisecond:
+among equal candidates the smallest wins, as hosts' clocks are roughly set."""
 DOUBT_NS, _SAME_NS = 1_000_000, 10_000_000
 _SAME_SHARE = 0.08
-"""An offset of 1 to 10 ms from which one end in twelve strays towards zero is scatter around one clock."""
+"""An offset of 1 to 10 ms from which one end in twelve
+strays towards zero is scatter around one clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """One rank's entries, sorted by end, in words all ranks share."""
+    """One rank's entries, sorted by end, with numbers that mean the same on all ranks."""
 
     rank: int
     entry: Int64
     """Index into the rank's collective records."""
-    lane: Int64
-    """The process group."""
+    group: Int64
+    """The process group, or one direction between two of its ranks, as a number."""
     token: Int64
-    """Group, operation, type and size: equal on all ranks that take part."""
+    """Group, operation, type and size as a number: equal on all ranks that take part."""
     side: Int64
     """1 a send and -1 a receive whose other end is not known; 0 otherwise."""
     firm: Int64
@@ -48,6 +54,10 @@ class Track:
     number: Int64
     """The step's number where the recording names it, alike on all ranks; else NONE."""
     node: str = ""
+
+
+TrackPart = tuple[int, Int64]
+"""A track's index, and some of its entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +90,15 @@ class Ends:
 
 
 def common(a: Track, b: Track, only_firm: bool, within_steps: bool) -> tuple[Ends, Ends]:
-    """Ends of the kinds that both have; `within_steps`, a kind is another in each step, and what lies outside is left out."""
+    """Ends of the kinds that both have;
+    `within_steps`, a kind is another in each step, and what lies outside is left out."""
     key_a, key_b = a.token, b.token
     if within_steps:
         both = np.stack((np.concatenate((key_a, key_b)), np.concatenate((a.number, b.number))))
         key = np.unique(both, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
         key_a, key_b = key[: len(key_a)], key[len(key_a) :]
     in_a, in_b = np.isin(key_a, key_b), np.isin(key_b, key_a)
-    # A send may belong to any rank's receive, where the other rank is not told.
+    # A send may belong to any rank's receive, where the other rank is not recorded.
     in_a, in_b = in_a & (a.side == 0), in_b & (b.side == 0)
     if within_steps:
         in_a, in_b = in_a & (a.number != NONE), in_b & (b.number != NONE)
@@ -114,22 +125,22 @@ def candidates(a: Ends, b: Ends, window: int) -> list[int]:
     which = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
     difference = np.sort(np.repeat(a.time[anchors], count) - b.time[which])
     crowd = np.searchsorted(difference, difference + window, "right") - np.arange(len(difference))
-    found: list[int] = []
+    offsets: list[int] = []
     near = np.abs(difference) <= window
     if near.any():
-        found.append(int(np.median(difference[near])))
+        offsets.append(int(np.median(difference[near])))
     ordered = in_order(a, b)
     if len(ordered):
-        found.append(int(np.median(ordered)))
+        offsets.append(int(np.median(ordered)))
     for _ in range(_NUM_CANDIDATES):
-        at = int(np.argmax(crowd))
-        if crowd[at] <= 0:
+        peak = int(np.argmax(crowd))
+        if crowd[peak] <= 0:
             break
-        last = at + int(crowd[at])
-        found.append(int(np.median(difference[at:last])))
-        begin = int(np.searchsorted(difference, difference[at] - window, "right"))
+        last = peak + int(crowd[peak])
+        offsets.append(int(np.median(difference[peak:last])))
+        begin = int(np.searchsorted(difference, difference[peak] - window, "right"))
         crowd[begin:last] = 0
-    return found
+    return offsets
 
 
 def in_order(a: Ends, b: Ends) -> Int64:
@@ -144,17 +155,18 @@ def in_order(a: Ends, b: Ends) -> Int64:
 def shifts(a: Ends, b: Ends, offset: int, window: int) -> list[int]:
     """The offsets that pair each end with the next of its kind, or with the one before, instead."""
     of_b, of_a = nearest(b.key, b.time + offset, a.key, a.time, window)
-    found = []
+    offsets = []
     for by in (-1, 1):
         other = np.clip(of_a + by, 0, len(a.key) - 1)
-        beside = (a.key[other] == a.key[of_a]) & (other != of_a)
-        if beside.any():
-            found.append(int(np.median(a.time[other[beside]] - b.time[of_b[beside]])))
-    return found
+        is_neighbour = (a.key[other] == a.key[of_a]) & (other != of_a)
+        if is_neighbour.any():
+            offsets.append(int(np.median(a.time[other[is_neighbour]] - b.time[of_b[is_neighbour]])))
+    return offsets
 
 
 def nearest(key: Int64, time: Int64, in_key: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64]:
-    """For each of the first, the nearest in time of the same key among the second (sorted by key and time), each taken once.
+    """For each of the first, the nearest in time of the same key
+    among the second (sorted by key and time), each taken once.
 
     Returns indices of the first and of the second.
     """
@@ -184,7 +196,8 @@ def _flat(key: Int64, time: Int64, in_key: Int64, in_time: Int64, span: int) -> 
 
 
 def _squeezed(time: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64, int]:
-    """Times from zero with no gap wider than twice the window and more: a stray time of zero must not make numbers overflow."""
+    """Times from zero with no gap wider than twice the window and more:
+    a stray time of zero must not make numbers overflow."""
     both = np.concatenate((time, in_time))
     order = np.argsort(both, kind="stable")
     flat = np.empty(len(both), np.int64)
@@ -193,7 +206,8 @@ def _squeezed(time: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64, i
 
 
 def judge(a: Ends, b: Ends, offset: int, window: int) -> Offset | None:
-    """How well an offset explains the ends: how near they lie, against how far apart collectives are, and how many stay alone."""
+    """How well an offset explains the ends:
+    how near they lie, against how far apart collectives are, and how many stay alone."""
     for _ in range(2):
         of_b, of_a = nearest(b.key, b.time + offset, a.key, a.time, window)
         if not len(of_a):
@@ -205,7 +219,7 @@ def judge(a: Ends, b: Ends, offset: int, window: int) -> Offset | None:
     end = min(int(a.time.max()), int(b.time.max()) + offset) + window
     inside_a = max(num, int(((a.time >= begin) & (a.time <= end)).sum()))
     inside_b = max(num, int(((b.time + offset >= begin) & (b.time + offset <= end)).sum()))
-    if num < _LEAST_SHARE * min(inside_a, inside_b):
+    if num < _MIN_SHARE * min(inside_a, inside_b):
         return None
     residual = np.abs(difference - offset)
     width = (np.abs(_without_drift(difference - offset, a.time[of_a])) + np.median(residual) + _FLOOR_NS) * (1 + 4 / num)
@@ -213,21 +227,23 @@ def judge(a: Ends, b: Ends, offset: int, window: int) -> Offset | None:
     score = (float(np.log1p(a.gap[of_a] / width).sum()) - _LOST_COST * lost) / (num + lost / 2)
     # One agreement is spent on the offset itself; recordings mostly cover the same steps.
     score *= (num - 1) / num * float(np.sqrt(num / min(len(a.time), len(b.time)))) if num > 1 else 0.2
-    known = (a.step[of_a] != NONE) & (b.step[of_b] != NONE)
-    if known.any():
-        score += _STEP_BONUS * float((a.step[of_a][known] == b.step[of_b][known]).mean())
+    has_step = (a.step[of_a] != NONE) & (b.step[of_b] != NONE)
+    if has_step.any():
+        score += _STEP_BONUS * float((a.step[of_a][has_step] == b.step[of_b][has_step]).mean())
     far = _FAR_PENALTY * float(np.log1p(abs(offset) / 1_000_000))
     gap = int(np.median(a.gap[of_a]))
     return Offset(ns=offset, reach_ns=reach_of(residual), num=num, score=score - far, fit=score, gap_ns=gap)
 
 
 def reach_of(residual: Int64) -> int:
-    """The greatest; where it is far beyond most, both ranks lost events, and the far ones are no pairs."""
+    """The greatest; where it is far beyond most, both ranks lost events,
+    and the far ones are no pairs."""
     return int(min(float(residual.max()), 3 * float(np.percentile(residual, 80))))
 
 
 def centre(difference: Int64) -> int:
-    """The median; zero where the differences scatter around it, as they do when processes take turns on one device."""
+    """The median; zero where the differences scatter around it,
+    as they do when processes take turns on one device."""
     middle = int(np.median(difference))
     if DOUBT_NS < abs(middle) < _SAME_NS:
         strays = difference * (1 if middle > 0 else -1) < abs(middle) / 2

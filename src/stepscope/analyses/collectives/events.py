@@ -11,7 +11,8 @@ from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Kind, Trace
 
 LIBRARY_KERNEL = re.compile(r"nccl|rccl|oneccl|hccl|msccl|nvshmem|deep_?ep::", re.IGNORECASE)
-"""Kernels of the communication libraries, whatever their release calls them (ncclKernel, ncclDevKernel, ncclSymk, ...)."""
+"""Kernels of the communication libraries, whatever their release calls them (ncclKernel,
+ncclDevKernel, ncclSymk, ...)."""
 
 C10D_OP = re.compile(r"^(record_param_comms|c10d::|nccl:|rccl:|symm_mem::)")
 """What c10d records around a collective."""
@@ -26,7 +27,8 @@ def library_collectives(trace: Trace) -> Bool:
 
 
 def collective_kernels(trace: Trace, links: Links) -> Bool:
-    """Mask of all kernels that move data between ranks: a library's, and those a c10d op launched directly (symmetric memory)."""
+    """Mask of all kernels that move data between ranks:
+    a library's, and those a c10d op launched directly (symmetric memory)."""
     library = library_collectives(trace)
     if len(trace) == 0:
         return library
@@ -36,6 +38,7 @@ def collective_kernels(trace: Trace, links: Links) -> Bool:
 
 
 def host_collectives(trace: Trace) -> Bool:
-    """Mask of the host ranges that carry a collective themselves (gloo, MPI, UCC): marks such as `gloo:all_reduce`."""
+    """Mask of the host ranges that carry a collective themselves (gloo, MPI, UCC):
+    marks such as `gloo:all_reduce`."""
     mask: Bool = trace.is_kind(Kind.OP, Kind.MARK) & matching(trace, HOST_COLLECTIVE)
     return mask

@@ -13,63 +13,61 @@ from stepscope.core.comms import BACKWARD, FORWARD, CollectiveRecords
 from stepscope.core.comms_facts import Buckets, Gathers
 from stepscope.core.trace import NONE, Bool
 
-LEAST_ALIKE = 0.5
+MIN_ALIKE = 0.5
 """Share of steps that must have the same buckets for them to be the run's."""
 PHASES = {FORWARD: "forward", BACKWARD: "backward"}
 
 
 def buckets(rank_records: Sequence[CollectiveRecords], families: Families, family: Family) -> Buckets | None:
-    """The all-reduces of backward passes in the order they fire; None when most steps do not have the same ones."""
+    """The all-reduces of backward passes in the order they fire;
+    None when most steps do not have the same ones."""
     seen: list[tuple[tuple[int | None, ...], list[int], int, int]] = []
-    for collective_records in rank_records:
-        mine = _of(collective_records, families, family, "all_reduce", BACKWARD)
-        for step, begin, end in collective_records.backward:
-            chosen = np.flatnonzero(mine & (collective_records.step == step))
+    for records in rank_records:
+        mine = _of(records, families, family, "all_reduce", BACKWARD)
+        for step, begin, end in records.backward:
+            chosen = np.flatnonzero(mine & (records.step == step))
             if len(chosen):
-                sizes = tuple(collective_records.kinds[kind].bytes for kind in collective_records.kind[chosen].tolist())
-                fired = (collective_records.start_ns[chosen] - begin).tolist()
-                seen.append((sizes, fired, end - begin, int(collective_records.end_ns[chosen].max()) - end))
+                sizes = tuple(records.kinds[kind].bytes for kind in records.kind[chosen].tolist())
+                fired = (records.start_ns[chosen] - begin).tolist()
+                seen.append((sizes, fired, end - begin, int(records.end_ns[chosen].max()) - end))
     if not seen:
         return None
-    sizes, times = Counter(one[0] for one in seen).most_common(1)[0]
-    if times < LEAST_ALIKE * len(seen):
+    sizes, times = Counter(row[0] for row in seen).most_common(1)[0]
+    if times < MIN_ALIKE * len(seen):
         return None
-    alike = [one for one in seen if one[0] == sizes]
+    alike = [row for row in seen if row[0] == sizes]
     return Buckets(
         group=families.label(family),
         bytes=sizes,
-        fired_ns=tuple(int(ns) for ns in np.median([one[1] for one in alike], axis=0)),
-        backward_ns=int(np.median([one[2] for one in alike])),
-        tail_ns=int(np.median([one[3] for one in alike])),
+        fired_ns=tuple(int(ns) for ns in np.median([row[1] for row in alike], axis=0)),
+        backward_ns=int(np.median([row[2] for row in alike])),
+        tail_ns=int(np.median([row[3] for row in alike])),
     )
 
 
 def gathers(rank_records: Sequence[CollectiveRecords], families: Families, family: Family) -> tuple[Gathers, ...]:
     """The all-gathers of sharded parameters, in forward and in backward."""
-    found = []
+    rows = []
     for phase, name in PHASES.items():
         total, hidden, count, size, ahead = 0.0, 0.0, [], [], []
-        for collective_records in rank_records:
-            chosen = np.flatnonzero(_of(collective_records, families, family, "all_gather", phase))
-            if not len(chosen) or not collective_records.windows:
+        for records in rank_records:
+            chosen = np.flatnonzero(_of(records, families, family, "all_gather", phase))
+            if not len(chosen) or not records.windows:
                 continue
-            lasted = (collective_records.end_ns - collective_records.start_ns)[chosen]
+            lasted = (records.end_ns - records.start_ns)[chosen]
             exposed = np.bincount(
-                collective_records.exposed_of,
-                collective_records.exposed_end_ns - collective_records.exposed_start_ns,
-                len(collective_records),
+                records.exposed_of,
+                records.exposed_end_ns - records.exposed_start_ns,
+                len(records),
             )[chosen]
             total += float(lasted.sum())
             hidden += float(np.maximum(lasted - exposed, 0).sum())
-            count.append(len(chosen) / len(collective_records.windows))
-            size.append(
-                sum(collective_records.kinds[kind].bytes or 0 for kind in collective_records.kind[chosen].tolist())
-                / len(collective_records.windows)
-            )
-            if len(collective_records.ahead):
-                ahead += collective_records.ahead[chosen][collective_records.ahead[chosen] != NONE].tolist()
+            count.append(len(chosen) / len(records.windows))
+            size.append(sum(records.kinds[kind].bytes or 0 for kind in records.kind[chosen].tolist()) / len(records.windows))
+            if len(records.ahead):
+                ahead += records.ahead[chosen][records.ahead[chosen] != NONE].tolist()
         if count and total:
-            found.append(
+            rows.append(
                 Gathers(
                     phase=name,
                     group=families.label(family),
@@ -79,15 +77,16 @@ def gathers(rank_records: Sequence[CollectiveRecords], families: Families, famil
                     ahead=float(np.median(ahead)) if ahead else None,
                 )
             )
-    return tuple(found)
+    return tuple(rows)
 
 
-def _of(collective_records: CollectiveRecords, families: Families, family: Family, op: str, phase: int) -> Bool:
-    """Mask of the measured entries of one operation in one family, launched in one part of the step."""
-    mask = np.zeros(len(collective_records), np.bool_)
-    if not len(collective_records.phase) or not len(collective_records):
+def _of(records: CollectiveRecords, families: Families, family: Family, op: str, phase: int) -> Bool:
+    """Mask of the measured entries of one operation in one family,
+    launched in one part of the step."""
+    mask = np.zeros(len(records), np.bool_)
+    if not len(records.phase) or not len(records):
         return mask
-    wanted = np.array([kind.op == op and families.of(kind) == family for kind in collective_records.kinds])
-    mask[in_windows(collective_records)] = True
-    mask &= wanted[collective_records.kind] & (collective_records.phase == phase)
+    wanted = np.array([kind.op == op and families.of(kind) == family for kind in records.kinds])
+    mask[in_windows(records)] = True
+    mask &= wanted[records.kind] & (records.phase == phase)
     return mask

@@ -1,4 +1,5 @@
-"""Families of process groups: those that divide the job in the same way, such as all its tensor-parallel groups."""
+"""Families of process groups:
+those that divide the job in the same way, such as all its tensor-parallel groups."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from stepscope.core.comms import Collective, CollectiveRecords, ProcessGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Groups with one description, number of ranks and stride; a group whose ranks are not known has a family of its own."""
+    """Groups with one description, number of ranks and stride;
+    a group whose ranks are not known has a family of its own."""
 
     description: str
     num_ranks: int | None
@@ -26,47 +28,47 @@ class Families:
     """The family of each kind of collective, by what all ranks recorded of the groups."""
 
     def __init__(self, rank_records: Sequence[CollectiveRecords]) -> None:
-        self._known: dict[str, ProcessGroup] = {}
-        for collective_records in rank_records:
-            for group in collective_records.groups:
-                known = self._known.get(group.name)
-                if known is None or (not known.ranks and group.ranks):
-                    self._known[group.name] = group
-        self._found: dict[tuple[str, tuple[int, ...], int | None], Family] = {}
-        sizes = [collective_records.world_size for collective_records in rank_records if collective_records.world_size]
+        self._by_name: dict[str, ProcessGroup] = {}
+        for records in rank_records:
+            for group in records.groups:
+                earlier = self._by_name.get(group.name)
+                if earlier is None or (not earlier.ranks and group.ranks):
+                    self._by_name[group.name] = group
+        self._families: dict[tuple[str, tuple[int, ...], int | None], Family] = {}
+        sizes = [records.world_size for records in rank_records if records.world_size]
         self.world_size: int | None = max(sizes, default=None)
         self.groups: dict[Family, set[tuple[int, ...] | str]] = defaultdict(set)
         """The groups of each family: by their ranks, else by name."""
-        for group in self._known.values():
+        for group in self._by_name.values():
             if group.name:
                 self._add(group.description, group.ranks, group.size, group.name)
-        for collective_records in rank_records:
-            for kind in collective_records.kinds:
+        for records in rank_records:
+            for kind in records.kinds:
                 self.of(kind)
 
     def of(self, kind: Collective) -> Family:
         """The family of a collective's group."""
-        same = (kind.group, kind.group_ranks, kind.group_size)
-        if same not in self._found:
-            self._found[same] = self._family(kind)
-        return self._found[same]
+        identity = (kind.group, kind.group_ranks, kind.group_size)
+        if identity not in self._families:
+            self._families[identity] = self._family(kind)
+        return self._families[identity]
 
     def _family(self, kind: Collective) -> Family:
-        group = self._known.get(kind.group) if kind.group else None
+        group = self._by_name.get(kind.group) if kind.group else None
         ranks = kind.group_ranks or (group.ranks if group else ())
         size = len(ranks) or kind.group_size or (group.size if group else None)
         return self._add(group.description if group else "", ranks, size, kind.group)
 
     def key(self, kind: Collective) -> tuple[int, ...] | str:
-        """What tells a collective's group from the others of its family."""
-        group = self._known.get(kind.group) if kind.group else None
+        """What distinguishes a collective's group from the others of its family."""
+        group = self._by_name.get(kind.group) if kind.group else None
         return tuple(sorted(kind.group_ranks or (group.ranks if group else ()))) or kind.group
 
     def label(self, family: Family) -> str:
         """Its description, else the name of its only group."""
         if family.description or family.name:
             return family.description or family.name
-        names = [group.name for group in self._known.values() if tuple(sorted(group.ranks)) in self.groups[family]]
+        names = [group.name for group in self._by_name.values() if tuple(sorted(group.ranks)) in self.groups[family]]
         return names[0] if len(self.groups[family]) == 1 and names else ""
 
     def _add(self, description: str, ranks: tuple[int, ...], size: int | None, name: str) -> Family:

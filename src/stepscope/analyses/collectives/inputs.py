@@ -1,7 +1,9 @@
-"""What a collective is, from the ranges around it and their inputs: for recorders that write nothing beside the kernel.
+"""What a collective is, from the ranges around it and their inputs:
+for recorders that write nothing to the kernel.
 
-An all-to-all's kernel is called SendRecv, as any group of sends and receives is. The range `nccl:all_to_all` around its launch
-says what it is, and the operator `c10d::alltoall_base_` around that how large.
+An all-to-all's kernel is called SendRecv, as any group of sends and receives is. The range
+`nccl:all_to_all` around its launch says what it is, and the operator `c10d::alltoall_base_` around
+that how large.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from stepscope.workload.dtypes import DTYPES, ITEM_BYTES
 RANGE = re.compile(r"^(?:nccl|rccl|gloo):(\w+)")
 OUT_AND_IN = re.compile(r"^c10d::(_allgather_base_|_reduce_scatter_base_|alltoall_base_)$")
 """Operators whose first two inputs are what comes out and what goes in."""
-MOST_LEVELS = 64
-MOST_ELEMENTS = 1 << 50
+MAX_LEVELS = 64
+MAX_ELEMENTS = 1 << 50
 """More is no tensor of any device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveInputs:
-    """What the ranges around a launch tell; None where they do not."""
+    """What the ranges around a launch say; None where they do not."""
 
     name: str
     dtype: str | None = None
@@ -41,31 +43,34 @@ class CollectiveInputs:
         return high // low if high % low == 0 else None
 
     def bytes(self, elements: int | None) -> int | None:
-        return None if elements is None or self.dtype not in ITEM_BYTES else int(elements * ITEM_BYTES[self.dtype])
+        if elements is None or self.dtype not in ITEM_BYTES:
+            return None
+        return int(elements * ITEM_BYTES[self.dtype])
 
 
-def inputs_around(found: RankContext, start: int) -> CollectiveInputs | None:
-    """The innermost range of a communication library at or around an event, with the sizes it or the operator around it has."""
-    trace, parent, told = found.trace, found.links.parent, None
-    at = start
-    for _ in range(MOST_LEVELS):
-        if at == NONE:
+def inputs_around(context: RankContext, start: int) -> CollectiveInputs | None:
+    """The innermost range of a communication library at or around an event,
+    with the sizes it or the operator around it has."""
+    trace, parent, inputs = context.trace, context.links.parent, None
+    event = start
+    for _ in range(MAX_LEVELS):
+        if event == NONE:
             break
-        name: str = trace.names[trace.name[at]]
-        if told is None and (said := RANGE.match(name)):
-            dims, dtype = _tensors(found, at)
-            told = CollectiveInputs(name=said[1], dtype=dtype, in_elements=sum(dims) if dims else None)
-        elif told is not None and OUT_AND_IN.match(name):
-            dims, dtype = _tensors(found, at)
+        name: str = trace.names[trace.name[event]]
+        if inputs is None and (match := RANGE.match(name)):
+            dims, dtype = _tensors(context, event)
+            inputs = CollectiveInputs(name=match[1], dtype=dtype, in_elements=sum(dims) if dims else None)
+        elif inputs is not None and OUT_AND_IN.match(name):
+            dims, dtype = _tensors(context, event)
             if len(dims) >= 2:
-                return CollectiveInputs(name=told.name, dtype=dtype or told.dtype, out_elements=dims[0], in_elements=dims[1])
-        at = int(parent[at])
-    return told
+                return CollectiveInputs(name=inputs.name, dtype=dtype or inputs.dtype, out_elements=dims[0], in_elements=dims[1])
+        event = int(parent[event])
+    return inputs
 
 
-def _tensors(found: RankContext, event: int) -> tuple[list[int], str | None]:
+def _tensors(context: RankContext, event: int) -> tuple[list[int], str | None]:
     """How many elements each recorded tensor has, and the type of the first."""
-    trace = found.trace
+    trace = context.trace
     inputs = trace.details[trace.detail[event]] if trace.detail[event] != NONE else None
     if not isinstance(inputs, OpInputs) or inputs.dims is None or inputs.types is None:
         return [], None
@@ -76,6 +81,6 @@ def _tensors(found: RankContext, event: int) -> tuple[list[int], str | None]:
     if not isinstance(dims, list) or not isinstance(types, list):
         return [], None
     shapes = [d for d in dims if isinstance(d, list) and d and all(isinstance(n, int) and n >= 0 for n in d)]
-    known = [DTYPES[t] for t in types if isinstance(t, str) and t in DTYPES]
+    dtypes = [DTYPES[t] for t in types if isinstance(t, str) and t in DTYPES]
     sizes = [math.prod(shape) for shape in shapes]
-    return [size for size in sizes if size <= MOST_ELEMENTS], known[0] if known else None
+    return [size for size in sizes if size <= MAX_ELEMENTS], dtypes[0] if dtypes else None

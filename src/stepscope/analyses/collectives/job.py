@@ -30,13 +30,14 @@ def job_comms(
     replayed: Collection[int] = (),
     nccl: NcclLog | None = None,
 ) -> CommsFacts:
-    """What the collectives of all ranks tell together."""
+    """What the collectives of all ranks show together."""
     families = Families(rank_records)
     rows = table(gather_entries(rank_records, matched, families), matched, families)
     shape = parallel_shape(rank_records, families)
-    ddp = [family for family, one in shape if one.scheme == "DDP"]
-    sharded = [family for family, one in shape if one.scheme is not None and one.scheme.startswith("FSDP")]
-    link = next((collective_records.link for collective_records in rank_records if collective_records.link is not None), None)
+    ddp = [family for family, dimension in shape if dimension.scheme == "DDP"]
+    sharded = [family for family, dimension in shape if (dimension.scheme or "").startswith("FSDP")]
+    found_buckets = (buckets(rank_records, families, family) for family in ddp)
+    link = next((records.link for records in rank_records if records.link is not None), None)
     world, noise = families.world_size, noise_ns(rank_records, matched)
     return CommsFacts(
         world_size=world,
@@ -45,8 +46,8 @@ def job_comms(
         fits=link_fits(rows),
         ranks=_ranks(facts, rank_records, matched, late, replayed, noise),
         shape=tuple(dimension for _, dimension in shape),
-        buckets=next((found for family in ddp if (found := buckets(rank_records, families, family)) is not None), None),
-        gathers=tuple(one for family in sharded for one in gathers(rank_records, families, family)),
+        buckets=next(filter(None, found_buckets), None),
+        gathers=tuple(row for family in sharded for row in gathers(rank_records, families, family)),
         link=None if link is None else Link(name=link[0], bytes_per_s=link[1], source=link[2]),
         clock_noise_ns=noise if matched.num and len(rank_records) > 1 else None,
     )
@@ -68,31 +69,34 @@ def _ranks(
     replayed: Collection[int],
     noise: int,
 ) -> tuple[RankComms, ...]:
-    lateness = {one.rank: one for one in late}
-    tied = {one.rank: len(rank_records) > 1 and bool((matched.of[one.rank] != NONE).any()) for one in rank_records}
-    most_read = 2 * len(rank_records) > max((one.world_size or 0 for one in rank_records), default=0)
-    found = []
-    for one in sorted(facts, key=lambda f: f.rank):
-        parts, mine = one.typical_parts_ns, lateness.get(one.rank) if tied.get(one.rank) else None
-        split = one.partition is not None and one.partition.waits_split
-        found.append(
+    is_compared = len(rank_records) > 1
+    tied = {rank for rank, ids in matched.of.items() if is_compared and bool((ids != NONE).any())}
+    lateness = {rank_late.rank: rank_late for rank_late in late if rank_late.rank in tied}
+    most_read = 2 * len(rank_records) > max((records.world_size or 0 for records in rank_records), default=0)
+    rows = []
+    for rank in sorted(facts, key=lambda rank: rank.rank):
+        parts, mine = rank.typical_parts_ns, lateness.get(rank.rank)
+        is_aligned = mine is not None and rank.rank not in matched.unaligned
+        split = rank.partition is not None and rank.partition.waits_split
+        rows.append(
             RankComms(
-                rank=one.rank,
+                rank=rank.rank,
                 wait_ns=parts["comms_wait"] if parts is not None and split else None,
                 transfer_ns=parts["comms_transfer"] if parts is not None and split else None,
                 late_ns=None if mine is None else mine.median_ns,
                 share_last=None if mine is None else mine.share_last,
-                offset_ns=None if mine is None or one.rank in matched.unaligned else matched.offset_ns[one.rank],
-                overlap_efficiency=overlap_efficiency(one),
-                replayed=one.rank in replayed,
+                offset_ns=matched.offset_ns[rank.rank] if is_aligned else None,
+                overlap_efficiency=overlap_efficiency(rank),
+                replayed=rank.rank in replayed,
                 is_straggler=most_read and mine is not None and mine.share_last > OFTEN and mine.median_ns > noise,
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def overlap_efficiency(facts: RankFacts) -> float | None:
-    """1 - (T - max(C, M)) / (C + M - max(C, M)), with T the time in which compute or collectives ran; 1 when the smaller is zero.
+    """1 - (T - max(C, M)) / (C + M - max(C, M)),
+    with T the time in which compute or collectives ran; 1 when the smaller is zero.
 
     T leaves idle time out: it is no fault of the overlap. None without collectives or steps.
     """

@@ -1,4 +1,5 @@
-"""The ranks' collectives in words that all ranks share: who takes part in each, and which kinds are alike."""
+"""Keys of collectives that mean the same on all ranks:
+who takes part in each, and which kinds are equal."""
 
 from __future__ import annotations
 
@@ -18,76 +19,79 @@ _UNEVEN = frozenset({"all_to_all", "gather", "scatter", "barrier", "sendrecv", "
 _P2P = {"send": 1, "recv": -1}
 
 Group = tuple[str, tuple[int, ...]]
-Lane = tuple[Group, tuple[int, int] | None]
-"""A group, or the way from one of its ranks to another."""
+GroupKey = tuple[Group, tuple[int, int] | None]
+"""A process group, or one direction between two of its ranks."""
 
 
 class CollectiveKeys:
-    """Lanes and kinds, numbered alike for all ranks."""
+    """Groups and kinds of collectives, each with a number that is the same on all ranks."""
 
     def __init__(self, rank_records: Sequence[CollectiveRecords]) -> None:
         by_name: dict[str, set[tuple[int, ...]]] = defaultdict(set)
         seen: dict[Group, set[int]] = defaultdict(set)
-        for collective_records in rank_records:
-            for kind in collective_records.kinds:
+        for records in rank_records:
+            for kind in records.kinds:
                 if kind.group_ranks:
                     by_name[kind.group].add(tuple(sorted(kind.group_ranks)))
         self._only = {name: next(iter(ranks)) for name, ranks in by_name.items() if len(ranks) == 1 and name}
-        for collective_records in rank_records:
-            for kind in collective_records.kinds:
-                seen[self._group(kind)].add(collective_records.rank)
+        for records in rank_records:
+            for kind in records.kinds:
+                seen[self._group(kind)].add(records.rank)
         self._members = {group: group[1] or tuple(sorted(ranks)) for group, ranks in seen.items()}
-        self._lanes: dict[Lane, int] = {}
+        self._group_ids: dict[GroupKey, int] = {}
         self.members: list[tuple[int, ...]] = []
-        """Per lane, the ranks that belong to it."""
+        """Per number of a group, the ranks that belong to it."""
         self._tokens: dict[tuple[object, ...], int] = {}
 
     def _group(self, kind: Collective) -> Group:
         """Name and ranks; ranks that a recorder left out are those the others wrote."""
         return kind.group, tuple(sorted(kind.group_ranks)) or self._only.get(kind.group, ())
 
-    def track(self, collective_records: CollectiveRecords, base_ns: int) -> Track:
-        """A rank's records in these words, sorted by end, its times `base_ns` later."""
-        rows = np.zeros((max(1, len(collective_records.kinds)), 5), np.int64)
-        for i, kind in enumerate(collective_records.kinds):
-            rows[i] = self._row(kind, collective_records.rank)
-        order = np.lexsort((collective_records.start_ns, collective_records.end_ns))
-        lane, token, side, firm, counted = (rows[collective_records.kind[order], column] for column in range(5))
+    def track(self, records: CollectiveRecords, base_ns: int) -> Track:
+        """A rank's records with these numbers, sorted by end, its times `base_ns` later."""
+        rows = np.zeros((max(1, len(records.kinds)), 5), np.int64)
+        for i, kind in enumerate(records.kinds):
+            rows[i] = self._row(kind, records.rank)
+        order = np.lexsort((records.start_ns, records.end_ns))
+        number = np.full(len(order), NONE, np.int64)
+        if len(records.step_number):
+            number = records.step_number[order]
+        group, token, side, firm, counted = (rows[records.kind[order], column] for column in range(5))
         return Track(
-            rank=collective_records.rank,
+            rank=records.rank,
             entry=order,
-            lane=lane,
+            group=group,
             token=token,
             side=side,
             firm=firm,
-            start_ns=collective_records.start_ns[order] + base_ns,
-            end_ns=collective_records.end_ns[order] + base_ns,
-            sequence=np.where(counted == 1, collective_records.sequence[order], NONE),
-            step=collective_records.step[order],
-            number=collective_records.step_number[order]
-            if len(collective_records.step_number)
-            else np.full(len(order), NONE, np.int64),
-            node=collective_records.node,
+            start_ns=records.start_ns[order] + base_ns,
+            end_ns=records.end_ns[order] + base_ns,
+            sequence=np.where(counted == 1, records.sequence[order], NONE),
+            step=records.step[order],
+            number=number,
+            node=records.node,
         )
 
     def _row(self, kind: Collective, rank: int) -> tuple[int, int, int, int, int]:
-        """Lane, token, side, whether its ends are simultaneous, and whether its sequence number is the same on all ranks."""
+        """Group, token, side, whether its ends are simultaneous,
+        and whether all ranks count it alike."""
         group = self._group(kind)
         members = self._members[group]
-        op, side, way = kind.op, 0, None
+        op, side, direction = kind.op, 0, None
         if op in _P2P:
-            way = _way(kind, rank, members)
-            op, side = "p2p", _P2P[op] if way is None else 0
-        lane = self._lanes.setdefault((group, way), len(self._lanes))
-        if lane == len(self.members):
-            self.members.append(members if way is None else way)
+            direction = _direction(kind, rank, members)
+            op, side = "p2p", _P2P[op] if direction is None else 0
+        group_id = self._group_ids.setdefault((group, direction), len(self._group_ids))
+        if group_id == len(self.members):
+            self.members.append(members if direction is None else direction)
         size = () if kind.op in _UNEVEN else (kind.dtype, kind.bytes)
-        token = self._tokens.setdefault((lane, op, kind.on_device, *size), len(self._tokens))
-        # A rank counts all its sends and receives in a group together, so with three ranks the two ends count differently.
-        return lane, token, side, int(kind.op in FIRM), int(kind.op not in _P2P or len(members) == 2)
+        token = self._tokens.setdefault((group_id, op, kind.on_device, *size), len(self._tokens))
+        # A rank counts all its sends and receives in a group together,
+        # so with three ranks the two ends count differently.
+        return group_id, token, side, int(kind.op in FIRM), int(kind.op not in _P2P or len(members) == 2)
 
 
-def _way(kind: Collective, rank: int, members: tuple[int, ...]) -> tuple[int, int] | None:
+def _direction(kind: Collective, rank: int, members: tuple[int, ...]) -> tuple[int, int] | None:
     """From whom to whom, by what was recorded, or because the group has only one other rank."""
     other = kind.peer
     if other is None and len(members) == 2 and rank in members:

@@ -28,38 +28,40 @@ class _Arrivals:
 
 
 def lateness(rank_records: Sequence[CollectiveRecords], matched: Matched) -> tuple[Lateness, ...]:
-    """Per rank, its arrival against the median arrival, over the complete collectives of the measured windows."""
-    rank_records = sorted(rank_records, key=lambda one: one.rank)
-    found = _arrivals(rank_records, matched, matched.complete & _measured(rank_records, matched))
-    late, is_last = _compared(found, noise_ns(rank_records, matched))
-    order = np.argsort(found.row, kind="stable")
-    cuts = np.searchsorted(found.row[order], np.arange(len(rank_records) + 1))
+    """Per rank, its arrival against the median arrival,
+    over the complete collectives of the measured windows."""
+    rank_records = sorted(rank_records, key=lambda records: records.rank)
+    arrivals = _arrivals(rank_records, matched, matched.complete & _measured(rank_records, matched))
+    late, is_last = _compared(arrivals, noise_ns(rank_records, matched))
+    order = np.argsort(arrivals.row, kind="stable")
+    cuts = np.searchsorted(arrivals.row[order], np.arange(len(rank_records) + 1))
     result = []
-    for i, collective_records in enumerate(rank_records):
+    for i, records in enumerate(rank_records):
         mine = order[cuts[i] : cuts[i + 1]]
         result.append(
             Lateness(
-                rank=collective_records.rank,
+                rank=records.rank,
                 median_ns=int(np.median(late[mine])) if len(mine) else 0,
                 share_last=float(is_last[mine].mean()) if len(mine) else 0.0,
-                per_step_ns=_per_step(found.step[mine], late[mine]),
+                per_step_ns=_per_step(arrivals.step[mine], late[mine]),
             )
         )
     return tuple(result)
 
 
 def noise_ns(rank_records: Sequence[CollectiveRecords], matched: Matched) -> int:
-    """How far ends of one collective lie apart over its ranks once the clocks are aligned: the 95th percentile."""
-    some_firm = any(kind.op in FIRM for collective_records in rank_records for kind in collective_records.kinds)
+    """How far ends of one collective lie apart over its ranks
+    once the clocks are aligned: the 95th percentile."""
+    some_firm = any(kind.op in FIRM for records in rank_records for kind in records.kinds)
     first = np.full(matched.num, np.iinfo(np.int64).max, np.int64)
     last = np.full(matched.num, np.iinfo(np.int64).min, np.int64)
-    for collective_records in rank_records:
-        ids = matched.of[collective_records.rank]
-        firm = np.array([not some_firm or kind.op in FIRM for kind in collective_records.kinds] or [False])
-        found = (ids != NONE) & firm[collective_records.kind]
-        ends = collective_records.end_ns[found] + matched.offset_ns[collective_records.rank]
-        np.minimum.at(first, ids[found], ends)
-        np.maximum.at(last, ids[found], ends)
+    for records in rank_records:
+        ids = matched.of[records.rank]
+        firm = np.array([not some_firm or kind.op in FIRM for kind in records.kinds] or [False])
+        chosen = (ids != NONE) & firm[records.kind]
+        ends = records.end_ns[chosen] + matched.offset_ns[records.rank]
+        np.minimum.at(first, ids[chosen], ends)
+        np.maximum.at(last, ids[chosen], ends)
     apart = (last - first)[matched.complete & (last >= first)]
     return max(_FLOOR_NS, int(np.percentile(apart, 95))) if len(apart) else _FLOOR_NS
 
@@ -67,40 +69,41 @@ def noise_ns(rank_records: Sequence[CollectiveRecords], matched: Matched) -> int
 def _measured(rank_records: Sequence[CollectiveRecords], matched: Matched) -> Bool:
     """Collectives that lie, for every rank that took part, in one of its measured windows."""
     inside = np.ones(matched.num, np.bool_)
-    for collective_records in rank_records:
-        ids = matched.of[collective_records.rank]
-        found = ids != NONE
+    for records in rank_records:
+        ids = matched.of[records.rank]
+        has_id = ids != NONE
         within = np.zeros(len(ids), np.bool_)
-        for begin, end in collective_records.windows:
-            within |= (collective_records.start_ns >= begin) & (collective_records.start_ns < end)
-        inside[ids[found & ~within]] = False
+        for begin, end in records.windows:
+            within |= (records.start_ns >= begin) & (records.start_ns < end)
+        inside[ids[has_id & ~within]] = False
     return inside
 
 
 def _arrivals(rank_records: Sequence[CollectiveRecords], matched: Matched, chosen: Bool) -> _Arrivals:
     parts = [np.empty((4, 0), np.int64)]
-    for i, collective_records in enumerate(rank_records):
-        ids = matched.of[collective_records.rank]
+    for i, records in enumerate(rank_records):
+        ids = matched.of[records.rank]
         mine = np.flatnonzero(ids != NONE)
         mine = mine[chosen[ids[mine]]]
-        at = matched.arrival_ns[collective_records.rank][mine] - matched.last_ns[ids[mine]]
-        parts.append(np.stack((ids[mine], np.full(len(mine), i), collective_records.step[mine], at)))
+        arrival = matched.arrival_ns[records.rank][mine] - matched.last_ns[ids[mine]]
+        parts.append(np.stack((ids[mine], np.full(len(mine), i), records.step[mine], arrival)))
     number, row, step, at_ns = np.concatenate(parts, axis=1)
     order = np.lexsort((row, at_ns, number))
     return _Arrivals(number=number[order], row=row[order], step=step[order], at_ns=at_ns[order].astype(np.float64))
 
 
-def _compared(found: _Arrivals, noise: int) -> tuple[Float64, Bool]:
-    """How much later than its collective's median each arrived, and whether it came last by more than the noise."""
-    fresh = np.ones(len(found.number), np.bool_)
-    fresh[1:] = np.diff(found.number) != 0
+def _compared(arrivals: _Arrivals, noise: int) -> tuple[Float64, Bool]:
+    """How much later than its collective's median each arrived,
+    and whether it came last by more than the noise."""
+    fresh = np.ones(len(arrivals.number), np.bool_)
+    fresh[1:] = np.diff(arrivals.number) != 0
     first = np.flatnonzero(fresh)
     count = np.diff(np.append(first, len(fresh)))
-    middle = (found.at_ns[first + (count - 1) // 2] + found.at_ns[first + count // 2]) / 2
+    middle = (arrivals.at_ns[first + (count - 1) // 2] + arrivals.at_ns[first + count // 2]) / 2
     is_last = np.zeros(len(fresh), np.bool_)
     final = first + count - 1
-    is_last[final] = (count > 1) & (found.at_ns[final] - found.at_ns[np.maximum(final - 1, 0)] > noise)
-    return found.at_ns - np.repeat(middle, count), is_last
+    is_last[final] = (count > 1) & (arrivals.at_ns[final] - arrivals.at_ns[np.maximum(final - 1, 0)] > noise)
+    return arrivals.at_ns - np.repeat(middle, count), is_last
 
 
 def _per_step(step: Int64, late: Float64) -> tuple[int, ...]:

@@ -1,8 +1,10 @@
 """Latency and bandwidth of a link, fitted to how long collectives of several sizes take.
 
-T = steps * alpha + volume / beta, on relative error, so that small messages count. Steps and volumes are a ring's (Thakur,
-Rabenseifner and Gropp, 2005, section 3); nccl-tests' doc/PERFORMANCE.md has the same volumes as bus factors. `fit` tells the
-link's own constants, and says nothing where no line holds; `cost_of` what a message of one job costs, and always has an answer.
+T = steps * alpha + volume / beta, on relative error, so that small messages count. Steps and
+volumes are a ring's (Thakur, Rabenseifner and Gropp, 2005, section 3); nccl-tests'
+doc/PERFORMANCE.md has the same volumes as bus factors. `fit` gives the link's own constants, and
+says nothing where no line holds; `cost_of` what a message of one job costs, and always has an
+answer.
 """
 
 from __future__ import annotations
@@ -14,16 +16,17 @@ import numpy as np
 
 from stepscope.core.trace import Float64
 
-LEAST_SIZES = 3
-LEAST_SPREAD = 2.0
-"""Largest over smallest size: closer ones do not tell latency from bandwidth."""
-LEAST_GOODNESS = 0.5
+MIN_SIZES = 3
+MIN_SPREAD = 2.0
+"""Largest over smallest size: closer ones do not separate latency from bandwidth."""
+MIN_GOODNESS = 0.5
 """Below this a constant time fits nearly as well, and the line says nothing."""
 RING_STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "broadcast": 1, "reduce": 1}
 """Times n - 1; the rest are one step."""
 
 SLOWEST_LINK_BYTES_PER_NS = 1.25
-"""10 Gb/s Ethernet, the slowest network that ranks are put on: assumed of a link whose messages are too small to tell."""
+"""10 Gb/s Ethernet, the slowest network that ranks are put on:
+assumed of a link whose messages are too small to measure it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +53,9 @@ def ring_steps(op: str, n: int) -> int:
 
 
 def fit(op: str, n: int, sizes: Sequence[int], times_ns: Sequence[float]) -> Line | None:
-    """The line through (size, time); None with fewer than three sizes, sizes too close, or when no line makes sense of them."""
-    if n < 2 or len(set(sizes)) < LEAST_SIZES or min(sizes) <= 0 or max(sizes) < LEAST_SPREAD * min(sizes) or min(times_ns) <= 0:
+    """The line through (size, time);
+    None with fewer than three sizes, sizes too close, or when no line makes sense of them."""
+    if n < 2 or len(set(sizes)) < MIN_SIZES or min(sizes) <= 0 or max(sizes) < MIN_SPREAD * min(sizes) or min(times_ns) <= 0:
         return None
     time = np.array(times_ns, np.float64)
     steps, volume = np.full(len(time), float(ring_steps(op, n))), np.array(sizes, np.float64) * bus_factor(op, n)
@@ -65,10 +69,10 @@ def fit(op: str, n: int, sizes: Sequence[int], times_ns: Sequence[float]) -> Lin
     flat = float((1 / time).sum() / (1 / time**2).sum())
     constant = float(((flat / time - 1) ** 2).sum())
     goodness = 1 - float((misfit**2).sum()) / constant if constant else 0.0
-    if goodness < LEAST_GOODNESS:
+    if goodness < MIN_GOODNESS:
         return None
-    at = int(misfit.argmax())
-    return Line(alpha_ns=alpha, beta=1e9 / slope, goodness=goodness, worst=float(misfit[at]), worst_bytes=sizes[at])
+    worst = int(misfit.argmax())
+    return Line(alpha_ns=alpha, beta=1e9 / slope, goodness=goodness, worst=float(misfit[worst]), worst_bytes=sizes[worst])
 
 
 def _line(steps: Float64, volume: Float64, took_ns: Float64) -> tuple[float, float]:
@@ -85,7 +89,7 @@ class Cost:
     alpha_ns: float
     beta_bytes_per_ns: float
     measured: bool
-    """Large enough messages were seen to tell beta; else it is the least that it can be."""
+    """Large enough messages were seen to measure beta; else it is the least that it can be."""
 
     def of(self, size_bytes: float) -> float:
         return self.alpha_ns + size_bytes / self.beta_bytes_per_ns
@@ -94,8 +98,9 @@ class Cost:
 def cost_of(size_bytes: Float64, took_ns: Float64) -> Cost | None:
     """The line through the times of messages of one kind.
 
-    Where even the largest message spends less time on its bytes than on its start, the slope is noise. Then the link is taken to
-    be no faster than a message has shown it to be, nor slower than SLOWEST_LINK_BYTES_PER_NS.
+    Where even the largest message spends less time on its bytes than on its start, the slope is
+    noise. Then the link is taken to be no faster than a message has shown it to be, nor slower than
+    SLOWEST_LINK_BYTES_PER_NS.
     """
     good = (size_bytes > 0) & (took_ns > 0)
     size, took = size_bytes[good], took_ns[good]

@@ -1,14 +1,19 @@
-"""How a job is divided over its ranks, by its groups' descriptions and the pattern of its collectives.
+"""How a job is divided over its ranks,
+by its groups' descriptions and the pattern of its collectives.
 
     DDP                     all-reduce in backward alone
-    FSDP, ZeRO-3            all-gather in forward (and in backward, unless parameters are kept), reduce-scatter in backward
+    FSDP, ZeRO-3            all-gather in forward (and in backward, unless parameters are kept),
+                            reduce-scatter in backward
     ZeRO-1/2                reduce-scatter in backward, all-gather in the optimizer
-    tensor (Megatron)       all-reduce in forward and in backward (Shoeybi et al. 2019, section 3)
-    tensor with sequence    all-gather and reduce-scatter in forward (Korthikanti et al. 2022, section 4.2.2)
-    pipeline                sends and receives outside autograd; inside it they are a ring of context-parallel attention
-    expert                  all-to-all of uneven parts; of even ones it may be Ulysses' attention too
+    tensor (Megatron)       all-reduce in forward and in backward
+                            (Shoeybi et al. 2019, section 3)
+    tensor with sequence    all-gather and reduce-scatter in forward
+                            (Korthikanti et al. 2022, section 4.2.2)
+    pipeline                sends and receives outside autograd;
+                            inside it they are a ring of context-parallel attention
+    expert                  all-to-all of uneven parts; of even ones it may be Ulysses' too
 
-A description names the dimension where there is one. What neither tells is "not known".
+A description names the dimension where there is one. What neither says is "not known".
 """
 
 from __future__ import annotations
@@ -31,9 +36,11 @@ DESCRIBED = (
     ("tensor", re.compile(r"tensor|(^|_)tp($|_)|sequence_parallel|(^|_)sp($|_)", re.IGNORECASE)),
     ("context", re.compile(r"context|ulysses|(^|_)cp($|_)|ring_attention", re.IGNORECASE)),
 )
-"""What a description says (Megatron's TENSOR_MODEL_PARALLEL_GROUP, DeviceMesh's mesh_tp); the first that fits."""
+"""What a description says (Megatron's TENSOR_MODEL_PARALLEL_GROUP,
+DeviceMesh's mesh_tp); the first that fits."""
 SMALL_BYTES = 1 << 16
-"""Below it are counters, losses and norms, which say nothing about the shape, beside larger messages."""
+"""Smaller messages are counters, losses and norms:
+they say nothing about the shape where there are larger ones."""
 UNEVEN = 1.05
 EXCEPTION = 0.05
 """Of an operation's calls: fewer of them in one part of the step are no pattern."""
@@ -46,9 +53,10 @@ Pattern = Counter[tuple[str, int]]
 
 
 def parallel_shape(rank_records: Sequence[CollectiveRecords], families: Families) -> list[tuple[Family, Dimension]]:
-    """A dimension for each family of groups that divides the job; groups of one rank and mere broadcasts do not."""
+    """A dimension for each family of groups that divides the job;
+    groups of one rank and mere broadcasts do not."""
     patterns, uneven = _patterns(rank_records, families)
-    found = []
+    dimensions = []
     for family, groups in families.groups.items():
         pattern = patterns.get(family, Counter())
         if family.num_ranks == 1 or not (pattern or family.description):
@@ -63,31 +71,29 @@ def parallel_shape(rank_records: Sequence[CollectiveRecords], families: Families
                 group=families.label(family),
                 because=because,
             )
-            found.append((family, dimension))
-    return sorted(found, key=lambda one: (-(one[1].size or 0), one[1].kind))
+            dimensions.append((family, dimension))
+    return sorted(dimensions, key=lambda row: (-(row[1].size or 0), row[1].kind))
 
 
 def _patterns(rank_records: Sequence[CollectiveRecords], families: Families) -> tuple[dict[Family, Pattern], dict[Family, bool]]:
     patterns: dict[Family, Pattern] = {}
     uneven: dict[Family, bool] = {}
-    for collective_records in rank_records:
-        if not len(collective_records):
+    for records in rank_records:
+        if not len(records):
             continue
-        homes = [families.of(kind) for kind in collective_records.kinds]
-        large = {home for home, kind in zip(homes, collective_records.kinds, strict=True) if (kind.bytes or 0) >= SMALL_BYTES}
-        part = collective_records.phase if len(collective_records.phase) else np.full(len(collective_records), NONE, np.int64)
-        count = np.bincount(
-            collective_records.kind * len(PARTS) + part - NONE, minlength=len(PARTS) * len(collective_records.kinds)
-        )
+        homes = [families.of(kind) for kind in records.kinds]
+        large = {home for home, kind in zip(homes, records.kinds, strict=True) if (kind.bytes or 0) >= SMALL_BYTES}
+        part = records.phase if len(records.phase) else np.full(len(records), NONE, np.int64)
+        count = np.bincount(records.kind * len(PARTS) + part - NONE, minlength=len(PARTS) * len(records.kinds))
         for code in np.flatnonzero(count).tolist():
             which, phase, times = code // len(PARTS), code % len(PARTS) + NONE, int(count[code])
-            kind, home = collective_records.kinds[which], homes[which]
+            kind, home = records.kinds[which], homes[which]
             if kind.op in ("broadcast", "barrier", "other") or not (kind.group or home.num_ranks):
                 continue
             if home not in large or kind.bytes is None or kind.bytes >= SMALL_BYTES:
                 patterns.setdefault(home, Counter())[kind.op, phase] += times
-        if len(collective_records.unevenness):
-            for which in np.unique(collective_records.kind[collective_records.unevenness > UNEVEN]).tolist():
+        if len(records.unevenness):
+            for which in np.unique(records.kind[records.unevenness > UNEVEN]).tolist():
                 uneven[homes[which]] = True
     return patterns, uneven
 
@@ -101,8 +107,8 @@ def _judged(family: Family, pattern: Pattern, uneven: bool) -> tuple[str | None,
             described = "data"
         if kind != described:
             scheme = None
-        reason = f"its groups are called {family.description}"
-        return described, scheme, f"{reason}; {because}" if because and kind == described else reason
+        described_text = f"its groups are called {family.description}"
+        return described, scheme, f"{described_text}; {because}" if because and kind == described else described_text
     return kind, scheme, because
 
 
@@ -112,26 +118,26 @@ def _by_pattern(pattern: Pattern, uneven: bool) -> tuple[str, str | None, str]:
     def parts(*ops: str) -> set[int]:
         return {phase for (op, phase) in pattern if op in ops and phase != NONE}
 
-    told = _words(pattern)
+    reason = _pattern_text(pattern)
     p2p, exchange = parts(*P2P), parts("all_to_all")
     gather, scatter, reduce = parts("all_gather"), parts("reduce_scatter"), parts("all_reduce")
     if all(phase == NONE for _, phase in pattern):
-        return "not known", None, f"{told}, but nothing tells forward from backward"
+        return "not known", None, f"{reason}, but forward and backward cannot be distinguished"
     if p2p and not (gather or scatter or reduce or exchange):
         if BACKWARD in p2p:
-            return "context", "ring attention", f"{told}: autograd itself sends"
-        return "pipeline", None, told
+            return "context", "ring attention", f"{reason}: autograd itself sends"
+        return "pipeline", None, reason
     if exchange:
         if uneven:
-            return "expert", None, f"{told}, in uneven parts"
-        return "not known", None, f"{told}: experts, or attention by Ulysses"
+            return "expert", None, f"{reason}, in uneven parts"
+        return "not known", None, f"{reason}: experts, or attention by Ulysses"
     if scatter or gather:
-        return _sharded(gather, scatter, told)
+        return _sharded(gather, scatter, reason)
     if reduce == {BACKWARD}:
-        return "data", "DDP", told
+        return "data", "DDP", reason
     if FORWARD in reduce and BACKWARD in reduce:
-        return "tensor", "Megatron", told
-    return "not known", None, told
+        return "tensor", "Megatron", reason
+    return "not known", None, reason
 
 
 def _regular(pattern: Pattern) -> Pattern:
@@ -142,17 +148,17 @@ def _regular(pattern: Pattern) -> Pattern:
     return Counter({(op, phase): times for (op, phase), times in pattern.items() if times >= EXCEPTION * total[op]})
 
 
-def _sharded(gather: set[int], scatter: set[int], told: str) -> tuple[str, str | None, str]:
+def _sharded(gather: set[int], scatter: set[int], reason: str) -> tuple[str, str | None, str]:
     if FORWARD in scatter and FORWARD in gather:
-        return "tensor", "with sequence parallelism", told
+        return "tensor", "with sequence parallelism", reason
     if scatter == {BACKWARD} and FORWARD in gather:
-        return "data", "FSDP (ZeRO-3)" if BACKWARD in gather else "FSDP without resharding (ZeRO-2)", told
+        return "data", "FSDP (ZeRO-3)" if BACKWARD in gather else "FSDP without resharding (ZeRO-2)", reason
     if scatter == {BACKWARD} and OPTIMIZER in gather:
-        return "data", "ZeRO-1/2", told
-    return "not known", None, told
+        return "data", "ZeRO-1/2", reason
+    return "not known", None, reason
 
 
-def _words(pattern: Pattern) -> str:
+def _pattern_text(pattern: Pattern) -> str:
     """all_gather in forward and backward, reduce_scatter in backward."""
     ops: dict[str, list[str]] = {}
     for op, phase in sorted(pattern):

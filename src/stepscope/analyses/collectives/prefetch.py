@@ -1,4 +1,5 @@
-"""How far ahead FSDP gathers parameters: the modules that compute between a gather's launch and its use.
+"""How far ahead FSDP gathers parameters:
+the modules that compute between a gather's launch and its use.
 
 In the order the host launches (G gathers, U uses a module's parameters, c computes):
 
@@ -21,13 +22,15 @@ from stepscope.core.trace import NONE, Int64, Kind
 
 GATHER = re.compile(r"^FSDP::all_gather(?: \((.*)\))?$")
 USE = re.compile(r"^FSDP::all_gather_copy_out(?: \((.*)\))?$")
-"""FSDP2 marks both, with the name of the module whose parameters they are (torch/distributed/fsdp/_fully_shard)."""
+"""FSDP2 marks both, with the name of the module whose
+parameters they are (torch/distributed/fsdp/_fully_shard)."""
 
 
-def gathers_ahead(found: RankContext, around: Int64) -> Int64:
-    """Per launch of a collective, how many modules further it was prefetched; NONE where FSDP did not mark it."""
-    trace = found.trace
-    gather = ancestor_with(found.links.parent, around, matching(trace, GATHER) & trace.is_kind(Kind.MARK))
+def gathers_ahead(context: RankContext, around: Int64) -> Int64:
+    """Per launch of a collective, how many modules further it was prefetched;
+    NONE where FSDP did not mark it."""
+    trace = context.trace
+    gather = ancestor_with(context.links.parent, around, matching(trace, GATHER) & trace.is_kind(Kind.MARK))
     ahead = np.full(len(around), NONE, np.int64)
     if not (gather != NONE).any():
         return ahead
@@ -36,10 +39,10 @@ def gathers_ahead(found: RankContext, around: Int64) -> Int64:
     of_module: dict[str | None, list[int]] = defaultdict(list)
     for event in use.tolist():
         of_module[_module(USE, trace.names[trace.name[event]])].append(int(trace.start_ns[event]))
-    launched = _compute_launches(found)
+    launched = _compute_launches(context)
     for i in np.flatnonzero(gather != NONE).tolist():
         begun, done = int(trace.start_ns[gather[i]]), int(trace.end_ns[gather[i]])
-        mine = [at for at in of_module[_module(GATHER, trace.names[trace.name[gather[i]]])] if at >= done]
+        mine = [start for start in of_module[_module(GATHER, trace.names[trace.name[gather[i]]])] if start >= done]
         if mine:
             first, own = np.searchsorted(used, begun, "right"), np.searchsorted(used, min(mine), "left")
             computes = np.searchsorted(launched, done, "left") < np.searchsorted(launched, used[first], "left")
@@ -48,12 +51,12 @@ def gathers_ahead(found: RankContext, around: Int64) -> Int64:
 
 
 def _module(pattern: re.Pattern[str], name: str) -> str | None:
-    said = pattern.match(name)
-    return None if said is None else said[1]
+    match = pattern.match(name)
+    return None if match is None else match[1]
 
 
-def _compute_launches(found: RankContext) -> Int64:
+def _compute_launches(context: RankContext) -> Int64:
     """When the host launched each kernel that is no collective, sorted."""
-    launch = found.links.launch[found.trace.is_kind(Kind.KERNEL) & ~found.collective]
-    launched: Int64 = np.sort(found.trace.start_ns[launch[launch != NONE]])
+    launch = context.links.launch[context.trace.is_kind(Kind.KERNEL) & ~context.collective]
+    launched: Int64 = np.sort(context.trace.start_ns[launch[launch != NONE]])
     return launched

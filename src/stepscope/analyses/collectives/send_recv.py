@@ -1,7 +1,9 @@
-"""Sends and the receives they belong to, in groups of more than two ranks, where nobody recorded the other rank.
+"""Sends and the receives they belong to, in groups of more than two ranks,
+where nobody recorded the other rank.
 
-Pipelines pass between neighbours of a group, and between its last and its first rank. A send belongs to the receive of a
-neighbour that ends with it, unless another neighbour's does so too: then nothing tells them apart, and both stay alone.
+Pipelines pass between neighbours of a group, and between its last and its first rank. A send
+belongs to the receive of a neighbour that ends with it, unless another neighbour's does so too:
+then they cannot be distinguished, and both stay alone.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.analyses.collectives.clock_offsets import Track, nearest
-from stepscope.core.trace import Int64
+from stepscope.analyses.collectives.clock_offsets import Track, TrackPart, nearest
+from stepscope.core.trace import Bool, Int64
 
 _NEAR_NS = 5_000_000
 """The two ends of a transfer end no further apart."""
@@ -20,19 +22,17 @@ _CLEARLY = 4
 _FLOOR_NS = 50_000
 """Closer than this, ends cannot be distinguished."""
 
-Part = tuple[int, Int64]
-
 
 def pairs_in(
-    tracks: Sequence[Track], parts: Sequence[Part], offsets: Int64, base: Int64, members: tuple[int, ...]
+    tracks: Sequence[Track], parts: Sequence[TrackPart], offsets: Int64, base: Int64, members: tuple[int, ...]
 ) -> tuple[Int64, Int64]:
     """Sends and their receives, counted over all tracks one after the other."""
-    place = {rank: at for at, rank in enumerate(members)}
-    at = {place[tracks[part[0]].rank]: part for part in parts if tracks[part[0]].rank in place}
+    index_of = {rank: index for index, rank in enumerate(members)}
+    part_at = {index_of[tracks[part[0]].rank]: part for part in parts if tracks[part[0]].rank in index_of}
     near = []
-    for here, part in at.items():
-        beside = sorted({(here - 1) % len(members), (here + 1) % len(members)} & at.keys() - {here})
-        near += [_between(tracks, part, at[there], offsets, base) for there in beside]
+    for index, part in part_at.items():
+        around = {(index - 1) % len(members), (index + 1) % len(members)} - {index}
+        near += [_between(tracks, part, part_at[other], offsets, base) for other in sorted(around & part_at.keys())]
     if not near:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     off, send, recv = (np.concatenate(column) for column in zip(*near, strict=True))
@@ -40,8 +40,8 @@ def pairs_in(
     return send[clear], recv[clear]
 
 
-def _between(tracks: Sequence[Track], a: Part, b: Part, offsets: Int64, base: Int64) -> tuple[Int64, Int64, Int64]:
-    """One rank's sends beside another's receives: how far apart they end, and which they are."""
+def _between(tracks: Sequence[Track], a: TrackPart, b: TrackPart, offsets: Int64, base: Int64) -> tuple[Int64, Int64, Int64]:
+    """One rank's sends and another's receives: how far apart they end, and which they are."""
     (i, rows), (j, others) = a, b
     rows, others = rows[tracks[i].side[rows] > 0], others[tracks[j].side[others] < 0]
     others = others[np.lexsort((tracks[j].end_ns[others], tracks[j].token[others]))]
@@ -50,7 +50,7 @@ def _between(tracks: Sequence[Track], a: Part, b: Part, offsets: Int64, base: In
     return np.abs(sent[of] - received[to]), base[i] + rows[of], base[j] + others[to]
 
 
-def _is_clear(off: Int64, of: Int64) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _is_clear(off: Int64, of: Int64) -> Bool:
     """Which pair is the nearest for its entry, with no other about as near."""
     order = np.lexsort((off, of))
     first = np.ones(len(order), np.bool_)

@@ -1,4 +1,5 @@
-"""Which part of a step launches a collective: forward, backward or the optimizer; and how long the backward passes last."""
+"""Which part of a step launches a collective: forward, backward or the optimizer;
+and how long the backward passes last."""
 
 from __future__ import annotations
 
@@ -12,29 +13,35 @@ from stepscope.analyses.rank_context import RankContext
 from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.core.trace import NONE, Int64
 
+PHASES = ("forward", "backward", "optimizer")
+"""Names of core.comms' FORWARD, BACKWARD and OPTIMIZER, in this order."""
 SHARDED_BACKWARD = re.compile(r"^(FSDP::|FullyShardedDataParallel\.).*backward")
-"""What FSDP does for the backward pass: its last scatter comes in a callback, when autograd's ranges are over."""
+"""What FSDP does for the backward pass:
+its last scatter comes in a callback, when autograd's ranges are over."""
 
 
-def step_parts(found: RankContext, events: Int64) -> Int64:
-    """The part of the step that launched each; NONE where its launch is not known, or nothing tells backward apart."""
-    charges = found.charges
-    part = np.full(len(found.trace), NONE, np.int64)
+def step_parts(context: RankContext, events: Int64) -> Int64:
+    """The part of the step that launched each;
+    NONE where its launch is not known, or backward cannot be distinguished."""
+    charges = context.charges
+    part = np.full(len(context.trace), NONE, np.int64)
     if charges.backward.any():
-        part[charges.work] = np.where(found.links.launch[charges.work] != NONE, FORWARD, NONE)
+        part[charges.work] = np.where(context.links.launch[charges.work] != NONE, FORWARD, NONE)
         part[charges.work[charges.backward]] = BACKWARD
-        marked = ancestor_with(found.links.parent, found.links.launch[charges.work], matching(found.trace, SHARDED_BACKWARD))
+        marked = ancestor_with(
+            context.links.parent, context.links.launch[charges.work], matching(context.trace, SHARDED_BACKWARD)
+        )
         part[charges.work[marked != NONE]] = BACKWARD
         part[charges.work[charges.optimizer]] = OPTIMIZER
     return part[events]
 
 
-def backward_spans(found: RankContext) -> tuple[tuple[int, int, int], ...]:
+def backward_spans(context: RankContext) -> tuple[tuple[int, int, int], ...]:
     """Per step, from the first compute kernel of its backward pass to the end of the last."""
-    trace, charges = found.trace, found.charges
+    trace, charges = context.trace, context.charges
     work = charges.work[charges.backward]
-    work = work[~found.collective[work]]
-    step = found.cut.step_of[work]
+    work = work[~context.collective[work]]
+    step = context.cut.step_of[work]
     return tuple(
         (number, int(trace.start_ns[mine].min()), int(trace.end_ns[mine].max()))
         for number in np.unique(step[step != NONE]).tolist()

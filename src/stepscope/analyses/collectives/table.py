@@ -3,8 +3,8 @@
     all_reduce  4 ranks  fp32   65.5 MB  1 a step  130 ms  busbw 0.75 GB/s
     all_reduce  4 ranks  fp32   29.4 MB  2 a step  ...
 
-Bandwidths count from the moment the last rank arrived (nccl-tests, doc/PERFORMANCE.md); where not all ranks of a group were
-recorded, from the rank's own arrival, and the row says so.
+Bandwidths count from the moment the last rank arrived (nccl-tests, doc/PERFORMANCE.md); where not
+all ranks of a group were recorded, from the rank's own arrival, and the row says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Entries:
 
     keys: tuple[Key, ...]
     key: Int64
-    collective_records: Int64
+    rank_index: Int64
     number: Int64
     """Of the matched collective; NONE."""
     group: Int64
@@ -54,19 +54,19 @@ def gather_entries(rank_records: Sequence[CollectiveRecords], matched: Matched, 
     keys: dict[Key, int] = {}
     groups: dict[tuple[int, ...] | str, int] = {}
     codes, figures = [np.empty((4, 0), np.int64)], [np.empty((5, 0), np.float64)]
-    for place, collective_records in enumerate(rank_records):
-        chosen = in_windows(collective_records) if collective_records.windows else np.arange(len(collective_records))
-        kinds = np.array([keys.setdefault(_key(k, families), len(keys)) for k in collective_records.kinds], np.int64)
-        lanes = np.array([groups.setdefault(families.key(k), len(groups)) for k in collective_records.kinds], np.int64)
-        of = collective_records.kind[chosen]
-        codes.append(np.stack((kinds[of], np.full(len(of), place), matched.of[collective_records.rank][chosen], lanes[of])))
-        figures.append(_figures(collective_records, matched)[:, chosen])
-    key, collective_records_of, number, group = np.concatenate(codes, axis=1)
+    for index, records in enumerate(rank_records):
+        chosen = in_windows(records) if records.windows else np.arange(len(records))
+        kinds = np.array([keys.setdefault(_key(k, families), len(keys)) for k in records.kinds], np.int64)
+        group_codes = np.array([groups.setdefault(families.key(k), len(groups)) for k in records.kinds], np.int64)
+        kind = records.kind[chosen]
+        codes.append(np.stack((kinds[kind], np.full(len(kind), index), matched.of[records.rank][chosen], group_codes[kind])))
+        figures.append(_figures(records, matched)[:, chosen])
+    key, rank_index, number, group = np.concatenate(codes, axis=1)
     dur, wait, exposed, size, uneven = np.concatenate(figures, axis=1)
     return Entries(
         keys=tuple(keys),
         key=key,
-        collective_records=collective_records_of,
+        rank_index=rank_index,
         number=number,
         group=group,
         dur_ns=dur,
@@ -75,24 +75,24 @@ def gather_entries(rank_records: Sequence[CollectiveRecords], matched: Matched, 
         bytes=size,
         unevenness=uneven,
         labels=tuple(groups),
-        num_steps=np.array([len(collective_records.windows) for collective_records in rank_records], np.int64),
+        num_steps=np.array([len(records.windows) for records in rank_records], np.int64),
     )
 
 
-def _figures(collective_records: CollectiveRecords, matched: Matched) -> Float64:
+def _figures(records: CollectiveRecords, matched: Matched) -> Float64:
     """Per entry: duration, wait, exposed time, size, unevenness of its splits."""
-    sizes = np.array([np.nan if kind.bytes is None else kind.bytes for kind in collective_records.kinds], np.float64)
-    rows: Float64 = np.full((5, len(collective_records)), np.nan)
-    rows[0] = collective_records.end_ns - collective_records.start_ns
-    rows[1] = matched.wait_ns(collective_records)
+    sizes = np.array([np.nan if kind.bytes is None else kind.bytes for kind in records.kinds], np.float64)
+    rows: Float64 = np.full((5, len(records)), np.nan)
+    rows[0] = records.end_ns - records.start_ns
+    rows[1] = matched.wait_ns(records)
     rows[2] = np.bincount(
-        collective_records.exposed_of,
-        collective_records.exposed_end_ns - collective_records.exposed_start_ns,
-        len(collective_records),
+        records.exposed_of,
+        records.exposed_end_ns - records.exposed_start_ns,
+        len(records),
     )
-    rows[3] = sizes[collective_records.kind]
-    if len(collective_records.unevenness):
-        rows[4] = collective_records.unevenness
+    rows[3] = sizes[records.kind]
+    if len(records.unevenness):
+        rows[4] = records.unevenness
     return rows
 
 
@@ -116,59 +116,77 @@ def table(entries: Entries, matched: Matched, families: Families) -> list[tuple[
 def _row(key: Key, entries: Entries, mine: Int64, matched: Matched, families: Families) -> CollectiveRow:
     op, family, dtype, _, on_device = key
     n = family.num_ranks
-    found = entries.number[mine] != NONE
-    complete = found.copy()
-    complete[found] = matched.complete[entries.number[mine][found]] & _all_recorded(family, families, len(entries.num_steps))
+    has_id = entries.number[mine] != NONE
+    complete = has_id.copy()
+    complete[has_id] = matched.complete[entries.number[mine][has_id]] & _all_recorded(family, families, len(entries.num_steps))
     numbers, moving, size, group = _moved(entries, mine, complete, matched)
     includes_waits = len(numbers) == 0
     if includes_waits:
         moving, size, group = entries.dur_ns[mine], entries.bytes[mine], entries.group[mine]
     algbw = _rate(moving, size)
     factor = None if n is None or n < 1 else bus_factor(op, n)
-    per_group = [] if includes_waits else [(_rate(moving[group == g], size[group == g]), g) for g in np.unique(group).tolist()]
-    slowest = min(((rate, g) for rate, g in per_group if rate is not None), default=None) if len(per_group) > 1 else None
-    known = entries.bytes[mine][~np.isnan(entries.bytes[mine])]
-    steps = bool((entries.num_steps[entries.collective_records[mine]] > 0).all())
+    slowest = None if includes_waits else _slowest_group(moving, size, group)
+    sizes = entries.bytes[mine][~np.isnan(entries.bytes[mine])]
+    has_steps = bool((entries.num_steps[entries.rank_index[mine]] > 0).all())
     total = float(entries.dur_ns[mine].sum())
+    wait_ns = exposed_share = slowest_busbw = None
+    if has_steps and not includes_waits:
+        wait_ns = _per_step(entries, mine, entries.wait_ns[mine])
+    if on_device and total:
+        exposed_share = min(1.0, float(entries.exposed_ns[mine].sum()) / total)
+    if slowest is not None and factor is not None:
+        slowest_busbw = slowest[0] * factor
     return CollectiveRow(
         op=op,
         group=families.label(family),
         num_groups=len(np.unique(entries.group[mine])),
         num_ranks=n,
         dtype=dtype,
-        bytes=int(np.median(known)) if len(known) else None,
-        num_sizes=len(np.unique(known)),
-        count_per_step=_per_step(entries, mine, np.ones(len(mine))) if steps else None,
-        ns_per_step=_per_step(entries, mine, entries.dur_ns[mine]) if steps else None,
-        wait_ns_per_step=_per_step(entries, mine, entries.wait_ns[mine]) if steps and not includes_waits else None,
-        exposed_share=min(1.0, float(entries.exposed_ns[mine].sum()) / total) if on_device and total else None,
+        bytes=int(np.median(sizes)) if len(sizes) else None,
+        num_sizes=len(np.unique(sizes)),
+        count_per_step=_per_step(entries, mine, np.ones(len(mine))) if has_steps else None,
+        ns_per_step=_per_step(entries, mine, entries.dur_ns[mine]) if has_steps else None,
+        wait_ns_per_step=wait_ns,
+        exposed_share=exposed_share,
         moving_ns=int(np.median(moving)),
         includes_waits=includes_waits,
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=None if algbw is None or factor is None else algbw * factor,
-        slowest_group=None if slowest is None else _words(entries.labels[slowest[1]]),
-        slowest_busbw_bytes_per_s=None if slowest is None or factor is None else slowest[0] * factor,
+        slowest_group=None if slowest is None else _group_text(entries.labels[slowest[1]]),
+        slowest_busbw_bytes_per_s=slowest_busbw,
         imbalance=_imbalance(entries, mine, complete) if op == "all_to_all" else None,
         on_device=on_device,
     )
 
 
-def _all_recorded(family: Family, families: Families, num_ledgers: int) -> bool:
-    """Whether all ranks of a group can be among those recorded. Where its ranks are not known, matching counts those it saw."""
+def _slowest_group(moving: Float64, size: Float64, group: Int64) -> tuple[float, int] | None:
+    """The lowest rate and the group that has it; None where there are fewer than two groups."""
+    groups = np.unique(group).tolist()
+    rates = [(_rate(moving[group == code], size[group == code]), code) for code in groups]
+    measured = [(rate, code) for rate, code in rates if rate is not None]
+    return min(measured, default=None) if len(groups) > 1 else None
+
+
+def _all_recorded(family: Family, families: Families, num_ranks_read: int) -> bool:
+    """Whether all ranks of a group can be among those recorded.
+    Where its ranks are not known, matching counts those it saw."""
     is_listed = any(isinstance(group, tuple) for group in families.groups[family])
-    return is_listed or (family.num_ranks or families.world_size or 0) <= num_ledgers
+    return is_listed or (family.num_ranks or families.world_size or 0) <= num_ranks_read
 
 
-def _words(label: tuple[int, ...] | str) -> str:
+def _group_text(label: tuple[int, ...] | str) -> str:
     """A group's name, or its ranks: 0-7; 0-504 by 8."""
     if isinstance(label, str):
         return label
     stride = stride_of(label)
-    return f"{label[0]}-{label[-1]} by {stride}" if len(label) > 2 and stride is not None and stride > 1 else number_ranges(label)
+    if len(label) > 2 and stride is not None and stride > 1:
+        return f"{label[0]}-{label[-1]} by {stride}"
+    return number_ranges(label)
 
 
 def _moved(entries: Entries, mine: Int64, complete: Bool, matched: Matched) -> tuple[Int64, Float64, Float64, Int64]:
-    """Per collective that all of its ranks recorded: its number, the time after the last arrival, its size, its group."""
+    """Per collective that all of its ranks recorded:
+    its number, the time after the last arrival, its size, its group."""
     which = mine[complete]
     numbers, first, inverse = np.unique(entries.number[which], return_index=True, return_inverse=True)
     moving = (matched.end_ns[numbers] - matched.last_ns[numbers]).astype(np.float64)
@@ -189,14 +207,15 @@ def _rate(moving_ns: Float64, size: Float64) -> float | None:
 
 def _per_step(entries: Entries, mine: Int64, values: Float64) -> float:
     """The sum over a step on one rank: the mean over the ranks that have any."""
-    place = entries.collective_records[mine]
-    total = np.bincount(place, values, len(entries.num_steps))
-    has = np.unique(place)
+    rank_index = entries.rank_index[mine]
+    total = np.bincount(rank_index, values, len(entries.num_steps))
+    has = np.unique(rank_index)
     return float((total[has] / entries.num_steps[has]).mean())
 
 
 def _imbalance(entries: Entries, mine: Int64, complete: Bool) -> float | None:
-    """The greatest part over the mean: of the recorded splits, else of what the ranks of one collective send."""
+    """The greatest part over the mean:
+    of the recorded splits, else of what the ranks of one collective send."""
     split = entries.unevenness[mine]
     if not np.isnan(split).all():
         return float(np.nanmedian(split))
@@ -211,25 +230,28 @@ def _imbalance(entries: Entries, mine: Int64, complete: Bool) -> float | None:
 
 
 def link_fits(rows: Sequence[tuple[Family, CollectiveRow]]) -> tuple[LinkFit, ...]:
-    """A line per operation and family, from the rows that are free of waits; none where no line makes sense."""
+    """A line per operation and family, from the rows that are free of waits;
+    none where no line makes sense."""
     points: dict[tuple[str, Family, bool], list[CollectiveRow]] = {}
     for family, row in rows:
         if not row.includes_waits and row.bytes and row.num_sizes == 1 and row.moving_ns > 0:
             points.setdefault((row.op, family, row.on_device), []).append(row)
     fits = []
-    for (op, family, _), found in points.items():
-        line = fit(op, family.num_ranks or 0, [row.bytes or 0 for row in found], [float(row.moving_ns) for row in found])
+    for (op, family, _), group_rows in points.items():
+        line = fit(
+            op, family.num_ranks or 0, [row.bytes or 0 for row in group_rows], [float(row.moving_ns) for row in group_rows]
+        )
         if line is not None and family.num_ranks is not None:
             fits.append(
                 LinkFit(
                     op=op,
-                    group=found[0].group,
+                    group=group_rows[0].group,
                     num_ranks=family.num_ranks,
                     alpha_ns=line.alpha_ns,
                     beta_bytes_per_s=line.beta,
-                    num_sizes=len({row.bytes for row in found}),
-                    min_bytes=min(row.bytes or 0 for row in found),
-                    max_bytes=max(row.bytes or 0 for row in found),
+                    num_sizes=len({row.bytes for row in group_rows}),
+                    min_bytes=min(row.bytes or 0 for row in group_rows),
+                    max_bytes=max(row.bytes or 0 for row in group_rows),
                     goodness=line.goodness,
                     worst=line.worst,
                     worst_bytes=line.worst_bytes,

@@ -1,4 +1,5 @@
-"""What the host was doing when: sets of time by kind of activity, on the threads that drive the device."""
+"""What the host was doing when:
+sets of time by kind of activity, on the threads that drive the device."""
 
 from __future__ import annotations
 
@@ -12,30 +13,34 @@ from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.intervals import Intervals, join, union
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
-from stepscope.analyses.run.checkpoints import saves
+from stepscope.analyses.run.checkpoints import checkpoint_saves
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Kind, Trace
 
 SYNC_CALL = re.compile(
-    r"^(cuda|hip)(Device|Stream|Event|Ctx)Synchronize|^cu(Ctx|Stream|Event)Synchronize|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol|Peer)?$"
+    r"^(cuda|hip)(Device|Stream|Event|Ctx)Synchronize|^cu(Ctx|Stream|Event)Synchronize"
+    r"|^(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol|Peer)?$"
     r"|^cuMemcpy(HtoD|DtoH|DtoD)(_v2)?$|^(ze|ur)\w*(Synchronize|EventWait|QueueFinish)"
 )
 """Calls that hold the host until the device is done."""
 ALLOCATOR_CALL = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostUnregister|HostMalloc|HostFree)"
-    r"|^cuMem(Alloc|Free|Create|Map|Unmap|Release|SetAccess|AddressReserve)|^(ze|ur)\w*(MemAlloc|USM\w*Alloc|MemFree|USMFree)"
+    r"|^cuMem(Alloc|Free|Create|Map|Unmap|Release|SetAccess|AddressReserve)"
+    r"|^(ze|ur)\w*(MemAlloc|USM\w*Alloc|MemFree|USMFree)"
 )
 COMPILE_RANGE = re.compile(
-    r"dynamo_timed|^dynamo$|entire_frame_compile|compile_fx|^inductor|Inductor.*compile|compile_id=|triton.*compile|compile_attempt"
-    r"|^backend_compile|torch/_dynamo/convert_frame|torch/_inductor/compile_fx|^nvfuser.*compile|XLA.*[Cc]ompile"
+    r"dynamo_timed|^dynamo$|entire_frame_compile|compile_fx|^inductor|Inductor.*compile|compile_id="
+    r"|triton.*compile|compile_attempt|^backend_compile|torch/_dynamo/convert_frame"
+    r"|torch/_inductor/compile_fx|^nvfuser.*compile|XLA.*[Cc]ompile"
 )
 LOADER_RANGE = re.compile(
-    r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|torch/utils/data/dataloader\.py\(\d+\): __next__|dataloader_iter"
-    r"|^#*\s*data_?load"
+    r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|torch/utils/data/dataloader\.py\(\d+\): __next__"
+    r"|dataloader_iter|^#*\s*data_?load"
     r"|\bnext_batch\b|\bget_batch\b|\bload_batch\b",
     re.IGNORECASE,
 )
 IO_RANGE = re.compile(
-    r"torch/serialization\.py\(\d+\): (save|load)\b|torch/distributed/checkpoint/|safetensors.*\b(save|load)\w*"
+    r"torch/serialization\.py\(\d+\): (save|load)\b|torch/distributed/checkpoint/"
+    r"|safetensors.*\b(save|load)\w*"
     r"|\b(save|load)_checkpoint\b|^checkpoint[._ ]?save|\bsave_pretrained\b|\bnp\.(save|load)\b",
     re.IGNORECASE,
 )
@@ -49,7 +54,8 @@ PROFILER_SPAN = re.compile(r"^PyTorch Profiler")
 """The profiler's mark over the whole recording."""
 
 SHORT_GAP_NS = 1_000_000
-"""Python between two operators up to this long belongs to launching; longer stretches with nothing recorded do not."""
+"""Python between two operators up to this long belongs to launching;
+longer stretches with nothing recorded do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +72,8 @@ class HostActivity:
     profiler: Intervals
     """In the profiler's own work."""
     at_work: Intervals
-    """Operators and runtime calls, short gaps closed. Marks say what they are named, not that anything is done."""
+    """Operators and runtime calls, short gaps closed.
+    Marks say what they are named, not that anything is done."""
     sync_call: Bool
     """Per event: a call that waits for the device by its nature."""
     driving: Bool
@@ -93,7 +100,7 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
         compile=when((ranges & named(COMPILE_RANGE)) | trace.is_kind(Kind.COMPILE)),
         allocator=when(runtime & named(ALLOCATOR_CALL)),
         input=when(ranges & named(LOADER_RANGE)),
-        io=join(when(ranges & named(IO_RANGE)), saves(trace, links, driving)),
+        io=join(when(ranges & named(IO_RANGE)), checkpoint_saves(trace, links, driving)),
         sync=when((runtime & named(SYNC_CALL)) | blocking_calls),
         collective=union(trace.start_ns[collectives], trace.end_ns[collectives]),
         profiler=when(trace.is_kind(Kind.OVERHEAD) & ~named(PROFILER_SPAN)),
@@ -109,7 +116,8 @@ def _driving_threads(trace: Trace, links: Links) -> Bool:
     host = trace.is_kind(*HOST_RANGES, Kind.COMPILE, Kind.OVERHEAD)
     calls = links.launch[links.launch != NONE]
     threads = np.unique(trace.thread[calls])
-    # A collective that waits for a late rank may be the longest mark of all, on a thread that drives nothing.
+    # A collective that waits for a late rank may be the longest mark of all,
+    # on a thread that drives nothing.
     marks = np.flatnonzero(trace.is_kind(Kind.MARK) & ~host_collectives(trace))
     if len(marks):
         threads = np.union1d(threads, trace.thread[marks[np.argmax(trace.dur_ns[marks])]])
@@ -117,9 +125,11 @@ def _driving_threads(trace: Trace, links: Links) -> Bool:
 
 
 def blocking_copies(trace: Trace, links: Links) -> Bool:
-    """Mask of the copies over the bus whose launching call took long and returned no sooner than they were (almost) done.
+    """Mask of the copies over the bus whose launching call took
+    long and returned no sooner than they were (almost) done.
 
-    A copy from memory that is not pinned is staged by the host: its call returns with the last piece still under way.
+    A copy from memory that is not pinned is staged by the host:
+    its call returns with the last piece still under way.
     """
     mask = np.zeros(len(trace), np.bool_)
     over_bus = trace.is_kind(Kind.MEMCPY) & ~matching(trace, ON_DEVICE_COPY)

@@ -1,4 +1,5 @@
-"""Host calls and copies inside the measured windows: syncs, allocator, loader, compiler, copies by kind."""
+"""Host calls and copies inside the measured windows:
+syncs, allocator, loader, compiler, copies by kind."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 
 def host_facts(trace: Trace, links: Links, host: HostActivity, low: int, high: int) -> Host:
-    """What the host's calls cost, by name. Nested compile ranges are counted once, at the outermost."""
+    """What the host's calls cost, by name.
+    Nested compile ranges are counted once, at the outermost."""
     inside = (trace.start_ns >= low) & (trace.start_ns < high)
     runtime, ranges = trace.is_kind(Kind.RUNTIME), trace.is_kind(Kind.OP, Kind.MARK)
     blocking = np.zeros(len(trace), np.bool_)
@@ -49,15 +51,19 @@ def call_rows(trace: Trace, mask: Bool) -> tuple[CallRow, ...]:
     )
 
 
+def copy_bytes(trace: Trace, links: Links, copies: Int64) -> Int64:
+    """The size of each copy, else what its launching call has recorded; NONE where neither has."""
+    size, launch = trace.size_bytes[copies], links.launch[copies]
+    return np.where((size == NONE) & (launch != NONE), trace.size_bytes[np.maximum(launch, 0)], size)
+
+
 def copy_rows(trace: Trace, links: Links, host: HostActivity, work: Int64) -> tuple[CopyRow, ...]:
     """Copies by kind. Their bytes are None as soon as one copy of the kind has none recorded."""
     copies = work[trace.kind[work] == Kind.MEMCPY]
     rows = []
     for code in np.unique(trace.name[copies]).tolist():
         mine = copies[trace.name[copies] == code]
-        launch = links.launch[mine]
-        size = trace.size_bytes[mine]
-        size = np.where((size == NONE) & (launch != NONE), trace.size_bytes[np.maximum(launch, 0)], size)
+        size = copy_bytes(trace, links, mine)
         rows.append(
             CopyRow(
                 kind=trace.names[code],

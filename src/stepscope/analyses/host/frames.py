@@ -1,8 +1,9 @@
 """Python frames by their names: whose code a frame is, and how its line is written.
 
-The recorder names a frame `path/file.py(123): function`. It cuts the folders of `sys.path` off, so that an installed package and
-the standard library stand there as `torch/nn/modules/linear.py` and `contextlib.py`. The line is the one the function begins at,
-or, for a frame that was open when the recording began, the one it was at.
+The recorder names a frame `path/file.py(123): function`. It cuts the folders of `sys.path` off, so
+that an installed package and the standard library stand there as `torch/nn/modules/linear.py` and
+`contextlib.py`. The line is the one the function begins at, or, for a frame that was open when the
+recording began, the one it was at.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ TORCH_TREE = re.compile(r"/torch/(_\w+|amp|autograd|cuda|distributed|fx|jit|nn|o
 PLUMBING = frozenset({"torch", "functorch", "triton", "numpy", "tqdm", "stepscope", "_pytest", "pluggy", "debugpy"})
 """Packages whose lines say nothing about the run."""
 LIBRARIES = frozenset({
-    "PIL", "accelerate", "apex", "bitsandbytes", "composer", "cv2", "datasets", "deepspeed", "diffusers", "einops",
-    "flash_attn", "flashinfer", "fsspec", "huggingface_hub", "ignite", "joblib", "lightning", "lightning_fabric",
-    "liger_kernel", "mmcv", "mmengine", "monai", "pandas", "peft", "pytorch_lightning", "ray", "scipy", "sklearn",
-    "tensorboard", "timm", "tokenizers", "torch_geometric", "torchaudio", "torchdata", "torchmetrics", "torchvision",
-    "transformer_engine", "transformers", "trl", "vllm", "wandb", "webdataset", "xformers"
+    "PIL", "accelerate", "apex", "bitsandbytes", "composer", "cv2", "datasets", "deepspeed",
+    "diffusers", "einops", "flash_attn", "flashinfer", "fsspec", "huggingface_hub", "ignite",
+    "joblib", "lightning", "lightning_fabric", "liger_kernel", "mmcv", "mmengine", "monai",
+    "pandas", "peft", "pytorch_lightning", "ray", "scipy", "sklearn", "tensorboard", "timm",
+    "tokenizers", "torch_geometric", "torchaudio", "torchdata", "torchmetrics", "torchvision",
+    "transformer_engine", "transformers", "trl", "vllm", "wandb", "webdataset", "xformers",
 })  # fmt: skip
 """Installed packages that are known by name, once the recorder has cut their folder off."""
-MOST_CHARACTERS = 60
+MAX_CHARACTERS = 60
 
 
 class Owner(IntEnum):
@@ -55,10 +57,10 @@ def owner_of(name: str) -> Owner:
 
 
 def line_of(name: str) -> str:
-    """The frame as a place: `model.py:25 in forward`, with the folder that tells one `model.py` from another.
+    """The frame as a source location: `model.py:25 in forward`, with the folder it is in.
 
-    Before  models/gpt/block.py(25): forward                            After  gpt/block.py:25 in forward
-            model.py(25): torch_dynamo_resume_in_forward_at_31                 model.py:31 in forward
+    Before  models/gpt/block.py(25): forward               After  gpt/block.py:25 in forward
+            model.py(25): torch_dynamo_resume_in_forward_at_31    model.py:31 in forward
     """
     frame = FRAME.match(name)
     if frame is None:
@@ -70,4 +72,4 @@ def line_of(name: str) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else f"...{text[-MOST_CHARACTERS:]}"
+    return text if len(text) <= MAX_CHARACTERS else f"...{text[-MAX_CHARACTERS:]}"

@@ -14,8 +14,8 @@ from stepscope.core.trace import Bool, Int64, Kind, Trace
 WORKERS = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
 SERIAL = re.compile(r"_SingleProcessDataLoaderIter\.__next__")
 READY_NS = 300_000.0
-"""Fetching a batch that a worker has ready: 0.05 ms for one small tensor (lab), here six times that:
-batches of many tensors were not measured."""
+"""Fetching a batch that a worker has ready: 0.05 ms for one small tensor (lab), here six times
+that: batches of many tensors were not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +23,17 @@ class Policy:
     most_steps: float = 0.5
     """Share of the fetches that must wait, unless all waits together are long."""
     long_wait: float = 0.2
-    """Of a step, waited on average: several workers that take long each hand their batches over in a burst, so that one fetch
-    waits for all; a burst that a deeper queue would smooth costs less."""
+    """Of a step, waited on average: several workers that take long each hand their batches over in
+    a burst, so that one fetch waits for all; a burst that a deeper queue would smooth costs
+    less."""
 
 
 POLICY = Policy()
 
 
 def next_calls(trace: Trace, host: HostActivity, pattern: re.Pattern[str]) -> Int64:
-    """The loader's `__next__` calls of this kind, in order, on the threads that drive the device."""
+    """The loader's `__next__` calls of this kind, in order,
+    on the threads that drive the device."""
     return np.flatnonzero(trace.is_kind(Kind.MARK, Kind.OP) & host.driving & matching(trace, pattern))
 
 
@@ -42,7 +44,8 @@ def waiting_fetches(trace: Trace, host: HostActivity) -> Bool:
 
 
 def is_starved(trace: Trace, host: HostActivity, step_interval_ns: float) -> bool:
-    """Whether the workers, not the step, set the pace: most fetches wait, or they wait long on average."""
+    """Whether the workers, not the step, limit the run:
+    most fetches wait, or they wait long on average."""
     fetches = trace.dur_ns[next_calls(trace, host, WORKERS)]
     if len(fetches) == 0:
         return False

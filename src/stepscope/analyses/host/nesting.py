@@ -7,11 +7,13 @@ import numpy as np
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Trace
 
 MAX_OVERHANGING = 20_000
-"""Real traces have a few per step; each costs a pass over its own length, so a hostile file must not bring millions."""
+"""Real traces have a few per step;
+each costs a pass over its own length, so a hostile file must not bring millions."""
 
 
 def enclosing(trace: Trace) -> Int64:
-    """For each event, the index of the innermost host range open on its thread when it began; NONE at the top and off the host.
+    """For each event, the index of the innermost host range open on its thread when it began;
+    NONE at the top and off the host.
 
     Before (one thread, by start)        After
         0  aten::linear    [0, 90)           NONE
@@ -27,7 +29,8 @@ def enclosing(trace: Trace) -> Int64:
     start, end = _on_one_axis(trace, by_thread)
     depth = np.arange(len(start)) - np.searchsorted(np.sort(end), start, side="right")
     above = _last_one_level_up(depth)
-    # An event that outlives what it began in can make the level above one that is over by now: climb until it is open.
+    # An event that outlives what it began in can make the level above one that is over by now:
+    # climb until it is open.
     while True:
         stale = (above != NONE) & (end[np.maximum(above, 0)] <= start)
         if not stale.any():
@@ -41,7 +44,8 @@ def enclosing(trace: Trace) -> Int64:
 def _adopt_overhanging(above: Int64, start: Int64, end: Int64) -> None:
     """Give ranges that outlive what they began in the events that begin after that ended.
 
-    A mark entered inside a Python frame (`__enter__`) goes on when the frame is over; levels alone do not see it there.
+    A mark entered inside a Python frame (`__enter__`) goes on when the frame is over;
+    levels alone do not see it there.
     """
     overhanging = np.flatnonzero((above != NONE) & (end > end[np.maximum(above, 0)]))
     for mark in overhanging[:MAX_OVERHANGING].tolist():
@@ -52,7 +56,8 @@ def _adopt_overhanging(above: Int64, start: Int64, end: Int64) -> None:
 
 
 def _on_one_axis(trace: Trace, events: Int64) -> tuple[Int64, Int64]:
-    """Starts and ends, every thread moved to a stretch of its own; an empty event lasts 1 ns here so that it has an inside."""
+    """Starts and ends, every thread moved to a stretch of its own;
+    an empty event lasts 1 ns here so that it has an inside."""
     start = trace.start_ns[events] - int(trace.start_ns[events].min())
     end = np.maximum(start + trace.dur_ns[events], start + 1)
     thread = trace.thread[events]
@@ -69,21 +74,22 @@ def _last_one_level_up(depth: Int64) -> Int64:
     """For each position, the last earlier position whose depth is one less; NONE for depth 0."""
     n = len(depth)
     keys = np.sort(depth * n + np.arange(n))
-    at = np.searchsorted(keys, (depth - 1) * n + np.arange(n)) - 1
-    above = keys[np.maximum(at, 0)]
-    found = (depth > 0) & (at >= 0) & (above // n == depth - 1)
-    return np.where(found, above % n, NONE)
+    index = np.searchsorted(keys, (depth - 1) * n + np.arange(n)) - 1
+    above = keys[np.maximum(index, 0)]
+    exists = (depth > 0) & (index >= 0) & (above // n == depth - 1)
+    return np.where(exists, above % n, NONE)
 
 
 def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool = False) -> Int64:
-    """For each of `events`, the innermost (or outermost) of itself and its ancestors that is marked; NONE when none is."""
-    found = np.full(len(events), NONE, np.int64)
-    who = np.flatnonzero(events != NONE)
-    at = events[who]
-    while len(who):
-        hit = marked[at]
-        found[who[hit]] = at[hit]
-        at = parent[at]
-        going_on = (at != NONE) if outermost else (at != NONE) & ~hit
-        who, at = who[going_on], at[going_on]
-    return found
+    """For each of `events`, the innermost (or outermost) of
+    itself and its ancestors that is marked; NONE when none is."""
+    result = np.full(len(events), NONE, np.int64)
+    pending = np.flatnonzero(events != NONE)
+    ancestor = events[pending]
+    while len(pending):
+        hit = marked[ancestor]
+        result[pending[hit]] = ancestor[hit]
+        ancestor = parent[ancestor]
+        going_on = (ancestor != NONE) if outermost else (ancestor != NONE) & ~hit
+        pending, ancestor = pending[going_on], ancestor[going_on]
+    return result

@@ -1,7 +1,9 @@
-"""Places: the line and the module that work comes from, where Python frames were recorded (`with_stack=True`).
+"""Source locations: the line and the module that work comes from,
+where Python frames were recorded (`with_stack=True`).
 
-Work on the device was launched by a host event, and that stands in frames. Backward is launched by autograd's own thread, where
-there are none: it comes from where the forward operator of the same sequence number stands.
+Work on the device was launched by a host event, and that stands in frames. Backward is launched by
+autograd's own thread, where there are none: it comes from where the forward operator of the same
+sequence number stands.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from stepscope.analyses.steps.projection import MODULE_FRAME, forward_of, module
 from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
-MOST_DEEP = 64
+MAX_DEEP = 64
 """Modules in one another that are looked at."""
-MOST_SHOWN = 4
+MAX_SHOWN = 4
 """Modules of a path that are written; a longer one is shortened in the middle."""
 COMMON_SHARE = 0.5
-"""Of a line's cost that must lie in a module for the line to be placed there."""
+"""Of a line's cost that must lie in a module for the line to be shown in it."""
 ALONE_SHARE = 0.9
 """Of a class of modules' cost that one of them must have to be named alone."""
 
@@ -47,7 +49,8 @@ class Origins:
     """Per event asked for, the frames it comes from; NONE where there is none."""
 
     frame: Int64
-    """The innermost frame of the user's code, else of a library's; never of torch or the standard library."""
+    """The innermost frame of the user's code, else of a library's;
+    never of torch or the standard library."""
     module: Int64
     """The innermost module."""
 
@@ -74,34 +77,36 @@ def stacks_of(trace: Trace, links: Links) -> Stacks | None:
 def origins(stacks: Stacks, events: Int64) -> Origins:
     """Where each event, on the device or the host, comes from; an event may be NONE."""
     on_device = stacks.trace.device_work[events] & (events != NONE)
-    parent, at = stacks.links.parent, np.where(on_device, stacks.links.launch[events], events)
-    forward = forward_of(stacks.trace, ancestor_with(parent, at, stacks.node))
+    parent, start = stacks.links.parent, np.where(on_device, stacks.links.launch[events], events)
+    forward = forward_of(stacks.trace, ancestor_with(parent, start, stacks.node))
 
     def innermost(marked: Bool) -> Int64:
-        near = ancestor_with(parent, at, marked | stacks.node)
-        inside = (near != NONE) & ~stacks.node[near]
-        # Above the node stands whoever called backward(), which is no place of the work; it is better than none.
+        frame = ancestor_with(parent, start, marked | stacks.node)
+        inside = (frame != NONE) & ~stacks.node[frame]
+        # Above the node stands whoever called backward(),
+        # which is not where the work comes from; it is better than none.
         rest = np.flatnonzero(~inside)
-        near[rest] = ancestor_with(parent, forward[rest], marked)
-        rest = rest[near[rest] == NONE]
-        near[rest] = ancestor_with(parent, at[rest], marked)
-        return near
+        frame[rest] = ancestor_with(parent, forward[rest], marked)
+        rest = rest[frame[rest] == NONE]
+        frame[rest] = ancestor_with(parent, start[rest], marked)
+        return frame
 
     user, library = innermost(stacks.user), innermost(stacks.library)
     return Origins(frame=np.where(user == NONE, library, user), module=innermost(stacks.module))
 
 
 def source_locations_of(stacks: Stacks, events: Int64, cost: NDArray[np.float64], most: int) -> tuple[SourceLocation, ...]:
-    """The lines that most of the events' cost comes from, most costly first, each with the modules most of it is in."""
+    """The lines that most of the events' cost comes from, most costly first,
+    each with the modules most of it is in."""
     total = float(cost.sum())
     if len(events) == 0 or total <= 0:
         return ()
-    trace, found = stacks.trace, origins(stacks, events)
-    known = (found.frame != NONE) | (found.module != NONE)
-    line = np.where(found.frame == NONE, NONE, trace.name[found.frame])
-    codes, which = np.unique(line[known], return_inverse=True)
-    spent = np.bincount(which, cost[known], len(codes))
-    module, cost = found.module[known], cost[known]
+    trace, origin = stacks.trace, origins(stacks, events)
+    located = (origin.frame != NONE) | (origin.module != NONE)
+    line = np.where(origin.frame == NONE, NONE, trace.name[origin.frame])
+    codes, which = np.unique(line[located], return_inverse=True)
+    spent = np.bincount(which, cost[located], len(codes))
+    module, cost = origin.module[located], cost[located]
     return tuple(
         SourceLocation(
             line=None if codes[i] == NONE else line_of(trace.names[codes[i]]),
@@ -114,28 +119,30 @@ def source_locations_of(stacks: Stacks, events: Int64, cost: NDArray[np.float64]
 
 
 def frames_at(stacks: Stacks, moments: Int64, on: Bool) -> Int64:
-    """The innermost host range that was open at each moment on a thread with frames, of the threads of the masked events."""
+    """The innermost host range that was open at each moment on a thread with frames,
+    of the threads of the masked events."""
     trace, parent = stacks.trace, stacks.links.parent
-    found = np.full(len(moments), NONE, np.int64)
+    innermost = np.full(len(moments), NONE, np.int64)
     frames = np.flatnonzero(trace.is_kind(Kind.PYTHON) & on)
     for thread in np.unique(trace.thread[frames]).tolist():
         mine = frames[trace.thread[frames] == thread]
         before = np.searchsorted(trace.start_ns[mine], moments, side="right") - 1
-        at = np.where(before >= 0, mine[np.maximum(before, 0)], NONE)
-        while (over := (at != NONE) & (trace.end_ns[at] <= moments)).any():
-            at[over] = parent[at[over]]
-        found = np.where(found == NONE, at, found)
-    return found
+        frame = np.where(before >= 0, mine[np.maximum(before, 0)], NONE)
+        while (over := (frame != NONE) & (trace.end_ns[frame] <= moments)).any():
+            frame[over] = parent[frame[over]]
+        innermost = np.where(innermost == NONE, frame, innermost)
+    return innermost
 
 
 def _common_path(stacks: Stacks, modules: Int64, cost: NDArray[np.float64]) -> str | None:
-    """The modules that hold most of the cost, from the outermost in: `GPT_0 > Block_* > Linear_*`, where many are alike."""
+    """The modules that hold most of the cost, from the outermost in:
+    `GPT_0 > Block_* > Linear_*`, where many are alike."""
     frames, which = np.unique(modules, return_inverse=True)
     spent: dict[tuple[str, ...], float] = defaultdict(float)
     for path, ns in zip(_paths(stacks, frames), np.bincount(which, cost, len(frames)).tolist(), strict=True):
         spent[path] += ns
-    least, words = COMMON_SHARE * float(cost.sum()), list[str]()
-    for depth in range(MOST_DEEP):
+    least, shown = COMMON_SHARE * float(cost.sum()), list[str]()
+    for depth in range(MAX_DEEP):
         classes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for path, ns in spent.items():
             if len(path) > depth:
@@ -145,27 +152,27 @@ def _common_path(stacks: Stacks, modules: Int64, cost: NDArray[np.float64]) -> s
         if inside < least or inside == 0:
             break
         costliest = max(classes[kind], key=lambda name: classes[kind][name])
-        words.append(costliest if classes[kind][costliest] >= ALONE_SHARE * inside else f"{kind}_*")
+        shown.append(costliest if classes[kind][costliest] >= ALONE_SHARE * inside else f"{kind}_*")
         spent = {path: ns for path, ns in spent.items() if len(path) > depth and _class_of(path[depth]) == kind}
-    if len(words) > MOST_SHOWN:
-        words = [words[0], "...", *words[2 - MOST_SHOWN :]]
-    return " > ".join(words) or None
+    if len(shown) > MAX_SHOWN:
+        shown = [shown[0], "...", *shown[2 - MAX_SHOWN :]]
+    return " > ".join(shown) or None
 
 
 def _paths(stacks: Stacks, frames: Int64) -> list[tuple[str, ...]]:
     """The names of the modules around each module frame, itself last."""
     trace, parent = stacks.trace, stacks.links.parent
     paths: list[list[str]] = [[] for _ in range(len(frames))]
-    at = frames
-    for _ in range(MOST_DEEP):
-        there = np.flatnonzero(at != NONE)
-        if len(there) == 0:
+    module = frames
+    for _ in range(MAX_DEEP):
+        inside = np.flatnonzero(module != NONE)
+        if len(inside) == 0:
             break
-        for i, code in zip(there.tolist(), trace.name[at[there]].tolist(), strict=True):
+        for i, code in zip(inside.tolist(), trace.name[module[inside]].tolist(), strict=True):
             paths[i].append(MODULE_FRAME.sub("", trace.names[code]))
-        above = np.full(len(at), NONE, np.int64)
-        above[there] = ancestor_with(parent, parent[at[there]], stacks.module)
-        at = above
+        above = np.full(len(module), NONE, np.int64)
+        above[inside] = ancestor_with(parent, parent[module[inside]], stacks.module)
+        module = above
     return [tuple(reversed(path)) for path in paths]
 
 

@@ -26,10 +26,12 @@ def launch_facts(trace: Trace, links: Links, busy: Intervals, work: Int64, host:
         return None
     linked = work[links.launch[work] != NONE]
     call = links.launch[linked]
-    first_of_call = np.concatenate([[True], np.diff(np.sort(call)) != 0]) if len(call) else np.zeros(0, np.bool_)
     launched = np.sort(trace.start_ns[call])
     started = np.sort(trace.start_ns[linked])
-    moments = launched[first_of_call] if len(call) else launched
+    moments = launched
+    if len(call):
+        first_of_call = np.concatenate([[True], np.diff(np.sort(call)) != 0])
+        moments = launched[first_of_call]
     depth = np.searchsorted(launched, moments, side="left") - np.searchsorted(started, moments, side="right")
     starved = (depth <= 0) & ~contains(busy, moments)
     shared = links.shared[linked]
@@ -50,7 +52,8 @@ def launch_facts(trace: Trace, links: Links, busy: Intervals, work: Int64, host:
 
 
 def num_lost(trace: Trace, links: Links, work: Int64) -> int:
-    """Work without its call and calls without their work, between the first launch of this work and its last."""
+    """Work without its call and calls without their work,
+    between the first launch of this work and its last."""
     call = links.launch[work]
     by_call = (call != NONE) & (trace.kind[np.maximum(call, 0)] == Kind.RUNTIME)
     calls = np.unique(call[by_call])
@@ -64,7 +67,8 @@ def num_lost(trace: Trace, links: Links, work: Int64) -> int:
 
 
 def _silent_share(trace: Trace, host: HostActivity, idle: Intervals) -> float | None:
-    """Of the idle time, what lies in stretches of the host with no runtime call that are longer than Python between two."""
+    """Of the idle time, what lies in stretches of the host with
+    no runtime call that are longer than Python between two."""
     total = int((idle.end - idle.start).sum())
     calls = trace.is_kind(Kind.RUNTIME) & host.driving
     speaking = close_gaps(union(trace.start_ns[calls], trace.end_ns[calls]), SHORT_GAP_NS)

@@ -1,7 +1,7 @@
-"""The device's roofs: how long work must take at least.
+"""The peaks of a device: how long work must take at least.
 
-Peaks are the datasheet's, and so are floors and MFU. Where the machine was calibrated, `measured` says which share of them it
-reaches, in place of the share that such devices usually do.
+Peaks are the datasheet's, and so are floors and MFU. Where the machine was calibrated, `measured`
+says which share of them it reaches, in place of the share that such devices usually do.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ class DevicePeaks:
 
     def matrix_share(self, precision: str | None, usual: float) -> float:
         """Of the peak, what the best products reach for long."""
-        best = None if self.measured is None or precision is None else self.measured.best_flops(precision)
         peak = self.peak_flops(precision, matrix=True)
-        return usual if best is None or peak is None else best / peak
+        if self.measured is None or precision is None or peak is None:
+            return usual
+        best = self.measured.best_flops(precision)
+        return usual if best is None else best / peak
 
     def stream_share(self, usual: float) -> float:
         """Of the bandwidth, what a large copy within the device reaches."""
@@ -38,10 +40,12 @@ class DevicePeaks:
         return None if launch is None or launch.device is None else launch.device.seconds * 1e9
 
     def peak_flops(self, precision: str | None, *, matrix: bool) -> float | None:
-        """The dense peak for a precision. Other than matrix work runs on the vector units, whose peak is the one for fp32."""
+        """The dense peak for a precision.
+        Other than matrix work runs on the vector units, whose peak is the one for fp32."""
         if precision is None:
             return None
-        name = precision if matrix else ("fp64" if precision == "fp64" else "fp32")
+        is_vector = not matrix and precision != "fp64"
+        name = "fp32" if is_vector else precision
         figure = self.spec.peak_flops.get(name)
         if figure is None and name == "tf32":
             figure = self.spec.peak_flops.get("fp32")

@@ -1,4 +1,4 @@
-"""What a kernel is, as far as its name tells."""
+"""What a kernel is, as far as its name says."""
 
 from __future__ import annotations
 
@@ -61,12 +61,13 @@ def category_of(name: str) -> str:
 
 
 def uses_tensor_cores(name: str) -> bool | None:
-    """Whether the kernel is a tensor-core (matrix-unit) one; None when its name does not tell."""
+    """Whether the kernel is a tensor-core (matrix-unit) one; None when its name does not say."""
     if VECTOR_UNIT.search(name) and not re.search(r"_tensorop|[hs](1688|16816)|_MI\d+x\d+", name):
         return False
     return True if TENSOR_CORE.search(name) else None
 
 
 def rounds_to_tf32(name: str) -> bool:
-    """Whether a matrix kernel over 32-bit floats works in TF32: NVIDIA's matrix units know no other way, AMD's do."""
+    """Whether a matrix kernel over 32-bit floats works in TF32:
+    NVIDIA's matrix units know no other way, AMD's do."""
     return TF32.search(name) is not None or (uses_tensor_cores(name) is True and AMD_MATRIX.search(name) is None)

@@ -1,4 +1,4 @@
-"""Arithmetic and traffic of the run against the device's roofs: MFU, HFU, tensor-core use."""
+"""Arithmetic and traffic of the run against the device's peaks: MFU, HFU, tensor-core use."""
 
 from __future__ import annotations
 
@@ -13,30 +13,37 @@ from stepscope.core.facts import Roofline
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 MIN_MATRIX_COVERAGE = 0.9
-"""MFU is told only when the work of this share of matrix-kernel time is known: a part of the FLOPs would pass for all of them."""
+"""MFU is reported only when the work of this share of matrix-kernel time is known:
+a part of the FLOPs would pass for all of them."""
 
 
 def roofline(
     trace: Trace, charges: Charges, work: KernelWork, roofs: DevicePeaks | None, num_windows: int, step_ns: float | None
 ) -> Roofline:
-    """Per-step FLOPs and their share of the peak. FLOPs are the model's: recomputed work counts for HFU alone."""
+    """Per-step FLOPs and their share of the peak.
+    FLOPs are the model's: recomputed work counts for HFU alone."""
     dur = trace.dur_ns[work.kernels]
     compute = ~work.of_category("collective")
     matrix = work.of_category(*MATRIX_CATEGORIES)
-    known = ~np.isnan(work.flops) | ~np.isnan(work.bytes)
-    again = charges.recomputed[trace.kind[charges.work] == Kind.KERNEL]
-    complete = num_windows > 0 and _coverage(dur, matrix, work) >= MIN_MATRIX_COVERAGE and bool(matrix.any())
-    model = float(np.nansum(work.flops[work.is_matrix & ~again])) / num_windows if complete else None
-    hardware = float(np.nansum(work.hardware_flops[work.is_matrix])) / num_windows if complete else None
+    is_modelled = ~np.isnan(work.flops) | ~np.isnan(work.bytes)
+    recomputed = charges.recomputed[trace.kind[charges.work] == Kind.KERNEL]
+    model = hardware = mfu = hfu = precision = None
+    if num_windows > 0 and _coverage(dur, matrix, work) >= MIN_MATRIX_COVERAGE and bool(matrix.any()):
+        first = work.is_matrix & ~recomputed
+        model = float(np.nansum(work.flops[first])) / num_windows
+        hardware = float(np.nansum(work.hardware_flops[work.is_matrix])) / num_windows
+        mfu = _utilisation(work, first, work.flops, roofs, num_windows, step_ns)
+        hfu = _utilisation(work, work.is_matrix, work.hardware_flops, roofs, num_windows, step_ns)
+        precision = _main_precision(work)
     bandwidth_ns, arithmetic_ns = _bound_times(work, roofs)
     return Roofline(
         device=None if roofs is None else roofs.spec.name,
         model_flops=model,
         hardware_flops=hardware,
-        mfu=_utilisation(work, work.is_matrix & ~again, work.flops, roofs, num_windows, step_ns) if complete else None,
-        hfu=_utilisation(work, work.is_matrix, work.hardware_flops, roofs, num_windows, step_ns) if complete else None,
-        peak_precision=_main_precision(work) if complete else None,
-        modelled_share=_share(work.group_ns, known & compute, int(dur[compute].sum())),
+        mfu=mfu,
+        hfu=hfu,
+        peak_precision=precision,
+        modelled_share=_share(work.group_ns, is_modelled & compute, int(dur[compute].sum())),
         bandwidth_bound_ns=bandwidth_ns,
         arithmetic_bound_ns=arithmetic_ns,
         tensor_core_share=_tensor_core_share(dur, matrix, work),
@@ -45,21 +52,22 @@ def roofline(
 
 
 def compute_bound(work: KernelWork, roofs: DevicePeaks | None) -> Bool:
-    """Which kernels the arithmetic units hold up: by the roof they are under; where that is not known, the matrix kernels."""
+    """Which kernels arithmetic limits, not memory: by their roofline;
+    where that is not known, the matrix kernels."""
     arithmetic = work.of_category(*MATRIX_CATEGORIES)
     if roofs is None:
         return arithmetic
     traffic = work.bytes / roofs.spec.bandwidth_bytes_per_s.value * 1e9
-    known = ~np.isnan(work.floor_ns) & ~np.isnan(traffic)
-    held: Bool = np.where(known, traffic < work.floor_ns * (1 - 1e-9), arithmetic)
-    return held
+    has_floor = ~np.isnan(work.floor_ns) & ~np.isnan(traffic)
+    bound: Bool = np.where(has_floor, traffic < work.floor_ns * (1 - 1e-9), arithmetic)
+    return bound
 
 
 def _coverage(dur: Int64, matrix: Bool, work: KernelWork) -> float:
     """Share of matrix-kernel time whose operator's FLOPs are known."""
     total = int(dur[matrix].sum())
-    known = work.is_matrix & ~np.isnan(work.flops)
-    return float(work.group_ns[known].sum()) / total if total else 0.0
+    has_flops = work.is_matrix & ~np.isnan(work.flops)
+    return float(work.group_ns[has_flops].sum()) / total if total else 0.0
 
 
 def _utilisation(
@@ -80,17 +88,18 @@ def _utilisation(
     return used if used <= 1 else None
 
 
-def slower_than_peak(found: RankContext) -> float | None:
-    """How much longer the model's FLOPs need at the rates that the machine was measured at than at the datasheet's peaks.
+def slower_than_peak(context: RankContext) -> float | None:
+    """How much longer the model's FLOPs need at the rates that
+    the machine was measured at than at the datasheet's peaks.
 
     None where it was not measured, or not in a precision that the run uses.
     """
-    roofs, work = found.roofs, found.kernels
+    roofs, work = context.roofs, context.kernels
     if roofs is None or roofs.measured is None:
         return None
-    again = np.isin(work.kernels, found.charges.work[found.charges.recomputed])
-    at, (low, high) = found.trace.start_ns[work.kernels], found.window
-    chosen = work.is_matrix & ~again & (at >= low) & (at < high)
+    recomputed = np.isin(work.kernels, context.charges.work[context.charges.recomputed])
+    start, (low, high) = context.trace.start_ns[work.kernels], context.window
+    chosen = work.is_matrix & ~recomputed & (start >= low) & (start < high)
     at_peak = reached = 0.0
     for code in np.unique(work.precision[chosen]).tolist():
         precision = None if code == NONE else work.precisions[code]
@@ -111,19 +120,19 @@ def _main_precision(work: KernelWork) -> str | None:
 
 
 def _bound_times(work: KernelWork, roofs: DevicePeaks | None) -> tuple[int | None, int | None]:
-    """Kernel time under the memory roof and under the arithmetic roof."""
+    """Kernel time bound by memory and bound by arithmetic."""
     if roofs is None:
         return None, None
     traffic = work.bytes / roofs.spec.bandwidth_bytes_per_s.value * 1e9
-    known = ~np.isnan(work.floor_ns)
-    by_traffic = known & ~np.isnan(traffic) & (traffic >= work.floor_ns * (1 - 1e-9))
-    return int(work.group_ns[by_traffic].sum()), int(work.group_ns[known & ~by_traffic].sum())
+    has_floor = ~np.isnan(work.floor_ns)
+    by_traffic = has_floor & ~np.isnan(traffic) & (traffic >= work.floor_ns * (1 - 1e-9))
+    return int(work.group_ns[by_traffic].sum()), int(work.group_ns[has_floor & ~by_traffic].sum())
 
 
 def _tensor_core_share(dur: Int64, matrix: Bool, work: KernelWork) -> float | None:
-    told = matrix & (work.tensor_core >= 0)
-    total = int(dur[told].sum())
-    return float(dur[told & (work.tensor_core == 1)].sum()) / total if total else None
+    is_classified = matrix & (work.tensor_core >= 0)
+    total = int(dur[is_classified].sum())
+    return float(dur[is_classified & (work.tensor_core == 1)].sum()) / total if total else None
 
 
 def _share(values: Int64, mask: Bool, total: int) -> float | None:

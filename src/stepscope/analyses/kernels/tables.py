@@ -1,4 +1,5 @@
-"""Kernel tables: by name and operator, by category, each with its work and its roof where shapes were recorded."""
+"""Kernel tables: by name and operator, by category,
+each with its work and its floor where shapes were recorded."""
 
 from __future__ import annotations
 
@@ -24,15 +25,15 @@ TRUSTED_WORK = frozenset(
 )
 """Kinds of work that name a kernel better than its own name does."""
 SIDE_KERNELS = frozenset({"layout", "copy", "sort", "random"})
-"""What an operator may launch beside the kernel that does its work."""
+"""What an operator may launch besides the kernel that does its work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelWork:
     """Per kernel of the measured windows, the work it is charged with.
 
-    An operator may launch several kernels; its work goes to the longest of them, so that sums over kernels are sums over
-    operators. NaN: not known.
+    An operator may launch several kernels; its work goes to the longest of them, so that sums over
+    kernels are sums over operators. NaN: not known.
     """
 
     kernels: Int64
@@ -47,9 +48,10 @@ class KernelWork:
     bytes: Float64
     floor_ns: Float64
     tensor_core: Int64
-    """1, 0, or NONE where the name does not tell."""
+    """1, 0, or NONE where the name does not say."""
     group_ns: Int64
-    """Time of all kernels of the same operator call, on the one that carries the work; 0 on the others."""
+    """Time of all kernels of the same operator call,
+    on the one that carries the work; 0 on the others."""
     is_matrix: Bool
     """Carries the work of a GEMM, a convolution or an attention."""
 
@@ -67,8 +69,9 @@ class KernelWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sort:
-    """What all kernels of one name, launched by one operator with one set of inputs, have in common."""
+class _KernelKind:
+    """What all kernels of one name,
+    launched by one operator with one set of inputs, have in common."""
 
     category: str
     tensor_core: int
@@ -81,51 +84,55 @@ def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: DeviceP
     """Work and category of every kernel in the windows."""
     chosen = trace.kind[charges.work] == Kind.KERNEL
     kernels, op = charges.work[chosen], charges.op[chosen]
-    of_sort, sorts = _sorts(trace, kernels, op, collective, roofs)
-    categories = tuple(dict.fromkeys(sort.category for sort in sorts))
-    precisions = tuple(dict.fromkeys(sort.precision for sort in sorts if sort.precision is not None))
+    kind_of, kinds = _kernel_kinds(trace, kernels, op, collective, roofs)
+    categories = tuple(dict.fromkeys(kind.category for kind in kinds))
+    precisions = tuple(dict.fromkeys(kind.precision for kind in kinds if kind.precision is not None))
     leads = _leads(op, trace.dur_ns[kernels])
 
     def spread(values: list[float]) -> Float64:
-        return np.where(leads, np.array(values, np.float64)[of_sort], np.nan) if len(kernels) else np.empty(0)
+        if not len(kernels):
+            return np.empty(0)
+        return np.where(leads, np.array(values, np.float64)[kind_of], np.nan)
 
     def codes(values: list[int]) -> Int64:
-        return np.array(values, np.int64)[of_sort] if len(kernels) else np.empty(0, np.int64)
+        return np.array(values, np.int64)[kind_of] if len(kernels) else np.empty(0, np.int64)
 
-    works = [sort.work if sort.category != "collective" else None for sort in sorts]
+    works = [kind.work if kind.category != "collective" else None for kind in kinds]
     return KernelWork(
         kernels=kernels,
-        category=codes([categories.index(sort.category) for sort in sorts]),
+        category=codes([categories.index(kind.category) for kind in kinds]),
         categories=categories,
-        precision=codes([NONE if sort.precision is None else precisions.index(sort.precision) for sort in sorts]),
+        precision=codes([NONE if kind.precision is None else precisions.index(kind.precision) for kind in kinds]),
         precisions=precisions,
-        flops=spread([np.nan if work is None else _known(work.flops) for work in works]),
-        hardware_flops=spread([np.nan if work is None else _known(work.hardware_flops) for work in works]),
-        bytes=spread([np.nan if work is None else _known(work.bytes) for work in works]),
-        floor_ns=spread([sort.floor_ns for sort in sorts]),
-        tensor_core=codes([sort.tensor_core for sort in sorts]),
+        flops=spread([np.nan if work is None else _or_nan(work.flops) for work in works]),
+        hardware_flops=spread([np.nan if work is None else _or_nan(work.hardware_flops) for work in works]),
+        bytes=spread([np.nan if work is None else _or_nan(work.bytes) for work in works]),
+        floor_ns=spread([kind.floor_ns for kind in kinds]),
+        tensor_core=codes([kind.tensor_core for kind in kinds]),
         group_ns=_group_time(op, trace.dur_ns[kernels], leads),
         is_matrix=leads & (codes([int(work is not None and work.is_matrix) for work in works]) == 1),
     )
 
 
-def _sorts(trace: Trace, kernels: Int64, op: Int64, collective: Bool, roofs: DevicePeaks | None) -> tuple[Int64, list[_Sort]]:
+def _kernel_kinds(
+    trace: Trace, kernels: Int64, op: Int64, collective: Bool, roofs: DevicePeaks | None
+) -> tuple[Int64, list[_KernelKind]]:
     """The distinct sorts of kernel, and which sort each kernel is of."""
     launcher = np.where(op == NONE, NONE, trace.name[np.maximum(op, 0)]).astype(np.int64)
     inputs = np.where(op == NONE, NONE, trace.detail[np.maximum(op, 0)]).astype(np.int64)
     key = (trace.name[kernels].astype(np.int64) * (len(trace.names) + 1) + launcher + 1) * (len(trace.details) + 1) + inputs + 1
-    _, first, of_sort = np.unique(key, return_index=True, return_inverse=True)
-    sorts = []
+    _, first, kind_of = np.unique(key, return_index=True, return_inverse=True)
+    kinds = []
     works: dict[tuple[int, int], Work | None] = {}
-    for at in first.tolist():
-        pair = (int(launcher[at]), int(inputs[at]))
+    for index in first.tolist():
+        pair = (int(launcher[index]), int(inputs[index]))
         if pair not in works:
             works[pair] = None if NONE in pair else _work(trace, *pair)
-        sorts.append(_sort(trace.names[trace.name[kernels[at]]], works[pair], bool(collective[kernels[at]]), roofs))
-    return of_sort, sorts
+        kinds.append(_kernel_kind(trace.names[trace.name[kernels[index]]], works[pair], bool(collective[kernels[index]]), roofs))
+    return kind_of, kinds
 
 
-def _sort(name: str, work: Work | None, collective: bool, roofs: DevicePeaks | None) -> _Sort:
+def _kernel_kind(name: str, work: Work | None, collective: bool, roofs: DevicePeaks | None) -> _KernelKind:
     precision = work.precision if work is not None else None
     if work is not None and work.is_matrix and precision == "fp32" and rounds_to_tf32(name):
         precision = "tf32"
@@ -133,7 +140,7 @@ def _sort(name: str, work: Work | None, collective: bool, roofs: DevicePeaks | N
     if roofs is not None and work is not None and not collective:
         floor = roofs.floor_ns(work.hardware_flops, work.bytes, precision, matrix=work.is_matrix)
     cores = uses_tensor_cores(name)
-    return _Sort(
+    return _KernelKind(
         category=_category(category_of(name), work, collective),
         tensor_core=NONE if cores is None else int(cores),
         precision=precision,
@@ -142,7 +149,7 @@ def _sort(name: str, work: Work | None, collective: bool, roofs: DevicePeaks | N
     )
 
 
-def _known(value: float | None) -> float:
+def _or_nan(value: float | None) -> float:
     return np.nan if value is None else value
 
 
@@ -153,7 +160,8 @@ def _work(trace: Trace, name: int, detail: int) -> Work | None:
 
 
 def _leads(op: Int64, dur: Int64) -> Bool:
-    """Which kernel of each operator call is its longest; kernels without an operator lead themselves."""
+    """Which kernel of each operator call is its longest;
+    kernels without an operator lead themselves."""
     leads: Bool = op == NONE
     order = np.lexsort((-dur, op))
     first = np.concatenate([[True], np.diff(op[order]) != 0]) if len(order) else np.zeros(0, np.bool_)
@@ -181,9 +189,9 @@ def category_rows(trace: Trace, work: KernelWork) -> tuple[CategoryRow, ...]:
     counts = np.bincount(work.category, minlength=len(work.categories))
     totals = np.zeros(len(work.categories), np.int64)
     np.add.at(totals, work.category, trace.dur_ns[work.kernels])
-    rows = zip(work.categories, counts.tolist(), totals.tolist(), strict=True)
-    found = (CategoryRow(category=c, count=n, total_ns=t) for c, n, t in rows if n)
-    return tuple(sorted(found, key=lambda row: -row.total_ns))
+    columns = zip(work.categories, counts.tolist(), totals.tolist(), strict=True)
+    rows = (CategoryRow(category=name, count=count, total_ns=ns) for name, count, ns in columns if count)
+    return tuple(sorted(rows, key=lambda row: -row.total_ns))
 
 
 def kernel_rows(trace: Trace, charges: Charges, work: KernelWork) -> tuple[KernelRow, ...]:
@@ -206,7 +214,7 @@ def kernel_rows(trace: Trace, charges: Charges, work: KernelWork) -> tuple[Kerne
             op=None if op_name[first[row]] == NONE else trace.names[op_name[first[row]]],
             count=int(counts[row]),
             total_ns=int(totals[row]),
-            tensor_core=None if work.tensor_core[first[row]] == NONE else bool(work.tensor_core[first[row]]),
+            tensor_core={1: True, 0: False}.get(int(work.tensor_core[first[row]])),
             precision=None if precision[row] == NONE else work.precisions[precision[row]],
             **{name: values[row] for name, values in sums.items()},
         )
@@ -216,7 +224,7 @@ def kernel_rows(trace: Trace, charges: Charges, work: KernelWork) -> tuple[Kerne
 
 def _sum_known(rows: Int64, values: Float64, num_rows: int) -> list[float | None]:
     """Sums per row; None where nothing is known."""
-    known = ~np.isnan(values)
-    sums = np.bincount(rows[known], weights=values[known], minlength=num_rows)
-    has = np.bincount(rows[known], minlength=num_rows) > 0
-    return [float(total) if there else None for total, there in zip(sums, has, strict=True)]
+    has_value = ~np.isnan(values)
+    sums = np.bincount(rows[has_value], weights=values[has_value], minlength=num_rows)
+    is_summed = np.bincount(rows[has_value], minlength=num_rows) > 0
+    return [float(total) if summed else None for total, summed in zip(sums, is_summed, strict=True)]

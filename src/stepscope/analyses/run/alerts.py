@@ -1,6 +1,8 @@
-"""What is worth a warning while a job runs: slower steps, an idler device, growing memory, a rank gone silent.
+"""What is worth a warning while a job runs:
+slower steps, an idler device, growing memory, a rank gone silent.
 
-Feed it one look after the other at the run folder. Memory is bounded per rank; each episode is told once.
+Feed it one look after the other at the run folder.
+Memory is bounded per rank; each episode is reported once.
 """
 
 from __future__ import annotations
@@ -25,15 +27,16 @@ NUM_UTIL, NUM_UTIL_RECENT = 60, 15
 """Samples, and so seconds: the device's share of busy time is an average of its own already."""
 NUM_STRETCHES, NUM_STRETCHES_RECENT = 45, 15
 SAME_EPISODE_STEPS = 100
-"""A jump that other ranks tell so soon after is the same: all wait for the slowest."""
+"""A jump on other ranks so soon after is the same: all wait for the slowest."""
 QUIET_STEPS = 200
-"""Between two alerts of a kind; doubled after each, so that a job that keeps changing its pace does not fill a log."""
+"""Between two alerts of a kind;
+doubled after each, so that a job whose step time keeps changing does not fill a log."""
 GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sign:
-    """What one rank's numbers say, before ranks are put together."""
+class _RankAlert:
+    """What one rank's numbers show, before the ranks' alerts are merged."""
 
     kind: str
     rank: int
@@ -52,30 +55,33 @@ class JobAlarms:
 
     def look(self, run: RunTail) -> tuple[Alert, ...]:
         has_ended = isinstance(run.told.get("exit_code"), int)
-        signs: list[_Sign] = []
+        rank_alerts: list[_RankAlert] = []
         for rank in run.ranks:
             pid, alarms = self._ranks.get(rank.rank, (None, None))
             if alarms is None or pid != rank.told.get("pid"):
                 alarms = _RankAlarms()
                 self._ranks[rank.rank] = rank.told.get("pid"), alarms
-            signs += alarms.measured(rank)
+            rank_alerts += alarms.measured(rank)
             if not has_ended:
-                signs += alarms.absent(rank, run.wall_ns)
-        kinds = dict.fromkeys(sign.kind for sign in signs)
-        found = (self._put_together(kind, [sign for sign in signs if sign.kind == kind], run.wall_ns) for kind in kinds)
-        return tuple(alert for alert in found if alert is not None)
+                rank_alerts += alarms.absent(rank, run.wall_ns)
+        kinds = dict.fromkeys(rank_alert.kind for rank_alert in rank_alerts)
+        merged = (
+            self._merge(kind, [rank_alert for rank_alert in rank_alerts if rank_alert.kind == kind], run.wall_ns)
+            for kind in kinds
+        )
+        return tuple(alert for alert in merged if alert is not None)
 
-    def _put_together(self, kind: str, signs: Sequence[_Sign], wall_ns: int) -> Alert | None:
-        first = signs[0]
-        step = min((sign.step for sign in signs if sign.step is not None), default=None)
-        if kind == "step-time" and step is not None and not self._is_news(kind, step):
+    def _merge(self, kind: str, rank_alerts: Sequence[_RankAlert], wall_ns: int) -> Alert | None:
+        first = rank_alerts[0]
+        step = min((rank_alert.step for rank_alert in rank_alerts if rank_alert.step is not None), default=None)
+        if kind == "step-time" and step is not None and not self._is_new(kind, step):
             return None
-        ranks = tuple(sorted({sign.rank for sign in signs}))
+        ranks = tuple(sorted({rank_alert.rank for rank_alert in rank_alerts}))
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {number_ranges(ranks)}"
         more = "" if len(ranks) == 1 else f" (rank {first.rank})"
         return Alert(kind=kind, ranks=ranks, step=step, words=f"{who}: {first.words}{more}", at_wall_ns=wall_ns)
 
-    def _is_news(self, kind: str, step: int) -> bool:
+    def _is_new(self, kind: str, step: int) -> bool:
         last = self._last_step.get(kind)
         quiet = self._quiet.get(kind, SAME_EPISODE_STEPS)
         if last is not None and 0 <= step - last < quiet:
@@ -97,50 +103,50 @@ class _RankAlarms:
         self._state = RUNS
         self._last_step = -1
 
-    def measured(self, tail: RankTail) -> list[_Sign]:
+    def measured(self, tail: RankTail) -> list[_RankAlert]:
         """Signs in the steps and samples since the last look."""
-        signs = []
+        alerts = []
         for row in tail.new_rows:
             step, length = row["step"], usual_ns(row)
             # Those before a recording are written a second time in a long run.
             if step is not None and step > self._last_step and length is not None:
                 self._last_step = step
-                signs += _slower(self._step.add(length), tail.rank, step)
+                alerts += _slower(self._step.add(length), tail.rank, step)
         for stretch in tail.new_stretches:
             first, num, begun, ended = (stretch[name] for name in ("first_step", "num_steps", "from_ns", "to_ns"))
             if first is not None and num and begun is not None and ended is not None:
-                signs += _slower(self._stretch.add((ended - begun) / num), tail.rank, first + num)
+                alerts += _slower(self._stretch.add((ended - begun) / num), tail.rank, first + num)
         for sample in tail.new_samples:
-            signs += self._sampled(sample, tail.rank)
-        return signs
+            alerts += self._sampled(sample, tail.rank)
+        return alerts
 
-    def _sampled(self, sample: dict[str, Any], rank: int) -> list[_Sign]:
+    def _sampled(self, sample: dict[str, Any], rank: int) -> list[_RankAlert]:
         step = sample.get("step") if isinstance(sample.get("step"), int) else None
-        signs = []
+        alerts = []
         util = gpu_util(sample)
         shift = None if util is None else self._util.add(util)
         if shift is not None:
             words = f"the device is busy {shift.after:.0%} of the time, {shift.before:.0%} before"
-            signs.append(_Sign(kind="utilisation", rank=rank, step=step, words=words))
+            alerts.append(_RankAlert(kind="utilisation", rank=rank, step=step, words=words))
         for kind, (size_of, detector) in self._memory.items():
             size = size_of(sample)
             growth = None if size is None else detector.add(size)
             if growth is not None:
-                signs.append(_Sign(kind=kind, rank=rank, step=step, words=_growth_words(kind, growth)))
-        return signs
+                alerts.append(_RankAlert(kind=kind, rank=rank, step=step, words=_growth_words(kind, growth)))
+        return alerts
 
-    def absent(self, tail: RankTail, wall_ns: int) -> list[_Sign]:
-        """A rank that tells nothing any more, or makes no steps: once, until it is back."""
+    def absent(self, tail: RankTail, wall_ns: int) -> list[_RankAlert]:
+        """A rank that writes nothing any more, or makes no steps: once, until it is back."""
         state, quiet_s = liveness(tail, wall_ns)
-        was, self._state = self._state, state
-        if state == was or state in (RUNS, SWITCHED_OFF):
+        previous, self._state = self._state, state
+        if state == previous or state in (RUNS, SWITCHED_OFF):
             return []
         step = tail.samples[-1].get("step") if tail.samples else None
         words = {
             SILENT: f"silent for {quiet_s:.0f} s: its process is gone, stopped, inside one long call, or cannot write",
             STALLED: f"no step for {quiet_s:.0f} s, though its process lives. `stepscope attach` says where it stands",
         }
-        return [_Sign(kind=state, rank=tail.rank, step=step if isinstance(step, int) else None, words=words[state])]
+        return [_RankAlert(kind=state, rank=tail.rank, step=step if isinstance(step, int) else None, words=words[state])]
 
 
 def _is_slower(before: float, after: float) -> bool:
@@ -151,13 +157,13 @@ def _is_idler(before: float, after: float) -> bool:
     return after <= before - IDLER
 
 
-def _slower(shift: ChangePoint | None, rank: int, step: int) -> list[_Sign]:
+def _slower(shift: ChangePoint | None, rank: int, step: int) -> list[_RankAlert]:
     if shift is None:
         return []
     words = (
         f"steps take {shift.after / 1e6:.3g} ms, {shift.after / shift.before:.2f} times the {shift.before / 1e6:.3g} ms before"
     )
-    return [_Sign(kind="step-time", rank=rank, step=step, words=words)]
+    return [_RankAlert(kind="step-time", rank=rank, step=step, words=words)]
 
 
 def _growth_words(kind: str, growth: Trend) -> str:

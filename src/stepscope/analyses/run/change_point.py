@@ -1,9 +1,11 @@
-"""Whether a series of numbers has moved to another level: a rank test on blocks, with bounded memory.
+"""Whether a series of numbers has moved to another level:
+a rank test on blocks, with bounded memory.
 
-The first values are the reference. After them every full block of recent values is compared with it by the Mann-Whitney U test
-(Mann and Whitney 1947), which asks how often a recent value exceeds one of the reference and so minds neither the shape of the
-noise nor single slow steps. Blocks do not overlap, so each is a test of its own, and two in a row must say the same. A block of
-20 against a reference of 100 exceeds Z by chance about once in thirty thousand, two in a row about once in 10^9.
+The first values are the reference. After them every full block of recent values is compared with it
+by the Mann-Whitney U test (Mann and Whitney 1947), which asks how often a recent value exceeds one
+of the reference and so minds neither the shape of the noise nor single slow steps. Blocks do not
+overlap, so each is a test of its own, and two in a row must say the same. A block of 20 against a
+reference of 100 exceeds Z by chance about once in thirty thousand, two in a row about once in 10^9.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from dataclasses import dataclass
 from statistics import median
 
 Z = 4.0
-"""Standard deviations that U must lie from its mean: with more, steps that every fourth time wait for the loader could double
-unseen, for the long ones before are longer than the short ones after."""
+"""Standard deviations that U must lie from its mean: with more, steps that every fourth time wait
+for the loader could double unseen, for the long ones before are longer than the short ones
+after."""
 NUM_CONFIRM = 2
 """Blocks in a row that must agree: what lasts for one is a hiccup."""
 
@@ -31,10 +34,11 @@ class ChangePoint:
 
 
 class ChangePointDetector:
-    """Takes one value after the other; tells a lasting move for the worse once.
+    """Takes one value after the other; reports a lasting move for the worse once.
 
-    `worse` says whether a median is so much worse than another that somebody should know; a move that is statistically plain and
-    tiny is of no interest. A move to the better, or one that was told, makes the new level the reference.
+    `worse` says whether a median is so much worse than another that somebody should know; a move
+    that is statistically plain and tiny is of no interest. A move to the better, or one that was
+    reported, makes the new level the reference.
     """
 
     def __init__(self, worse: Callable[[float, float], bool], *, num_reference: int = 100, num_recent: int = 20) -> None:
@@ -64,7 +68,12 @@ class ChangePointDetector:
         z = rank_z(self._reference, block)
         is_moved = abs(z) >= Z and (self._worse(before, after) or self._worse(after, before))
         side = int(math.copysign(1, z)) if is_moved else 0
-        self._agreeing = self._agreeing + block if side and side == self._side else block if side else []
+        if side == 0:
+            self._agreeing = []
+        elif side == self._side:
+            self._agreeing = self._agreeing + block
+        else:
+            self._agreeing = block
         self._side = side
         if len(self._agreeing) < NUM_CONFIRM * self._num_recent:
             return None
@@ -74,7 +83,8 @@ class ChangePointDetector:
 
 
 def rank_z(reference: list[float], block: list[float]) -> float:
-    """U of the block against the sorted reference, in standard deviations from its mean where nothing changed.
+    """U of the block against the sorted reference,
+    in standard deviations from its mean where nothing changed.
 
     Ties count half; the deviation is the one without ties, which is the larger.
     """

@@ -1,7 +1,9 @@
-"""Saving a model, told by what it does: many tensors fetched one after the other, nothing launched meanwhile, nothing sent back.
+"""Checkpoint detection: many tensors fetched one after the other,
+nothing launched meanwhile, nothing sent back.
 
-`torch.save` copies each tensor to the host and writes it before it takes the next, so the host's time from the operator before
-the first copy to the operator after the last is the save's: pickling, copying and writing.
+`torch.save` copies each tensor to the host and writes it before it takes the next, so the host's
+time from the operator before the first copy to the operator after the last is the save's: pickling,
+copying and writing.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.intervals import Intervals, empty, union
+from stepscope.analyses.intervals import Intervals, bounds, empty, union
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
@@ -31,7 +33,8 @@ class Policy:
     """A model has many tensors; what somebody looks at is a few."""
     least_bytes: int = 1_000_000
     most_back: float = 0.5
-    """Of the bytes fetched in the whole recording, sent to the device: from there on they may be the same tensors, updated."""
+    """Of the bytes fetched in the whole recording, sent to the device:
+    from there on they may be the same tensors, updated."""
     least_quiet: float = 0.2
     """Of a save's time with no operator and no call recorded: the pickling and the writing."""
 
@@ -39,22 +42,22 @@ class Policy:
 POLICY = Policy()
 
 
-def saves(trace: Trace, links: Links, driving: Bool) -> Intervals:
+def checkpoint_saves(trace: Trace, links: Links, driving: Bool) -> Intervals:
     """When the host was saving tensors of the device."""
-    over = np.flatnonzero(trace.is_kind(Kind.MEMCPY) & (links.launch != NONE) & (trace.size_bytes > 0))
-    fetched = over[matching(trace, TO_HOST)[over]]
-    sent = over[matching(trace, TO_DEVICE)[over]]
+    copies = np.flatnonzero(trace.is_kind(Kind.MEMCPY) & (links.launch != NONE) & (trace.size_bytes > 0))
+    fetched = copies[matching(trace, TO_HOST)[copies]]
+    sent = copies[matching(trace, TO_DEVICE)[copies]]
     total = int(trace.size_bytes[fetched].sum())
     if len(fetched) < POLICY.least_copies or int(trace.size_bytes[sent].sum()) > POLICY.most_back * total:
         return empty()
     top = _busy(trace, links, driving)
-    found = [_stretch(trace, series, top) for series in _series(trace, links, fetched)]
-    stretches = [stretch for stretch in found if stretch is not None]
-    return union(np.array([low for low, _ in stretches], np.int64), np.array([high for _, high in stretches], np.int64))
+    stretches = [_stretch(trace, series, top) for series in _series(trace, links, fetched)]
+    return union(*bounds([stretch for stretch in stretches if stretch is not None]))
 
 
 def _series(trace: Trace, links: Links, fetched: Int64) -> list[Int64]:
-    """The calls of copies that follow one another with no other launch between, where they are many and large enough."""
+    """The calls of copies that follow one another with no other launch between,
+    where they are many and large enough."""
     calls = np.unique(links.launch[trace.device_work & (links.launch != NONE)])
     calls = calls[np.argsort(trace.start_ns[calls], kind="stable")]
     size = np.zeros(len(trace), np.int64)
@@ -75,7 +78,8 @@ def _busy(trace: Trace, links: Links, driving: Bool) -> Int64:
 
 
 def _stretch(trace: Trace, series: Int64, top: Int64) -> tuple[int, int] | None:
-    """From the end of what came before the series to the start of what comes after it; None when it is no save."""
+    """From the end of what came before the series to the start of what comes after it;
+    None when it is no save."""
     starts = trace.start_ns[top]
     first = int(np.searchsorted(starts, trace.start_ns[series[0]], side="right")) - 1
     last = int(np.searchsorted(starts, trace.start_ns[series[-1]], side="right")) - 1

@@ -1,4 +1,5 @@
-"""Curves over the run from a run's folder, and the allocator's memory over one step from its trace."""
+"""Curves over the run from a run's folder,
+and the allocator's memory over one step from its trace."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.analyses.run.samples import objects_at
 from stepscope.core.curves import Curve
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import Trace
+from stepscope.protocol.untrusted import finite, whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
 MAX_POINTS = 600
@@ -30,9 +33,10 @@ COUNTERS = (
 
 
 def run_curves(run: RunRecord) -> dict[str, Curve]:
-    """Step times, the device's counters, memory and the host's cores over the run; what was not measured is not there."""
+    """Step times, the device's counters, memory and the host's cores over the run;
+    what was not measured is not there."""
     ranks = _shown(run.ranks)
-    began = min((_at(rank) for rank in ranks if rank.rows or rank.samples), default=0)
+    began = min((_first_ns(rank) for rank in ranks if rank.rows or rank.samples), default=0)
     curves = {
         "steps": _curve("How long steps took", "ms", [(_name(rank), _steps(rank, began)) for rank in ranks], from_zero=True),
     }
@@ -48,24 +52,22 @@ def run_curves(run: RunRecord) -> dict[str, Curve]:
 
 
 def peak_memory(run: RunRecord) -> dict[int, float]:
-    """The most bytes that torch held at once on each rank's devices together, where it was measured."""
+    """The most bytes that torch held at once on each
+    rank's devices together, where it was measured."""
     peaks: dict[int, float] = {}
     for rank in run.ranks:
         for sample in rank.samples:
-            told = sample.get("allocators")
-            mine = (
-                [_number(one.get("peak_allocated_bytes")) for one in told if isinstance(one, dict)]
-                if isinstance(told, list)
-                else []
-            )
-            known = [value for value in mine if value is not None]
-            if known:
-                peaks[rank.rank] = max(peaks.get(rank.rank, 0.0), sum(known))
+            allocators = objects_at(sample, "allocators")
+            sizes = [finite(allocator.get("peak_allocated_bytes")) for allocator in allocators]
+            measured = [size for size in sizes if size is not None]
+            if measured:
+                peaks[rank.rank] = max(peaks.get(rank.rank, 0.0), sum(measured))
     return peaks
 
 
 def memory_curve(trace: Trace, facts: RankFacts) -> Curve | None:
-    """Allocated bytes of the busiest device over the median step; None when allocations were not recorded."""
+    """Allocated bytes of the busiest device over the median step;
+    None when allocations were not recorded."""
     memory, windows = trace.memory, facts.steps.median_windows
     if memory is None or not windows or not facts.steps.windows:
         return None
@@ -75,9 +77,9 @@ def memory_curve(trace: Trace, facts: RankFacts) -> Curve | None:
         return None
     devices, counts = np.unique(memory.device[inside], return_counts=True)
     mine = np.flatnonzero(inside & (memory.device == devices[np.argmax(counts)]))
-    at, held = (memory.time_ns[mine] - low) / 1e6, memory.allocated_bytes[mine]
-    points = _peaks(list(zip(at.tolist(), held.astype(float).tolist(), strict=True)))
-    words = f"at most {held.max() / 1e9:.2f} GB, at least {held.min() / 1e9:.2f} GB"
+    time_ms, allocated = (memory.time_ns[mine] - low) / 1e6, memory.allocated_bytes[mine]
+    points = _peaks(list(zip(time_ms.tolist(), allocated.astype(float).tolist(), strict=True)))
+    words = f"at most {allocated.max() / 1e9:.2f} GB, at least {allocated.min() / 1e9:.2f} GB"
     return Curve(
         title="Memory over one step",
         words=words,
@@ -101,12 +103,12 @@ def _name(rank: RankRecord) -> str:
     return f"rank {rank.rank}"
 
 
-def _at(rank: RankRecord) -> int:
-    ends = (row["end_ns"] for row in rank.rows)
-    times = (
-        next((ns for ns in told if ns is not None), None) for told in (ends, (_int(one.get("at_ns")) for one in rank.samples))
-    )
-    return min((ns for ns in times if ns is not None), default=0)
+def _first_ns(rank: RankRecord) -> int:
+    """The first time that a step or a sample was written with."""
+    steps = (row["end_ns"] for row in rank.rows)
+    samples = (whole(sample.get("at_ns")) for sample in rank.samples)
+    firsts = [next((ns for ns in times if ns is not None), None) for times in (steps, samples)]
+    return min((ns for ns in firsts if ns is not None), default=0)
 
 
 def _steps(rank: RankRecord, began: int) -> Iterable[tuple[float, float]]:
@@ -118,9 +120,9 @@ def _steps(rank: RankRecord, began: int) -> Iterable[tuple[float, float]]:
 
 def _samples(rank: RankRecord, began: int, value: Any) -> Iterable[tuple[float, float]]:
     for sample in rank.samples:
-        at, told = _int(sample.get("at_ns")), value(sample)
-        if at is not None and told is not None:
-            yield (at - began) / 1e9, told
+        at_ns, figure = whole(sample.get("at_ns")), value(sample)
+        if at_ns is not None and figure is not None:
+            yield (at_ns - began) / 1e9, figure
 
 
 def _curve(
@@ -153,27 +155,17 @@ def _say(value: float, unit: str) -> str:
 
 
 def _of_device(sample: Mapping[str, Any], field: str) -> float | None:
-    devices = sample.get("devices")
-    first = devices[0] if isinstance(devices, list) and devices else None
-    return _number(first.get(field)) if isinstance(first, dict) else None
+    devices = objects_at(sample, "devices")
+    return finite(devices[0].get(field)) if devices else None
 
 
 def _allocated(sample: Mapping[str, Any]) -> float | None:
-    told = sample.get("allocators")
-    first = told[0] if isinstance(told, list) and told else None
-    return _number(first.get("allocated_bytes")) if isinstance(first, dict) else None
+    allocators = objects_at(sample, "allocators")
+    return finite(allocators[0].get("allocated_bytes")) if allocators else None
 
 
 def _cores(sample: Mapping[str, Any]) -> float | None:
-    own = [_number(sample.get(name)) for name in ("cpu_user_cores", "cpu_sys_cores")]
-    if any(value is None for value in own):
+    user, system = finite(sample.get("cpu_user_cores")), finite(sample.get("cpu_sys_cores"))
+    if user is None or system is None:
         return None
-    return sum(value for value in own if value is not None) + (_number(sample.get("children_cores")) or 0.0)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300 else None
-
-
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return user + system + (finite(sample.get("children_cores")) or 0.0)

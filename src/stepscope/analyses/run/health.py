@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from stepscope.analyses.run.samples import last_step
 from stepscope.core.diagnosis import Finding
 from stepscope.core.health import BAD, OK, UNKNOWN, Check, Health
 from stepscope.core.numbers import number_ranges
@@ -15,10 +16,11 @@ from stepscope.readers.run_folder.tail import RankTail
 STRAGGLERS = ("late-rank", "uneven-work", "throttled-gpu")
 """Findings that name ranks which the others wait for."""
 SLOWED = ("hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")
-"""Reasons of the driver that say a device is unwell; a power cap or an idle clock says nothing of the kind."""
+"""Reasons of the driver that say a device is unwell;
+a power cap or an idle clock says nothing of the kind."""
 SPREAD = 0.1
 """Between ranks' steps, as a share of the middle one: ranks in step differ by far less."""
-LEAST_STEPS = 3
+MIN_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +29,14 @@ class Outcome:
 
     ranks: tuple[RankTail, ...]
     expected: frozenset[int]
-    """Ranks that should have made steps, as far as those that did tell of them."""
+    """Ranks that should have made steps, as far as those that did have recorded it."""
     num_steps: int
     """That every rank was to make."""
     exit_code: int | None
     """None where the job ran until we ended it."""
     has_timed_out: bool
     silent: tuple[int, ...]
-    """Ranks that had stopped telling of themselves when we ended it."""
+    """Ranks that had stopped writing samples when we ended it."""
     findings: tuple[Finding, ...] | None
     """None where there was no diagnosis."""
     not_diagnosed: str = ""
@@ -42,17 +44,18 @@ class Outcome:
 
 
 def expected_ranks(tails: Sequence[RankTail]) -> frozenset[int]:
-    """The whole world; where only one of its machines is seen here and its launcher numbered its ranks, those of that machine."""
+    """The whole world; where only one of its machines is seen here
+    and its launcher numbered its ranks, those of that machine."""
     world = max((size for tail in tails if isinstance(size := tail.told.get("world_size"), int)), default=0)
     if len({tail.told.get("host") for tail in tails}) != 1:
         return frozenset(range(world))
-    here: set[int] = set()
+    local: set[int] = set()
     for tail in tails:
         first, num = tail.told.get("local_rank"), tail.told.get("local_world_size")
         if not isinstance(first, int) or not isinstance(num, int):
             return frozenset(range(world))
-        here |= set(range(tail.rank - first, tail.rank - first + num))
-    return frozenset(here)
+        local |= set(range(tail.rank - first, tail.rank - first + num))
+    return frozenset(local)
 
 
 def health(outcome: Outcome) -> Health:
@@ -74,9 +77,9 @@ def _nothing(outcome: Outcome) -> Check:
 def _ended(outcome: Outcome) -> Check:
     if outcome.exit_code:
         return Check(name="job", state=BAD, words=f"it failed with exit code {outcome.exit_code}")
-    return Check(
-        name="job", state=OK, words="ran until it was ended" if outcome.exit_code is None else "ended by itself, exit code 0"
-    )
+    if outcome.exit_code is None:
+        return Check(name="job", state=OK, words="ran until it was ended")
+    return Check(name="job", state=OK, words="ended by itself, exit code 0")
 
 
 def _stepped(outcome: Outcome) -> Check:
@@ -103,7 +106,7 @@ def _silent(outcome: Outcome) -> Check:
     if off:
         words = f"the capture switched itself off on {_ranks([tail.rank for tail in off])}: {off[0].problem}"
         return Check(name="signs of life", state=UNKNOWN, words=words)
-    return Check(name="signs of life", state=OK, words="every rank told of itself to the end")
+    return Check(name="signs of life", state=OK, words="every rank wrote samples to the end")
 
 
 def _straggler(outcome: Outcome) -> Check | None:
@@ -112,9 +115,13 @@ def _straggler(outcome: Outcome) -> Check | None:
     name = "straggler"
     if outcome.findings is None:
         return Check(name=name, state=UNKNOWN, words=f"not judged: {outcome.not_diagnosed or 'nothing was recorded'}")
-    found = [finding for finding in outcome.findings if finding.code in STRAGGLERS]
-    if found:
-        return Check(name=name, state=BAD, words="; ".join(f"{one.code} ({_ranks(one.ranks)}): {one.summary}" for one in found))
+    stragglers = [finding for finding in outcome.findings if finding.code in STRAGGLERS]
+    if stragglers:
+        return Check(
+            name=name,
+            state=BAD,
+            words="; ".join(f"{finding.code} ({_ranks(finding.ranks)}): {finding.summary}" for finding in stragglers),
+        )
     return Check(name=name, state=OK, words="no rank keeps the others waiting")
 
 
@@ -144,30 +151,28 @@ def _devices(outcome: Outcome) -> Check:
     if troubles:
         words = "; ".join(f"{trouble} ({_ranks(ranks)})" for trouble, ranks in troubles.items())
         return Check(name="devices", state=BAD, words=words)
-    return Check(name="devices", state=OK, words="no errors told" if num_asked else "no device counters here; no errors told")
+    return Check(
+        name="devices", state=OK, words="no errors reported" if num_asked else "no device counters here; no errors reported"
+    )
 
 
 def _troubles(sample: dict[str, Any]) -> list[str]:
-    found = []
+    troubles = []
     for device in sample.get("devices") or []:
         reasons = device.get("throttle_reasons") if isinstance(device, dict) else None
-        found += [f"clocks lowered: {reason}" for reason in reasons or [] if reason in SLOWED]
-    for one in sample.get("allocators") or []:
-        if isinstance(one, dict) and one.get("num_ooms"):
-            found.append("out of memory")
-    found += [str(note) for note in sample.get("notes") or [] if "lost" in str(note).lower()]
-    return found
+        troubles += [f"clocks lowered: {reason}" for reason in reasons or [] if reason in SLOWED]
+    for allocator in sample.get("allocators") or []:
+        if isinstance(allocator, dict) and allocator.get("num_ooms"):
+            troubles.append("out of memory")
+    troubles += [str(note) for note in sample.get("notes") or [] if "lost" in str(note).lower()]
+    return troubles
 
 
 def early_step_ns(tail: RankTail) -> float | None:
-    """The middle of the steps that no profiler slowed, the very first left out: it compiles and allocates."""
-    told = [row["dur_ns"] for row in tail.rows if row["state"] in (0, 1) and (row["step"] or 0) > 1 and row["dur_ns"]]
-    return median(told) if len(told) >= LEAST_STEPS else None
-
-
-def last_step(tail: RankTail) -> int | None:
-    steps = [row["step"] for row in tail.rows[-1:]] + [sample.get("step") for sample in tail.samples[-1:]]
-    return max((step for step in steps if isinstance(step, int)), default=None)
+    """The middle of the steps that no profiler slowed, the very first left out:
+    it compiles and allocates."""
+    lengths = [row["dur_ns"] for row in tail.rows if row["state"] in (0, 1) and (row["step"] or 0) > 1 and row["dur_ns"]]
+    return median(lengths) if len(lengths) >= MIN_STEPS else None
 
 
 def _ranks(ranks: Sequence[int]) -> str:

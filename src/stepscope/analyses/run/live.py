@@ -8,8 +8,16 @@ from statistics import fmean, median
 from typing import Any
 
 from stepscope.analyses.run.liveness import liveness
-from stepscope.analyses.run.samples import device_bytes, device_total_bytes, gpu_util, rss_bytes, usual_ns
+from stepscope.analyses.run.samples import (
+    device_bytes,
+    device_total_bytes,
+    gpu_util,
+    last_step,
+    rss_bytes,
+    usual_ns,
+)
 from stepscope.core.live import RUNS, Alert, LiveView, RankGroup, RankLive
+from stepscope.protocol.untrusted import whole
 from stepscope.readers.run_folder.tail import RankTail, RunTail
 from stepscope.readers.run_folder.values import Row
 
@@ -18,22 +26,25 @@ NUM_NOW = 20
 NUM_UTIL = 5
 """Samples over which the device's busy time is averaged."""
 WAITING = 0.3
-"""Share of a step from which its waits for the loader limit it, where nothing says that the device was busy meanwhile."""
+"""Share of a step from which its waits for the loader limit it,
+where nothing says that the device was busy meanwhile."""
 BUSY, IDLE = 0.9, 0.6
 """The device limits the run when it is busy more than this, and something else does when less."""
 STILL_S = 10.0
-"""Without a step, from which the view says so; an alert waits longer, for an evaluation makes no steps either."""
-MOST_LINES = 16
+"""Without a step, from which the view says so;
+an alert waits longer, for an evaluation makes no steps either."""
+MAX_LINES = 16
 """Ranks with a line of their own."""
 UNLIKE = 0.1
-"""Ranks whose step differs by more from the middle rank's, or the share of it spent waiting, stand out."""
+"""Ranks whose step differs by more from the middle rank's,
+or the share of it spent waiting, stand out."""
 
 
 def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
     ranks = tuple(_rank(tail, run) for tail in run.ranks)
     groups, num_left_out = grouped(ranks)
-    command, code = run.told.get("command"), _whole(run.told.get("exit_code"))
-    begun, ended = _whole(run.told.get("started_wall_ns")), _whole(run.told.get("ended_wall_ns"))
+    command, code = run.told.get("command"), whole(run.told.get("exit_code"))
+    begun, ended = whole(run.told.get("started_wall_ns")), whole(run.told.get("ended_wall_ns"))
     return LiveView(
         path=str(run.path),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
@@ -42,14 +53,16 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
         ranks=ranks,
         groups=groups,
         num_outliers_left_out=num_left_out,
-        world_size=max((size for tail in run.ranks if (size := _whole(tail.told.get("world_size"))) is not None), default=None),
+        world_size=max((size for tail in run.ranks if (size := whole(tail.told.get("world_size"))) is not None), default=None),
         bound=_bound(run, ranks),
         alerts=tuple(alerts),
     )
 
 
 def _rank(tail: RankTail, run: RunTail) -> RankLive:
-    state, quiet_s = (RUNS, None) if isinstance(run.told.get("exit_code"), int) else liveness(tail, run.wall_ns, STILL_S)
+    state, quiet_s = liveness(tail, run.wall_ns, STILL_S)
+    if isinstance(run.told.get("exit_code"), int):
+        state, quiet_s = RUNS, None
     lengths, waits, rows = _now(tail)
     step_ns = median(lengths) if lengths else _sampled_ns(tail)
     share = min(1.0, sum(waits) / total) if (total := sum(lengths)) and waits else None
@@ -63,7 +76,7 @@ def _rank(tail: RankTail, run: RunTail) -> RankLive:
         rank=tail.rank,
         state=state,
         quiet_s=quiet_s,
-        step=_last_step(tail),
+        step=last_step(tail),
         step_ns=step_ns,
         baseline_ns=median(baseline) if baseline else None,
         wait_share=share,
@@ -77,7 +90,8 @@ def _rank(tail: RankTail, run: RunTail) -> RankLive:
 
 
 def _now(tail: RankTail) -> tuple[list[float], list[float], list[Row]]:
-    """Lengths and waits of the last steps: one by one where they are written so, else the mean of the last stretch."""
+    """Lengths and waits of the last steps:
+    one by one where they are written so, else the mean of the last stretch."""
     stretch = tail.stretches[-1] if tail.stretches else None
     usual = [row for row in tail.rows if usual_ns(row) is not None] or [row for row in tail.rows if row["state"] == 1][1:]
     rows = usual[-NUM_NOW:]
@@ -92,57 +106,56 @@ def _now(tail: RankTail) -> tuple[list[float], list[float], list[Row]]:
 
 def _sampled_ns(tail: RankTail) -> float | None:
     """By the step numbers of the samples, before the first rows are written."""
-    told = [(sample.get("at_ns"), sample.get("step")) for sample in tail.samples]
-    known = [(at, step) for at, step in told if isinstance(at, int) and isinstance(step, int)]
-    if len(known) < 2 or known[-1][1] <= known[0][1]:
+    pairs = [(sample.get("at_ns"), sample.get("step")) for sample in tail.samples]
+    timed = [(time_ns, step) for time_ns, step in pairs if isinstance(time_ns, int) and isinstance(step, int)]
+    if len(timed) < 2 or timed[-1][1] <= timed[0][1]:
         return None
-    return (known[-1][0] - known[0][0]) / (known[-1][1] - known[0][1])
+    return (timed[-1][0] - timed[0][0]) / (timed[-1][1] - timed[0][1])
 
 
-def _last_step(tail: RankTail) -> int | None:
-    rows = [row["step"] for row in tail.rows[-1:]] + [_whole(sample.get("step")) for sample in tail.samples[-1:]]
-    return max((step for step in rows if step is not None), default=None)
-
-
-def _batch_size(told: dict[str, Any]) -> int | None:
+def _batch_size(recorded: dict[str, Any]) -> int | None:
     """Of the loader that feeds the steps, or of the only one."""
-    loaders: list[dict[str, Any]] = told.get("loaders") or []
-    feeding = [one for one in loaders if one.get("is_feeding")] or (loaders if len(loaders) == 1 else [])
-    return _whole(feeding[0].get("batch_size")) if feeding else None
+    loaders: list[dict[str, Any]] = recorded.get("loaders") or []
+    feeding = [loader for loader in loaders if loader.get("is_feeding")] or (loaders if len(loaders) == 1 else [])
+    return whole(feeding[0].get("batch_size")) if feeding else None
 
 
 def _bound(run: RunTail, ranks: Sequence[RankLive]) -> str:
-    """What limits the run, as far as it is known without a recording; the diagnosis' word where there is one."""
+    """What limits the run, as far as it is known without a recording;
+    the diagnosis' word where there is one."""
     verdict = (run.diagnosis or {}).get("verdict")
     if isinstance(verdict, dict) and verdict.get("bound"):
         return f"{verdict['bound']} (diagnosed): {verdict.get('summary', '')}"
     waits = _middle([rank.wait_share for rank in ranks])
     util = _middle([rank.gpu_util for rank in ranks])
     recorded = sum(1 for tail in run.ranks if tail.num_windows)
-    asked = f"; {recorded} of {len(ranks)} ranks are recorded: stepscope diagnose {run.path}" if recorded else ""
+    hint = ""
+    if recorded:
+        hint = f"; {recorded} of {len(ranks)} ranks are recorded: stepscope diagnose {run.path}"
     if util is not None and util >= BUSY:
-        return f"the device: busy {util:.0%} of the time{asked}"
+        return f"the device: busy {util:.0%} of the time{hint}"
     if waits is not None and waits >= WAITING:
-        return f"the input: {waits:.0%} of a step is spent waiting for the loader{asked}"
+        return f"the input: {waits:.0%} of a step is spent waiting for the loader{hint}"
     if util is not None and util < IDLE and waits is not None:
-        return f"not the device ({util:.0%} busy), not the loader ({waits:.0%}): the host, copies or communication{asked}"
-    return f"not known{asked}" if asked else "not known before a recording"
+        limit = "the host, copies or communication"
+        return f"not the device ({util:.0%} busy), not the loader ({waits:.0%}): {limit}{hint}"
+    return f"not known{hint}" if hint else "not known before a recording"
 
 
 def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
-    """Each rank for itself where they are few; else those alike on one line, and after it those that stand out."""
-    if len(ranks) <= MOST_LINES:
+    """Each rank for itself where they are few;
+    else those alike on one line, and after it those that stand out."""
+    if len(ranks) <= MAX_LINES:
         return tuple(RankGroup(ranks=(rank.rank,), one=rank) for rank in ranks), 0
     state, _ = Counter(rank.state for rank in ranks).most_common(1)[0]
     step, waits = _middle([rank.step_ns for rank in ranks]), _middle([rank.wait_share for rank in ranks])
     alike = [rank for rank in ranks if rank.state == state and _is_alike(rank, step, waits)]
-    kept = {rank.rank for rank in alike}
-    others = sorted(
-        (rank for rank in ranks if rank.rank not in kept), key=lambda rank: (rank.state == RUNS, -_distance(rank, step))
-    )
+    numbers = dict.fromkeys(rank.rank for rank in alike)
+    outliers = [rank for rank in ranks if rank.rank not in numbers]
+    others = sorted(outliers, key=lambda rank: (rank.state == RUNS, -_distance(rank, step)))
     middle = sorted(alike, key=lambda rank: rank.step_ns or 0.0)[len(alike) // 2 : len(alike) // 2 + 1]
-    shown = [RankGroup(ranks=tuple(rank.rank for rank in alike), one=one) for one in middle]
-    shown += [RankGroup(ranks=(rank.rank,), one=rank, is_outlier=True) for rank in others[: MOST_LINES - len(shown)]]
+    shown = [RankGroup(ranks=tuple(numbers), one=rank) for rank in middle]
+    shown += [RankGroup(ranks=(rank.rank,), one=rank, is_outlier=True) for rank in others[: MAX_LINES - len(shown)]]
     return tuple(shown), len(others) - len([group for group in shown if group.is_outlier])
 
 
@@ -157,9 +170,5 @@ def _distance(rank: RankLive, step_ns: float | None) -> float:
 
 
 def _middle(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    measured = [value for value in values if value is not None]
+    return median(measured) if measured else None

@@ -1,4 +1,4 @@
-"""Whether a rank is still there: by its samples, and by the steps they tell of."""
+"""Whether a rank is still there: by its samples, and by the steps they count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def liveness(tail: RankTail, wall_ns: int, stalled_s: float = STALLED_S) -> tupl
     silent_s = (wall_ns - tail.sign_wall_ns) / 1e9
     if silent_s > max(SILENT_S, SILENT_STEPS * step_s, SILENT_SAMPLES * _between_samples_s(tail)):
         return SILENT, silent_s
-    # By its samples alone: where these are rare, that none has come yet does not say that no step was made.
+    # By its samples alone: where these are rare,
+    # that none has come yet does not say that no step was made.
     still_s = (tail.sign_wall_ns - tail.step_wall_ns) / 1e9
     if tail.samples and still_s > max(stalled_s, STALLED_STEPS * step_s):
         return STALLED, still_s
@@ -34,12 +35,12 @@ def liveness(tail: RankTail, wall_ns: int, stalled_s: float = STALLED_S) -> tupl
 
 
 def _step_s(tail: RankTail) -> float:
-    told = [length for row in tail.rows if (length := usual_ns(row)) is not None]
-    told = told or [row["dur_ns"] or 0 for row in tail.rows]
-    return median(told) / 1e9 if told else 0.0
+    lengths = [length for row in tail.rows if (length := usual_ns(row)) is not None]
+    lengths = lengths or [row["dur_ns"] or 0 for row in tail.rows]
+    return median(lengths) / 1e9 if lengths else 0.0
 
 
 def _between_samples_s(tail: RankTail) -> float:
-    times = [at for sample in tail.samples if isinstance(at := sample.get("at_ns"), int)]
+    times = [time_ns for sample in tail.samples if isinstance(time_ns := sample.get("at_ns"), int)]
     gaps = [b - a for a, b in pairwise(times)]
     return median(gaps) / 1e9 if gaps else 0.0

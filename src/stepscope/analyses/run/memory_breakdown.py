@@ -1,4 +1,4 @@
-"""What holds a peak, in words, and what makes each kind of it smaller."""
+"""What the peak of memory consists of, and what makes each part of it smaller."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDIES = {
 
 
 def breakdown_text(record: MemoryRecord) -> str:
-    """`activations 49 %, optimizer 25 %`; empty where nothing tells."""
+    """`activations 49 %, optimizer 25 %`; empty where it is not known."""
     peak = max(record.peak_bytes, 1)
     shown = [(name, size) for name, size in record.by_size[:NUM_NAMED] if size > 0.005 * peak]
     return ", ".join(f"{name} {size / peak:.0%}" for name, size in shown)
@@ -41,13 +41,13 @@ def breakdown_text(record: MemoryRecord) -> str:
 def frame_lines(record: MemoryRecord) -> tuple[str, ...]:
     """Who made most of it, a line each."""
     return tuple(
-        f"{one.frame}: {one.size_bytes / 1e9:.2f} GB of {one.category} in {one.num_tensors} tensors"
-        for one in record.holders[:NUM_FRAMES]
+        f"{holder.frame}: {holder.size_bytes / 1e9:.2f} GB of {holder.category} in {holder.num_tensors} tensors"
+        for holder in record.holders[:NUM_FRAMES]
     )
 
 
 def largest_category(record: MemoryRecord | None) -> tuple[str, float] | None:
-    """The category that holds most, and its share of the peak."""
+    """The largest category, and its share of the peak."""
     if record is None or not record.by_size or not record.peak_bytes:
         return None
     name, size = record.by_size[0]

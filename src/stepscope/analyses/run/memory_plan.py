@@ -1,8 +1,8 @@
-"""The plan's estimate of memory beside what a recording measured.
+"""The plan's estimate of memory compared with what a recording measured.
 
 part          planned    at the peak   most ever
 weights       571 MB     571 MB        571 MB
-gradients     571 MB     0             571 MB       the peak was before the backward pass had made them
+gradients     571 MB     0             571 MB       the peak was before backward made them
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from stepscope.core.memory_report import (
 PARTS = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS)
 OTHERS, TOTAL = "others", "total"
 SURE_SHARE = 0.9
-"""Of the peak whose purpose is known: below, a part may be larger than was seen, and no ratio is given."""
+"""Of the peak whose purpose is known:
+below, a part may be larger than was seen, and no ratio is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +35,11 @@ class PlanRow:
     planned_bytes: int | None
     at_peak_bytes: int | None
     most_bytes: int | None
-    """At any time: what a plan's figure is to be compared with, because a plan counts each part when it is whole."""
+    """At any time: what a plan's figure is to be compared with,
+    because a plan counts each part when it is whole."""
     ratio: float | None
-    """Planned over the most that was measured; None where either is missing, or too much of the peak is of unknown use."""
+    """Planned over the most that was measured;
+    None where either is missing, or too much of the peak is of unknown use."""
 
 
 def compare_with_plan(
@@ -46,7 +49,8 @@ def compare_with_plan(
     optimizer_bytes: int | None,
     activations_bytes: int | None,
 ) -> tuple[PlanRow, ...]:
-    """Part by part, then what a plan has no name for, then all; empty where no recording says what holds its peak."""
+    """Part by part, then what a plan has no name for, then all;
+    empty where no recording says what holds its peak."""
     record = report.told
     if record is None or record.held is None:
         return ()

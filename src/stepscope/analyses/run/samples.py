@@ -1,50 +1,63 @@
-"""Single numbers out of what a rank writes while it runs: RUN/rank-N/samples.jsonl and steps.jsonl."""
+"""Single numbers out of what a rank writes while it runs:
+RUN/rank-N/samples.jsonl and steps.jsonl."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from stepscope.protocol.untrusted import finite, whole
+from stepscope.readers.run_folder.tail import RankTail
 
 Sample = Mapping[str, Any]
 
 
 def rss_bytes(sample: Sample) -> int | None:
     """Memory of the process on the host."""
-    return _whole(sample.get("rss_bytes"))
+    return whole(sample.get("rss_bytes"))
 
 
 def device_bytes(sample: Sample) -> int | None:
-    """Memory that the rank holds on its devices: what torch has reserved, else what the driver says is used."""
-    reserved = [_whole(one.get("reserved_bytes")) for one in _each(sample, "allocators")]
-    told = [size for size in reserved if size is not None]
-    if not told:
-        told = [size for one in _each(sample, "devices") if (size := _whole(one.get("gpu_memory_used_bytes"))) is not None]
-    return sum(told) if told else None
+    """Memory that the rank holds on its devices:
+    what torch has reserved, else what the driver says is used."""
+    reserved = _sum(whole(allocator.get("reserved_bytes")) for allocator in objects_at(sample, "allocators"))
+    if reserved is not None:
+        return reserved
+    return _sum(whole(device.get("gpu_memory_used_bytes")) for device in objects_at(sample, "devices"))
 
 
 def device_total_bytes(sample: Sample) -> int | None:
-    told = [size for one in _each(sample, "devices") if (size := _whole(one.get("gpu_memory_total_bytes"))) is not None]
-    return sum(told) if told else None
+    """All memory of the rank's devices."""
+    return _sum(whole(device.get("gpu_memory_total_bytes")) for device in objects_at(sample, "devices"))
 
 
 def gpu_util(sample: Sample) -> float | None:
     """Share of the time in which kernels ran, by the driver; the mean over devices."""
-    told = [one.get("gpu_util_percent") for one in _each(sample, "devices")]
-    known = [value / 100 for value in told if isinstance(value, int | float) and not isinstance(value, bool)]
-    return sum(known) / len(known) if known else None
+    percents = [finite(device.get("gpu_util_percent")) for device in objects_at(sample, "devices")]
+    shares = [percent / 100 for percent in percents if percent is not None]
+    return sum(shares) / len(shares) if shares else None
 
 
 def usual_ns(row: Mapping[str, int | None]) -> int | None:
-    """How long a step took that is like the others: no profiler, no save. By the device's clock where it told."""
+    """How long a step took that is like the others: no profiler, no checkpoint.
+    By the device's clock if it was read."""
     if row["state"] != 0 or row["save_ns"]:
         return None
     return row["device_ns"] or row["dur_ns"] or None
 
 
-def _each(sample: Sample, name: str) -> list[dict[str, Any]]:
-    told = sample.get(name)
-    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+def last_step(tail: RankTail) -> int | None:
+    """The last step that the rank has written down."""
+    steps = [row["step"] for row in tail.rows[-1:]] + [whole(sample.get("step")) for sample in tail.samples[-1:]]
+    return max((step for step in steps if step is not None), default=None)
 
 
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def objects_at(values: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects in the list of this name; none where it is no list."""
+    items = values.get(name)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    measured = [size for size in sizes if size is not None]
+    return sum(measured) if measured else None

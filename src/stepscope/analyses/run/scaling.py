@@ -1,4 +1,5 @@
-"""How runs of one job scale with their width: speedup, efficiency, and which parts of the step the loss lies in."""
+"""How runs of one job scale with their width:
+speedup, efficiency, and which parts of the step the loss lies in."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ import numpy as np
 from stepscope.core.scaling import SCALING_PARTS, Amdahl, Gain, Loss, Scaling, WidthRun
 
 SAME_WORK = 0.05
-"""FLOPs of two runs are the same within this share: batches that do not divide evenly leave a few percent."""
-LEAST_ALIKE = 0.5
+"""FLOPs of two runs are the same within this share:
+batches that do not divide evenly leave a few percent."""
+MIN_ALIKE = 0.5
 """Share of operators' calls that two runs of one model have in common, at the least."""
 SAME_BYTES = 0.05
 """Gradients of one model are the same size within this share: shards are padded to the width."""
@@ -19,7 +21,8 @@ MIN_WIDTHS = 3
 
 
 def scale(runs: Sequence[WidthRun], kind: str | None = None) -> Scaling:
-    """Compare runs of different widths with the narrowest. `kind` overrides what their FLOPs say."""
+    """Compare runs of different widths with the narrowest.
+    `kind` overrides what their FLOPs say."""
     ordered = tuple(sorted(runs, key=lambda run: run.width))
     assert len({run.width for run in ordered}) == len(ordered) >= 2
     measured, source, because = infer_kind(ordered)
@@ -43,22 +46,24 @@ def scale(runs: Sequence[WidthRun], kind: str | None = None) -> Scaling:
 
 
 def infer_kind(runs: Sequence[WidthRun]) -> tuple[str | None, str, str]:
-    """weak, strong or None; measured, mixed or not measured; and why. By the FLOPs of one rank in one step."""
+    """weak, strong or None; measured, mixed or not measured; and why.
+    By the FLOPs of one rank in one step."""
     base = runs[0]
     unknown = [run for run in runs if not run.flops]
     if unknown:
         widths = ", ".join(str(run.width) for run in unknown)
-        return None, "not measured", f"the FLOPs of a step were not measured at width {widths} (record_shapes=True tells them)"
+        return None, "not measured", f"the FLOPs of a step were not measured at width {widths} (record_shapes=True records them)"
     grown = [run.width / base.width for run in runs[1:]]
     ratios = [(run.flops or 0.0) / (base.flops or 1.0) for run in runs[1:]]
     weak = all(abs(ratio - 1) <= SAME_WORK for ratio in ratios)
     strong = all(abs(ratio * width - 1) <= SAME_WORK for ratio, width in zip(ratios, grown, strict=True))
     listed = ", ".join(f"{ratio:.3g}x at width {run.width}" for ratio, run in zip(ratios, runs[1:], strict=True))
-    told = f"the FLOPs of a rank's step, against width {base.width}: {listed}"
-    if weak == strong:
-        why = "the widths are too close to tell" if weak else "neither the same nor divided by the width"
-        return None, "mixed", f"{told}; {why}"
-    return ("weak" if weak else "strong"), "measured", told
+    ratios_text = f"the FLOPs of a rank's step, against width {base.width}: {listed}"
+    if weak and strong:
+        return None, "mixed", f"{ratios_text}; the widths are too close to tell"
+    if not weak and not strong:
+        return None, "mixed", f"{ratios_text}; neither the same nor divided by the width"
+    return ("weak" if weak else "strong"), "measured", ratios_text
 
 
 def gain(base: WidthRun, run: WidthRun, kind: str) -> Gain | None:
@@ -81,18 +86,19 @@ def gain(base: WidthRun, run: WidthRun, kind: str) -> Gain | None:
 
 
 def karp_flatt(speedup: float, grown: float) -> float:
-    """The serial share that would explain a speedup (Karp and Flatt, CACM 33(5), 1990, equation 2)."""
+    """The serial share that would explain a speedup (Karp and Flatt,
+    CACM 33(5), 1990, equation 2)."""
     return (1 / speedup - 1 / grown) / (1 - 1 / grown)
 
 
 def _interval(base: WidthRun, run: WidthRun, efficiency: float) -> tuple[float | None, float | None]:
     """The ends of both steps' intervals, at their worst and at their best."""
-    one, other = base.step, run.step
-    if not (one.ns and one.low_ns and one.high_ns and other.ns and other.low_ns and other.high_ns):
+    before, after = base.step, run.step
+    if not (before.ns and before.low_ns and before.high_ns and after.ns and after.low_ns and after.high_ns):
         return None, None
     return (
-        efficiency * (one.low_ns / one.ns) * (other.ns / other.high_ns),
-        efficiency * (one.high_ns / one.ns) * (other.ns / other.low_ns),
+        efficiency * (before.low_ns / before.ns) * (after.ns / after.high_ns),
+        efficiency * (before.high_ns / before.ns) * (after.ns / after.low_ns),
     )
 
 
@@ -110,8 +116,8 @@ def loss(base: WidthRun, run: WidthRun, kind: str) -> Loss:
     over, under = (base.width, run.width) if kind == "strong" else (1, 1)
     ideal = _scaled(before, over, under)
     parts = _lost_parts(base.parts_ns, run.parts_ns, over, under)
-    known = {} if parts is None else {part: ns for part, ns in parts.items() if ns is not None}
-    worst = max(known, key=lambda part: known[part]) if known and after > ideal else None
+    measured = {} if parts is None else {part: ns for part, ns in parts.items() if ns is not None}
+    worst = max(measured, key=lambda part: measured[part]) if measured and after > ideal else None
     return Loss(ideal_ns=ideal, lost_ns=after - ideal, parts_ns=parts, worst=worst)
 
 
@@ -142,7 +148,8 @@ def _scaled(ns: int, over: int, under: int) -> int:
 
 
 def fit_amdahl(runs: Sequence[WidthRun]) -> Amdahl | None:
-    """Least squares of relative errors over T(n) = serial + parallel / n, neither negative; None where the step does not shrink.
+    """Least squares of relative errors over T(n) = serial + parallel / n, neither negative;
+    None where the step does not shrink.
 
     G. M. Amdahl, Validity of the single processor approach, AFIPS 1967.
     """
@@ -179,19 +186,21 @@ def _unlike(runs: Sequence[WidthRun]) -> Iterator[str]:
     for run in runs[1:]:
         which = f"widths {base.width} and {run.width}"
         alike = _alike(base.op_shares, run.op_shares)
-        if alike is not None and alike < LEAST_ALIKE:
+        if alike is not None and alike < MIN_ALIKE:
             yield f"{which} seem to run different models: {alike:.0%} of their operators' calls are the same"
         if base.device_name and run.device_name and base.device_name != run.device_name:
             yield f"{which} ran on different devices: {base.device_name} and {run.device_name}"
-    told = [run for run in runs if run.gradient_bytes]
-    for run in told[1:]:
-        one, other = told[0].gradient_bytes or 1.0, run.gradient_bytes or 1.0
-        if abs(other / one - 1) > SAME_BYTES:
-            sizes = f"{one / 1e6:.3g} and {other / 1e6:.3g} MB"
-            which = f"widths {told[0].width} and {run.width}"
+    reduced = [run for run in runs if run.gradient_bytes]
+    for run in reduced[1:]:
+        first_bytes, run_bytes = reduced[0].gradient_bytes or 1.0, run.gradient_bytes or 1.0
+        if abs(run_bytes / first_bytes - 1) > SAME_BYTES:
+            sizes = f"{first_bytes / 1e6:.3g} and {run_bytes / 1e6:.3g} MB"
+            which = f"widths {reduced[0].width} and {run.width}"
             yield f"{which} seem to run different models, or divide one another way: they reduce {sizes} of gradients a step"
 
 
-def _alike(one: Mapping[str, float], other: Mapping[str, float]) -> float | None:
+def _alike(shares: Mapping[str, float], others: Mapping[str, float]) -> float | None:
     """What two lists of shares have in common; None where either is empty."""
-    return sum(min(share, other.get(name, 0.0)) for name, share in one.items()) if one and other else None
+    if not shares or not others:
+        return None
+    return sum(min(share, others.get(name, 0.0)) for name, share in shares.items())

@@ -1,8 +1,9 @@
 """Whether memory rises steadily: the trend of medians over stretches of a run, with bounded memory.
 
-A leak adds a little all the time; a cache that fills, or a step that needs more than the others, rises and stays. The samples are
-put into bins; when there are too many bins, neighbours are joined and bins are twice as long from then on, so that an hour and a
-week are looked at with the same few numbers. The trend is judged by Kendall's S over the bins (Mann 1945).
+A leak adds a little all the time; a cache that fills, or a step that needs more than the others,
+rises and stays. The samples are put into bins; when there are too many bins, neighbours are joined
+and bins are twice as long from then on, so that an hour and a week are looked at with the same few
+numbers. The trend is judged by Kendall's S over the bins (Mann 1945).
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 from statistics import median
 
 NUM_BINS = 24
-LEAST_BINS = 12
+MIN_BINS = 12
 """A twelve-bin series that only rises has z = 4.5."""
 Z = 4.0
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """Of what there was at first; less is nobody's trouble."""
-LEAST_BYTES = 64 << 20
+MIN_BYTES = 64 << 20
 LASTING = 0.5
-"""The last third must rise at this share of the whole's pace: what levels off is no leak."""
+"""The last third must rise at this share of the mean rate: what levels off is no leak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +34,14 @@ class Trend:
 
 
 class TrendDetector:
-    """Takes one size a sample; tells steady growth once, and again only when it has grown as much once more."""
+    """Takes one size a sample; reports steady growth once,
+    and again only when it has grown as much once more."""
 
     def __init__(self, num_a_bin: int = 10) -> None:
         self._num_a_bin = num_a_bin
         self._bins: list[float] = []
         self._current: list[float] = []
-        self._told_bytes: float | None = None
+        self._reported_bytes: float | None = None
 
     def add(self, size_bytes: float) -> Trend | None:
         self._current.append(size_bytes)
@@ -47,30 +49,31 @@ class TrendDetector:
             return None
         self._bins.append(median(self._current))
         self._current = []
-        found = self._judge()
+        trend = self._judge()
         if len(self._bins) >= NUM_BINS:
             self._bins = [(a + b) / 2 for a, b in zip(self._bins[::2], self._bins[1::2], strict=True)]
             self._num_a_bin *= 2
-        return found
+        return trend
 
     def _judge(self) -> Trend | None:
         bins = self._bins
-        if len(bins) < LEAST_BINS or kendall_z(bins) < Z:
+        if len(bins) < MIN_BINS or kendall_z(bins) < Z:
             return None
         first, last = bins[0], bins[-1]
         grown = last - first
         third = len(bins) // 3
         late = last - bins[-1 - third]
-        if grown < max(LEAST_BYTES, LEAST_SHARE * first) or late < LASTING * grown * third / (len(bins) - 1):
+        if grown < max(MIN_BYTES, MIN_SHARE * first) or late < LASTING * grown * third / (len(bins) - 1):
             return None
-        if self._told_bytes is not None and last < self._told_bytes:
+        if self._reported_bytes is not None and last < self._reported_bytes:
             return None
-        self._told_bytes = last + grown
+        self._reported_bytes = last + grown
         return Trend(first_bytes=first, last_bytes=last, num_samples=(len(bins) - 1) * self._num_a_bin)
 
 
 def kendall_z(values: list[float]) -> float:
-    """Pairs in rising order less those in falling, in standard deviations of a series without a trend."""
+    """Pairs in rising order less those in falling,
+    in standard deviations of a series without a trend."""
     n = len(values)
     s = sum((b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :])
     return s / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)

@@ -18,7 +18,8 @@ COMMS_OPS = ("record_param_comms", "c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "
 
 
 def width_run(path: str, facts: Facts, world_size: int | None, notes: Sequence[str] = ()) -> WidthRun:
-    """What scaling needs of one job. `world_size` is what its traces recorded, `notes` what was said of reading them."""
+    """What scaling needs of one job.
+    `world_size` is what its traces recorded, `notes` what was said of reading them."""
     ranks = facts.ranks
     step = run_step(facts)
     return WidthRun(
@@ -37,7 +38,7 @@ def width_run(path: str, facts: Facts, world_size: int | None, notes: Sequence[s
 
 
 def run_step(facts: Facts) -> RunStep:
-    """The step as a diagnosis tells it: the given time, else the median rank's."""
+    """The step as a diagnosis reports it: the given time, else the median rank's."""
     steps, given = facts.median_rank.steps, facts.given_step_ns
     profiled = None if steps.step_interval_ns is None else round(steps.step_interval_ns)
     low, high = (None, None) if given is not None else median_interval(steps)
@@ -52,10 +53,11 @@ def run_step(facts: Facts) -> RunStep:
 
 
 def median_interval(steps: Steps) -> tuple[int, int] | tuple[None, None]:
-    """The steps between which the median lies, whatever their distribution; None where they are too few to say.
+    """The steps between which the median lies, whatever their distribution;
+    None where they are too few to say.
 
-    The median of n is outside the k-th smallest and the k-th largest with probability 2 * P(Binomial(n, 1/2) < k)
-    (David and Nagaraja, Order Statistics, section 7.1).
+    The median of n is outside the k-th smallest and the k-th largest with probability 2 *
+    P(Binomial(n, 1/2) < k) (David and Nagaraja, Order Statistics, section 7.1).
     """
     step_intervals = sorted(steps.step_intervals)
     num = len(step_intervals)
@@ -69,7 +71,8 @@ def median_interval(steps: Steps) -> tuple[int, int] | tuple[None, None]:
 
 
 def mean_parts(ranks: Sequence[RankFacts], step: RunStep) -> dict[str, int | None] | None:
-    """The parts of a step, the mean over the ranks that have one, and what they leave of the step time."""
+    """The parts of a step, the mean over the ranks that have one,
+    and what they leave of the step time."""
     split = [(rank, parts) for rank in ranks if (parts := rank.typical_parts_ns) is not None]
     if not split or step.ns is None or step.profiled_ns is None:
         return None
@@ -86,10 +89,11 @@ def _is_unsplit(rank: RankFacts, parts: Mapping[str, float]) -> bool:
 
 
 def _flops(ranks: Sequence[RankFacts]) -> float | None:
-    """The mean over ranks with a whole step; None unless all have it, as ranks of a pipeline do different work."""
+    """The mean over ranks with a whole step;
+    None unless all have it, as ranks of a pipeline do different work."""
     whole = [rank.roofline.model_flops for rank in ranks if rank.steps.windows]
-    known = [flops for flops in whole if flops is not None]
-    return sum(known) / len(known) if known and len(known) == len(whole) else None
+    measured = [flops for flops in whole if flops is not None]
+    return sum(measured) / len(measured) if measured and len(measured) == len(whole) else None
 
 
 def _gradient_bytes(comms: CommsFacts) -> float | None:

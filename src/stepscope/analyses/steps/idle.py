@@ -1,4 +1,5 @@
-"""Why the device stood idle: each gap charged to what the host was doing when it should have launched the next work."""
+"""Why the device stood idle:
+each gap charged to what the host was doing when it should have launched the next work."""
 
 from __future__ import annotations
 
@@ -10,15 +11,17 @@ from stepscope.analyses.links import Links
 from stepscope.core.trace import NONE, Int64, Trace
 
 LAUNCH_LATENCY_NS = 20_000
-"""Work launched longer than this before the gap was not late: the gap is the device's own (inside a CUDA graph, an event)."""
+"""Work launched longer than this before the gap was not late:
+the gap is the device's own (inside a CUDA graph, an event)."""
 
 
 def idle_parts(trace: Trace, links: Links, idle: Intervals, host: HostActivity) -> dict[str, Intervals]:
-    """The idle set split by cause; the parts are disjoint and their union is `idle`. A collective that the host carries out
-    itself (gloo) is communication, not idling.
+    """The idle set split by cause; the parts are disjoint and their union is `idle`. A collective
+    that the host carries out itself (gloo) is communication, not idling.
 
-    Within a gap the time up to the next launch is charged to the host's activity then, the rest to launching. Time that the host
-    spends launching again after a wait that had let the device run dry is charged to the wait.
+    Within a gap the time up to the next launch is charged to the host's activity then, the rest to
+    launching. Time that the host spends launching again after a wait that had let the device run
+    dry is charged to the wait.
     """
     launched = _next_launch(trace, links, idle)
     due = np.where(launched == NONE, idle.end, np.clip(launched, idle.start, idle.end))
@@ -43,7 +46,8 @@ def idle_parts(trace: Trace, links: Links, idle: Intervals, host: HostActivity) 
 
 
 def idle_without_device(idle: Intervals, host: HostActivity) -> dict[str, Intervals]:
-    """The same for a trace with no device: time with no operator running, by what else was recorded."""
+    """The same for a trace with no device:
+    time with no operator running, by what else was recorded."""
     parts: dict[str, Intervals] = {"idle_launch": empty(), "idle_sync": empty()}
     left = idle
     for name in ("compile", "allocator", "input", "io"):
@@ -54,14 +58,15 @@ def idle_without_device(idle: Intervals, host: HostActivity) -> dict[str, Interv
 
 
 def _next_launch(trace: Trace, links: Links, idle: Intervals) -> Int64:
-    """For each gap, when the work that ended it was launched; NONE when nothing follows or its launch was not recorded."""
+    """For each gap, when the work that ended it was launched;
+    NONE when nothing follows or its launch was not recorded."""
     work = np.flatnonzero(trace.device_work & (trace.dur_ns > 0))
     result = np.full(len(idle), NONE, np.int64)
     if len(work) == 0:
         return result
-    at = np.searchsorted(trace.start_ns[work], idle.end, side="left")
-    follows = (at < len(work)) & (trace.start_ns[work[np.minimum(at, len(work) - 1)]] == idle.end)
-    launch = links.launch[work[np.minimum(at, len(work) - 1)]]
-    known = follows & (launch != NONE)
-    result[known] = trace.start_ns[launch[known]]
+    following = np.searchsorted(trace.start_ns[work], idle.end, side="left")
+    follows = (following < len(work)) & (trace.start_ns[work[np.minimum(following, len(work) - 1)]] == idle.end)
+    launch = links.launch[work[np.minimum(following, len(work) - 1)]]
+    is_linked = follows & (launch != NONE)
+    result[is_linked] = trace.start_ns[launch[is_linked]]
     return result

@@ -6,7 +6,7 @@ import numpy as np
 
 from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.host.activity import HostActivity
-from stepscope.analyses.intervals import Intervals, complement, empty, intersect, join, lengths_in, subtract, union
+from stepscope.analyses.intervals import Intervals, bounds, complement, empty, intersect, join, lengths_in, subtract, union
 from stepscope.analyses.kernels.device import DeviceSets
 from stepscope.analyses.links import Links
 from stepscope.analyses.steps.idle import idle_parts, idle_without_device
@@ -18,10 +18,9 @@ def partition(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, 
     """Each window of the steps split into PARTS; None when there is no window."""
     if not steps.windows:
         return None
-    parts = parts_on_device(trace, links, sets, host, steps) if steps.where == "device" else parts_on_host(trace, host, steps)
-    start = np.array([window[0] for window in steps.windows], np.int64)
-    end = np.array([window[1] for window in steps.windows], np.int64)
-    lengths = {part: lengths_in(start, end, parts.get(part, empty())) for part in PARTS}
+    parts = part_intervals(trace, links, sets, host, steps)
+    windows = bounds(steps.windows)
+    lengths = {part: lengths_in(*windows, parts.get(part, empty())) for part in PARTS}
     return Partition(
         parts={part: tuple(values.tolist()) for part, values in lengths.items()},
         totals=steps.step_intervals,
@@ -29,7 +28,27 @@ def partition(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, 
     )
 
 
-def parts_on_device(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
+def part_intervals(
+    trace: Trace,
+    links: Links,
+    sets: DeviceSets,
+    host: HostActivity,
+    steps: Steps,
+    waiting: Intervals | None = None,
+) -> dict[str, Intervals]:
+    """When each part ran. `waiting` is when the rank waited for others;
+    without it all exposed comms is transfer."""
+    parts = _parts(trace, links, sets, host, steps)
+    if waiting is not None:
+        exposed = parts["comms_transfer"]
+        parts["comms_wait"] = intersect(exposed, waiting)
+        parts["comms_transfer"] = subtract(exposed, waiting)
+    return parts
+
+
+def _parts(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
+    if steps.where == "host":
+        return _parts_on_host(trace, host, steps)
     low, high = steps.windows[0][0], steps.windows[-1][1]
     exposed_comms = subtract(sets.comms, sets.compute)
     transfer = subtract(subtract(sets.copy, sets.compute), sets.comms)
@@ -42,8 +61,9 @@ def parts_on_device(trace: Trace, links: Links, sets: DeviceSets, host: HostActi
     }
 
 
-def parts_on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
-    """Without a device the operators are the work; those inside the loader are its input, and gloo's ranges are comms."""
+def _parts_on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
+    """Without a device the operators are the work;
+    those inside the loader are its input, and gloo's ranges are comms."""
     low, high = steps.windows[0][0], steps.windows[-1][1]
     ops = trace.is_kind(Kind.OP)
     if not ops.any():

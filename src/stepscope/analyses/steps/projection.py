@@ -1,4 +1,5 @@
-"""Device time charged to the host ranges that launched it: operators, marks, modules, and the parts of a training step."""
+"""Device time charged to the host ranges that launched it:
+operators, marks, modules, and the parts of a training step."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.core.facts import Phases, RangeRow
-from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
+from stepscope.core.trace import NONE, Bool, Int32, Int64, Kind, Trace
 
 BACKWARD_RANGE = re.compile(r"^autograd::engine::evaluate_function|^CompiledFunctionBackward|^## backward|^backward$")
 OPTIMIZER_RANGE = re.compile(r"^Optimizer\.(step|zero_grad)#|^## optimizer")
@@ -21,13 +22,15 @@ STEP_MARK = re.compile(r"^ProfilerStep")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charges:
-    """For each piece of device work in the measured windows (`work`, indices into the trace), whom it is charged to."""
+    """For each piece of device work in the measured windows (`work`,
+    indices into the trace), whom it is charged to."""
 
     work: Int64
     op: Int64
     """The innermost operator it was launched in; NONE when there is none."""
     home: Int64
-    """That operator, or for backward work the forward operator it belongs to, where sequence numbers tell."""
+    """That operator, or for backward work the forward
+    operator it belongs to, by sequence numbers."""
     backward: Bool
     optimizer: Bool
     recomputed: Bool
@@ -46,8 +49,8 @@ def charge(trace: Trace, links: Links, work: Int64) -> Charges:
     in_backward = matching(trace, BACKWARD_RANGE)
     backward = ancestor_with(links.parent, launch, in_backward) != NONE
     optimizer = ancestor_with(links.parent, launch, matching(trace, OPTIMIZER_RANGE)) != NONE
-    again = rerun_forward_ops(trace, links)
-    recomputed = ancestor_with(links.parent, launch, again) != NONE
+    rerun = rerun_forward_ops(trace, links)
+    recomputed = ancestor_with(links.parent, launch, rerun) != NONE
     return Charges(
         work=work,
         op=op,
@@ -59,8 +62,9 @@ def charge(trace: Trace, links: Links, work: Int64) -> Charges:
 
 
 def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
-    """Mask of the operators that autograd recorded as forward (a sequence number, no forward thread) while inside backward, and
-    that ran with the same inputs outside it: activation checkpointing, not a second derivative."""
+    """Mask of the operators that autograd recorded as forward (a sequence number, no forward
+    thread) while inside backward, and that ran with the same inputs outside it: activation
+    checkpointing, not a second derivative."""
     recorded = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0))
     mask = np.zeros(len(trace), np.bool_)
     if len(recorded) == 0:
@@ -68,13 +72,14 @@ def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
     backward_of = ancestor_with(links.parent, recorded, matching(trace, BACKWARD_RANGE))
     inside = backward_of != NONE
     key = trace.name[recorded].astype(np.int64) * (len(trace.details) + 1) + trace.detail[recorded] + 1
-    known = np.isin(key, np.unique(key[~inside]))
-    mask[recorded[inside & known]] = True
+    ran_outside = np.isin(key, np.unique(key[~inside]))
+    mask[recorded[inside & ran_outside]] = True
     return mask
 
 
 def _forward_home(trace: Trace, links: Links, launch: Int64, op: Int64, backward: Bool) -> Int64:
-    """For backward work, the forward operator with the sequence number of the node being evaluated."""
+    """For backward work, the forward operator with the
+    sequence number of the node being evaluated."""
     if not backward.any():
         return op
     nodes = trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0)
@@ -84,22 +89,23 @@ def _forward_home(trace: Trace, links: Links, launch: Int64, op: Int64, backward
 
 
 def forward_of(trace: Trace, nodes: Int64) -> Int64:
-    """For each of autograd's nodes, the last forward operator with its sequence number; NONE when there is none."""
-    found = np.full(len(nodes), NONE, np.int64)
+    """For each of autograd's nodes, the last forward operator with its sequence number;
+    NONE when there is none."""
+    result = np.full(len(nodes), NONE, np.int64)
     forward = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0))
     if len(forward) == 0:
-        return found
+        return result
     wanted = np.where(nodes == NONE, NONE, trace.sequence[np.maximum(nodes, 0)])
     order = np.argsort(trace.sequence[forward], kind="stable")
     ids = trace.sequence[forward][order]
-    at = np.searchsorted(ids, wanted, side="right") - 1
-    hit = (wanted != NONE) & (at >= 0) & (ids[np.maximum(at, 0)] == wanted)
-    found[hit] = forward[order[at[hit]]]
-    return found
+    index = np.searchsorted(ids, wanted, side="right") - 1
+    hit = (wanted != NONE) & (index >= 0) & (ids[np.maximum(index, 0)] == wanted)
+    result[hit] = forward[order[index[hit]]]
+    return result
 
 
 def phases(trace: Trace, charges: Charges) -> Phases | None:
-    """Device time of forward, backward and optimizer; None when nothing told them apart."""
+    """Device time of forward, backward and optimizer; None when they cannot be distinguished."""
     if not (charges.backward.any() or charges.optimizer.any()):
         return None
     dur = trace.dur_ns[charges.work]
@@ -121,25 +127,25 @@ def phases(trace: Trace, charges: Charges) -> Phases | None:
 
 def op_rows(trace: Trace, charges: Charges) -> tuple[RangeRow, ...]:
     """Device time per operator name, backward charged to its forward operator."""
-    known = charges.home != NONE
-    names = trace.name[charges.home[known]]
-    return _rows(trace, names, trace.dur_ns[charges.work[known]])
+    has_home = charges.home != NONE
+    names = trace.name[charges.home[has_home]]
+    return _rows(trace, names, trace.dur_ns[charges.work[has_home]])
 
 
 def inclusive_rows(trace: Trace, links: Links, charges: Charges, ranges: Bool) -> tuple[RangeRow, ...]:
     """Device time launched inside each of the given ranges, directly or further down, per name."""
-    dur, at = trace.dur_ns[charges.work], charges.home
-    at = np.where(at == NONE, links.launch[charges.work], at)
+    dur, ancestor = trace.dur_ns[charges.work], charges.home
+    ancestor = np.where(ancestor == NONE, links.launch[charges.work], ancestor)
     names: list[Int64] = []
     owners: list[Int64] = []
-    who = np.flatnonzero(at != NONE)
-    at = at[who]
-    while len(who):
-        hit = ranges[at]
-        names.append(trace.name[at[hit]].astype(np.int64))
-        owners.append(who[hit])
-        at = links.parent[at]
-        who, at = who[at != NONE], at[at != NONE]
+    pending = np.flatnonzero(ancestor != NONE)
+    ancestor = ancestor[pending]
+    while len(pending):
+        hit = ranges[ancestor]
+        names.append(trace.name[ancestor[hit]].astype(np.int64))
+        owners.append(pending[hit])
+        ancestor = links.parent[ancestor]
+        pending, ancestor = pending[ancestor != NONE], ancestor[ancestor != NONE]
     if not names:
         return ()
     # A range can stand inside another of its name: the work is its once.
@@ -156,11 +162,17 @@ def mark_ranges(trace: Trace) -> Bool:
 
 
 def _rows(trace: Trace, names: Int64, dur: Int64) -> tuple[RangeRow, ...]:
+    totals = _totals(trace, names, dur)
+    return tuple(RangeRow(name=name, count=count, device_ns=ns) for name, count, ns in totals)
+
+
+def _totals(trace: Trace, names: Int32 | Int64, dur: Int64) -> list[tuple[str, int, int]]:
+    """Per name how often it occurs and its time, the largest first."""
     codes, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
     totals = np.zeros(len(codes), np.int64)
     np.add.at(totals, inverse, dur)
     order = np.argsort(-totals, kind="stable")
-    return tuple(RangeRow(name=trace.names[codes[i]], count=int(counts[i]), device_ns=int(totals[i])) for i in order.tolist())
+    return [(trace.names[codes[i]], int(counts[i]), int(totals[i])) for i in order.tolist()]
 
 
 def host_op_rows(trace: Trace, links: Links, low: int, high: int) -> tuple[RangeRow, ...]:
@@ -170,10 +182,5 @@ def host_op_rows(trace: Trace, links: Links, low: int, high: int) -> tuple[Range
     parent = links.parent[ops]
     nested = parent != NONE
     np.subtract.at(own, parent[nested], trace.dur_ns[ops[nested]])
-    codes, inverse, counts = np.unique(trace.name[ops], return_inverse=True, return_counts=True)
-    totals = np.zeros(len(codes), np.int64)
-    np.add.at(totals, inverse, np.maximum(own[ops], 0))
-    order = np.argsort(-totals, kind="stable")
-    return tuple(
-        RangeRow(name=trace.names[codes[i]], count=int(counts[i]), device_ns=0, host_ns=int(totals[i])) for i in order.tolist()
-    )
+    totals = _totals(trace, trace.name[ops], np.maximum(own[ops], 0))
+    return tuple(RangeRow(name=name, count=count, device_ns=0, host_ns=ns) for name, count, ns in totals)

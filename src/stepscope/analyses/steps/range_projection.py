@@ -1,8 +1,9 @@
 """Host ranges projected onto the device, as Nsight Systems' own `nvtx_gpu_proj_sum` does it.
 
-A piece of device work is contained in a range when the call that launched it lies in the range, on the range's own thread. The
-projection runs from the start of the first work contained to the end of the last; what lies between is counted too, and a range
-inside another is not taken off the outer one (Nsight Systems' manual, nvtx_gpu_proj_sum).
+A piece of device work is contained in a range when the call that launched it lies in the range, on
+the range's own thread. The projection runs from the start of the first work contained to the end of
+the last; what lies between is counted too, and a range inside another is not taken off the outer
+one (Nsight Systems' manual, nvtx_gpu_proj_sum).
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class ProjectionRow:
 
 
 def project(trace: Trace, links: Links, ranges: Bool | None = None) -> Projections:
-    """Each range's extent on the device; by default of all marks and operators. Ranges without device work have none."""
+    """Each range's extent on the device; by default of all marks and operators.
+    Ranges without device work have none."""
     chosen = np.flatnonzero(trace.is_kind(Kind.MARK, Kind.OP) if ranges is None else ranges)
     calls, first, last = _extents(trace, links)
     low = np.empty(len(chosen), np.int64)
@@ -57,11 +59,11 @@ def project(trace: Trace, links: Links, ranges: Bool | None = None) -> Projectio
         starts = trace.start_ns[calls[own]]
         low[mine] = np.searchsorted(starts, trace.start_ns[chosen[mine]], side="left")
         high[mine] = np.searchsorted(starts, trace.end_ns[chosen[mine]], side="right")
-        for some in _blocks(mine, high[mine] - low[mine]):
-            lengths = high[some] - low[some]
-            owner = np.repeat(some, lengths)
+        for block in _blocks(mine, high[mine] - low[mine]):
+            lengths = high[block] - low[block]
+            owner = np.repeat(block, lengths)
             offset = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            call = own[np.repeat(low[some], lengths) + offset]
+            call = own[np.repeat(low[block], lengths) + offset]
             inside = trace.end_ns[calls[call]] <= trace.end_ns[chosen[owner]]
             owner, call = owner[inside], call[inside]
             np.minimum.at(begin, owner, first[call])
@@ -71,30 +73,31 @@ def project(trace: Trace, links: Links, ranges: Bool | None = None) -> Projectio
     return Projections(ranges=chosen[has], start_ns=begin[has], end_ns=end[has], num_ops=count[has])
 
 
-def projection_rows(trace: Trace, found: Projections) -> tuple[ProjectionRow, ...]:
+def projection_rows(trace: Trace, projections: Projections) -> tuple[ProjectionRow, ...]:
     """The summary by name, the longest total first."""
-    length, name = found.end_ns - found.start_ns, trace.name[found.ranges]
+    length, name = projections.end_ns - projections.start_ns, trace.name[projections.ranges]
     rows = []
     for code in np.unique(name).tolist():
         mine = name == code
-        some = length[mine]
+        lengths = length[mine]
         rows.append(
             ProjectionRow(
                 name=trace.names[code],
-                instances=len(some),
-                total_proj_ns=int(some.sum()),
-                total_range_ns=int(trace.dur_ns[found.ranges[mine]].sum()),
-                min_ns=int(some.min()),
-                median_ns=float(np.median(some)),
-                max_ns=int(some.max()),
-                num_ops=int(found.num_ops[mine].sum()),
+                instances=len(lengths),
+                total_proj_ns=int(lengths.sum()),
+                total_range_ns=int(trace.dur_ns[projections.ranges[mine]].sum()),
+                min_ns=int(lengths.min()),
+                median_ns=float(np.median(lengths)),
+                max_ns=int(lengths.max()),
+                num_ops=int(projections.num_ops[mine].sum()),
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.total_proj_ns))
 
 
 def _extents(trace: Trace, links: Links) -> tuple[Int64, Int64, Int64]:
-    """The calls that launched work, by their start, with the first start and the last end of what each launched."""
+    """The calls that launched work, by their start,
+    with the first start and the last end of what each launched."""
     work = np.flatnonzero(trace.device_work & (links.launch != NONE))
     work = work[trace.kind[links.launch[work]] == Kind.RUNTIME]
     calls, inverse = np.unique(links.launch[work], return_inverse=True)

@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 from stepscope.core.run import UnprofiledSteps
 
 TRIMMED = 0.05
-"""At each end of the sorted steps: one hiccup in twenty is not the run's pace; every fourth step's wait for a loader is."""
+"""At each end of the sorted steps: one slow step in twenty does not count;
+every fourth step's wait for a loader does."""
 ENOUGH = 8
 """Steps before a recording with which those after it are not needed."""
 LEAST = 3
-"""Steps from which a time is told."""
+"""Fewer steps give no time."""
 ENOUGH_MARKED = 40
-"""Steps measured on the device's clock with which the others' are not needed: of a long run it measures some."""
+"""Steps measured on the device's clock with which the others' are not needed:
+of a long run it measures some."""
 MOST = 400
-"""The last steps before the recording: the pace may drift, and what is compared with the recording should be near it."""
+"""The last steps before the recording:
+step times may drift, and what is compared with the recording should be near it."""
 AHEAD = 0.8
 """Of the device's step: a host step this short did not wait for the device."""
 RECORDED = 2
@@ -30,7 +33,8 @@ Row = Mapping[str, int | None]
 
 
 def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
-    """From rows of RUN/rank-N/steps.jsonl, in order; None when there are too few of the usual kind."""
+    """From rows of RUN/rank-N/steps.jsonl, in order;
+    None when there are too few of the usual kind."""
     timed = before_recording(rows)
     usual = usual_rows(timed)[-MOST:]
     if len(usual) < LEAST:
@@ -60,17 +64,18 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
 
 
 def _host_ns(rows: Sequence[Row], step_ns: float) -> int | None:
-    """A host that is faster than the device runs ahead of it, from the first step or from the last wait on, until the device's
-    queue is full. Meanwhile its steps are as long as its own work. Those of the warm-up count: nothing else makes them short."""
-    recorded = next((place for place, row in enumerate(rows) if row["state"] == RECORDED), len(rows))
+    """A host that is faster than the device runs ahead of it, from the first step or from the last
+    wait on, until the device's queue is full. Meanwhile its steps are as long as its own work.
+    Those of the warm-up count: nothing else makes them short."""
+    recorded = next((index for index, row in enumerate(rows) if row["state"] == RECORDED), len(rows))
     lengths = [(_value(row, "dur_ns"), _value(row, "device_ns")) for row in usual_rows(rows[:recorded])]
     ahead = [host for host, device in lengths if 0 < host < AHEAD * min(device, step_ns)]
     return round(statistics.median(ahead)) if len(ahead) >= LEAST else None
 
 
 def before_recording(rows: Sequence[Row]) -> list[Row]:
-    """Timed steps before the first recording, if there are enough; all of them otherwise. Once a profiler has been attached,
-    parts of it may stay and slow the host."""
+    """Timed steps before the first recording, if there are enough; all of them otherwise. Once a
+    profiler has been attached, parts of it may stay and slow the host."""
     timed = [row for row in rows if row["state"] == 0]
     recorded = [row["step"] or 0 for row in rows if row["state"] == RECORDED]
     first = recorded[0] if recorded else None
@@ -79,9 +84,11 @@ def before_recording(rows: Sequence[Row]) -> list[Row]:
 
 
 def usual_rows(rows: Sequence[Row]) -> list[Row]:
-    """Steps with the commonest number of batches and backward passes, and no save: an evaluation is another thing.
+    """Steps with the commonest number of batches and backward passes, and no save:
+    an evaluation is another thing.
 
-    Where most steps are of another kind than the commonest (a closure called as often as it takes), all kinds are usual.
+    Where most steps are of another kind than the commonest (a
+    closure called as often as it takes), all kinds are usual.
     """
     kinds = Counter((row["num_batches"], row["num_backwards"]) for row in rows)
     if not kinds:
@@ -93,7 +100,8 @@ def usual_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:
-    """The mean of the middle, and its standard error with the ends counted as the last ones kept (Yuen 1974)."""
+    """The mean of the middle, and its standard error with
+    the ends counted as the last ones kept (Yuen 1974)."""
     ordered = sorted(lengths)
     cut = int(TRIMMED * len(ordered))
     kept = ordered[cut : len(ordered) - cut]
@@ -103,15 +111,17 @@ def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:
 
 
 def _middle_rows(rows: Sequence[Row], name: str) -> list[Row]:
-    """The rows whose lengths the mean is of: a part of the step is a part of the same steps, or it may come out longer."""
+    """The rows whose lengths the mean is of:
+    a part of the step is a part of the same steps, or it may come out longer."""
     ordered = sorted((row for row in rows if row[name] is not None), key=lambda row: _value(row, name))
     cut = int(TRIMMED * len(ordered))
     return ordered[cut : len(ordered) - cut]
 
 
 def _mean_part(rows: Sequence[Row], name: str) -> int | None:
-    """Of what the host spent on it in a step. A row in which that is longer than the step itself is damaged, or it was spent in
-    a thread beside; where most are so, it is no part of the step and None."""
+    """Of what the host spent on it in a step. A row in which that is longer than the step itself is
+    damaged, or it was spent in another thread; where most are so, it is no part of the step and
+    None."""
     inside = [_value(row, name) for row in rows if _value(row, name) <= _value(row, "dur_ns")]
     return round(statistics.fmean(inside)) if inside and 2 * len(inside) >= len(rows) else None
 

@@ -1,7 +1,8 @@
 """Where the steps lie: detected on the host, cut on the device.
 
-The host runs ahead of the device, so its step windows say nothing about the step. A device event belongs to the step that
-launched it; the step time is the distance between the ends of consecutive steps' work.
+The host runs ahead of the device, so its step windows say nothing about the step. A device event
+belongs to the step that launched it; the step time is the distance between the ends of consecutive
+steps' work.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from stepscope.core.facts import Steps
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 PROFILER_STEP = re.compile(r"^ProfilerStep\s*#")
+STEP_NUMBER = re.compile(r"#\s*(\d{1,18})")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 LIBRARY_MARK = re.compile(
-    r"^(ProfilerStep|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:|rccl:|FSDP::|DistributedDataParallel|FullyShardedDataParallel"
+    r"^(ProfilerStep|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:|rccl:|FSDP::"
+    r"|DistributedDataParallel|FullyShardedDataParallel"
     r"|## Call CompiledFxGraph|Torch-Compiled Region|PyTorch Profiler|DataParallel|autograd::|aten::)"
 )
 """Marks that libraries write: parts of a step, never the step itself."""
 
 WHOLE_TRACE = "whole trace"
 MIN_MARK_COVERAGE = 0.6
-"""A user's mark is taken for the step when it repeats and this share of all launches happens inside it."""
+"""A user's mark is taken for the step when it repeats
+and this share of all launches happens inside it."""
 MIN_PATTERN_MATCH = 0.9
 """Share of launches that must equal the launch one period later."""
 MIN_PATTERN_COVERAGE = 0.8
@@ -36,7 +40,8 @@ MIN_PATTERN_KERNELS = 8
 MIN_PERIOD = 4
 MAX_PERIODS_TRIED = 20
 MAX_RARE_NAMES = 0.1
-"""Share of kernel names that may occur less often than the period repeats: a model's layers repeat too, its head does not."""
+"""Share of kernel names that may occur less often than the period repeats:
+a model's layers repeat too, its head does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +54,13 @@ class StepCut:
     host_end: Int64
     """When the host was in each step."""
     host_window: tuple[int, int]
-    """When the host drove the measured windows: it runs ahead, so not when the device worked them off."""
+    """When the host drove the measured windows:
+    it runs ahead, so not when the device worked them off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HostSteps:
-    """What tells the steps apart, and when the host was in each."""
+    """How the steps were detected, and when the host was in each."""
 
     source: str
     start: Int64
@@ -99,6 +105,17 @@ def cut_steps(trace: Trace, links: Links) -> StepCut:
     )
 
 
+def step_numbers(trace: Trace, cut: StepCut) -> Int64:
+    """Per step, the number in its ProfilerStep mark;
+    NONE where it has none, and last for what is in no step."""
+    numbers = np.full(len(cut.host_start) + 1, NONE, np.int64)
+    if cut.steps.source == "ProfilerStep":
+        marks = np.flatnonzero(trace.is_kind(Kind.MARK) & matching(trace, PROFILER_STEP))
+        matches = [STEP_NUMBER.search(trace.names[name]) for name in trace.name[marks].tolist()]
+        numbers[:-1] = [NONE if match is None else int(match[1]) for match in matches]
+    return numbers
+
+
 def _host_window(host: _HostSteps, windows: _Windows) -> tuple[int, int]:
     if not windows.step:
         return (0, 0)
@@ -112,7 +129,7 @@ def _launch_times(trace: Trace, links: Links, work: Int64) -> Int64:
 
 
 def _host_steps(trace: Trace, links: Links, work: Int64, launch_time: Int64) -> _HostSteps:
-    """What tells the steps apart, and each step's start and end on the host."""
+    """How the steps are detected, and each step's start and end on the host."""
     marks = trace.is_kind(Kind.MARK)
     profiler = np.flatnonzero(marks & matching(trace, PROFILER_STEP))
     if len(profiler):
@@ -121,17 +138,18 @@ def _host_steps(trace: Trace, links: Links, work: Int64, launch_time: Int64) -> 
     if user is not None:
         return user
     optimizer = _outer(links, marks & matching(trace, OPTIMIZER_STEP))
-    # With several optimizers a step ends with the last of them.
-    optimizer = optimizer[trace.name[optimizer] == trace.name[optimizer[-1]]] if len(optimizer) else optimizer
+    if len(optimizer):
+        # With several optimizers a step ends with the last of them.
+        optimizer = optimizer[trace.name[optimizer] == trace.name[optimizer[-1]]]
     if len(optimizer) > 1:
         start, end = _from_ends(trace, trace.end_ns[optimizer])
         return _HostSteps(source="Optimizer.step", start=start, end=end)
     rounds = _launch_pattern(trace, work, launch_time)
     if rounds is not None:
         return _HostSteps(source="launch pattern", start=rounds, end=np.append(rounds[1:], _last_end(trace)))
-    told = np.flatnonzero(~trace.is_kind(Kind.OVERHEAD))
-    end = np.array([int(trace.end_ns[told].max())] if len(told) else [], np.int64)
-    return _HostSteps(source=WHOLE_TRACE, start=trace.start_ns[told[:1]], end=end)
+    events = np.flatnonzero(~trace.is_kind(Kind.OVERHEAD))
+    end = np.array([int(trace.end_ns[events].max())] if len(events) else [], np.int64)
+    return _HostSteps(source=WHOLE_TRACE, start=trace.start_ns[events[:1]], end=end)
 
 
 def _outer(links: Links, mask: Bool) -> Int64:
@@ -152,7 +170,8 @@ def _last_end(trace: Trace) -> int:
 
 
 def _user_mark(trace: Trace, links: Links, marks: Bool, launch_time: Int64) -> _HostSteps | None:
-    """A mark of the user's that repeats, does not overlap itself and holds most launches; the one that holds most."""
+    """A mark of the user's that repeats, does not overlap itself and holds most launches;
+    the one that holds most."""
     candidates = _outer(links, marks)
     groups: dict[str, list[int]] = {}
     for code in np.unique(trace.name[candidates]).tolist():
@@ -172,7 +191,8 @@ def _user_mark(trace: Trace, links: Links, marks: Bool, launch_time: Int64) -> _
 
 
 def _launch_pattern(trace: Trace, work: Int64, launch_time: Int64) -> Int64 | None:
-    """When each round of a repeating sequence of kernels was launched; None when nothing repeats as a whole step would."""
+    """When each round of a repeating sequence of kernels was launched;
+    None when nothing repeats as a whole step would."""
     kernel = trace.kind[work] == Kind.KERNEL if len(work) else np.zeros(0, np.bool_)
     if int(kernel.sum()) < MIN_PATTERN_KERNELS:
         return None
@@ -182,8 +202,8 @@ def _launch_pattern(trace: Trace, work: Int64, launch_time: Int64) -> Int64 | No
     for repeats in sorted(set(counts[counts >= 2].tolist()))[:MAX_PERIODS_TRIED]:
         if float((counts < repeats).mean()) > MAX_RARE_NAMES:
             return None
-        at = np.flatnonzero(names == codes[counts == repeats][0])
-        period = int(np.median(np.diff(at)))
+        occurrences = np.flatnonzero(names == codes[counts == repeats][0])
+        period = int(np.median(np.diff(occurrences)))
         if period < MIN_PERIOD or period * repeats < MIN_PATTERN_COVERAGE * len(names):
             continue
         if float((names[:-period] == names[period:]).mean()) >= MIN_PATTERN_MATCH:
@@ -193,10 +213,12 @@ def _launch_pattern(trace: Trace, work: Int64, launch_time: Int64) -> Int64 | No
 
 
 def _whole_rounds(trace: Trace, work: Int64, launch_time: Int64, anchor: int) -> Int64:
-    """When each round's first work was launched, copies too; `anchor` is a kernel's name that each round has once.
+    """When each round's first work was launched, copies too;
+    `anchor` is a kernel's name that each round has once.
 
-    A recording ends with a step's last launch, so rounds are counted from its end: back by a period, to where the names of the
-    last few launches stand again. What is left over at the beginning is part of a step that began before.
+    A recording ends with a step's last launch, so rounds are counted from its end: back by a
+    period, to where the names of the last few launches stand again. What is left over at the
+    beginning is part of a step that began before.
     """
     order = np.argsort(launch_time, kind="stable")
     names, times = trace.name[work][order], launch_time[order]
@@ -219,15 +241,16 @@ def _step_index(times: Int64, edges: Int64) -> Int64:
 
 
 def _step_of_work(trace: Trace, links: Links, work: Int64, launch_time: Int64, edges: Int64) -> Int64:
-    """The step that launched each piece of work. Work whose launch was not recorded follows the one before it on its stream; what
-    comes before all recorded launches there was launched before the recording."""
+    """The step that launched each piece of work. Work whose launch was not recorded follows the one
+    before it on its stream; what comes before all recorded launches there was launched before the
+    recording."""
     step = _step_index(launch_time, edges)
     linked = links.launch[work] != NONE
     if not linked.any():
         return step
     order = np.lexsort((trace.start_ns[work], trace.stream[work], trace.device[work]))
-    lane = np.stack([trace.device[work][order].astype(np.int64), trace.stream[work][order]])
-    fresh = np.concatenate([[True], (lane[:, 1:] != lane[:, :-1]).any(axis=0)])
+    queue = np.stack([trace.device[work][order].astype(np.int64), trace.stream[work][order]])
+    fresh = np.concatenate([[True], (queue[:, 1:] != queue[:, :-1]).any(axis=0)])
     position = np.arange(len(order))
     last_linked = np.maximum.accumulate(np.where(linked[order] | fresh, position, 0))
     result = np.empty(len(work), np.int64)
@@ -253,15 +276,16 @@ def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> 
     before = end[~inside]
     first, final = int(seen[0]), int(seen[-1])
     if len(seen) == 1 and len(before) and int(before.max()) < int(finish[0]):
-        # Work of the step before was still running when the recording began: its end is the same point of the step before.
+        # Work of the step before was still running when the recording began:
+        # its end is the same point of the step before.
         return _Windows(bounds=((int(before.max()), int(finish[0])),), step=(first,), num_seen=1, is_pitch=True)
     begin = min(int(start[inside].min()), int(edges[first]))
     return _Windows(bounds=((begin, int(finish[-1])),), step=tuple(range(first, final + 1)), num_seen=len(seen), is_pitch=False)
 
 
 def _host_windows(host: _HostSteps) -> _Windows:
-    """Without a device: from the same point of one step to that of the next. A ProfilerStep mark ends where the next one
-    begins, so its last one is whole too."""
+    """Without a device: from the same point of one step to that of the next. A ProfilerStep mark
+    ends where the next one begins, so its last one is whole too."""
     n = len(host.start)
     if n == 0:
         return _Windows(bounds=(), step=(), num_seen=0, is_pitch=False)

@@ -1,4 +1,5 @@
-"""The tables of a run, as they are documented: names, columns, units. docs/query.md has the same, and a test compares them."""
+"""The tables of a run, as they are documented: names, columns, units.
+docs/query.md has the same, and a test compares them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _SIZE = ("size_bytes", INT, "bytes moved or set")
 
 def _table(name: str, about: str, *columns: tuple[str, str, str]) -> TableSpec:
     return TableSpec(
-        name=name, about=about, columns=tuple(ColumnSpec(name=n, kind=kind, about=told) for n, kind, told in columns)
+        name=name, about=about, columns=tuple(ColumnSpec(name=n, kind=kind, about=text) for n, kind, text in columns)
     )
 
 
@@ -78,8 +79,8 @@ KERNELS = _table(
     ("registers", INT, "registers a thread"),
     ("shared_bytes", INT, "shared memory a block, in bytes"),
     ("occupancy_pct", FLOAT, "the recorder's estimate of achieved occupancy, in percent"),
-    ("precision", TEXT, "of its arithmetic, where the operator's inputs tell"),
-    ("tensor_core", BOOL, "whether it uses tensor cores, where its name tells"),
+    ("precision", TEXT, "of its arithmetic, where the operator's inputs say"),
+    ("tensor_core", BOOL, "whether it uses tensor cores, where its name says"),
     ("flops", FLOAT, "floating point operations its operator asks for; on the operator's longest kernel"),
     ("traffic_bytes", FLOAT, "the least bytes its operator must move; on the operator's longest kernel"),
     ("floor_ns", INT, "the least time that takes on this device; on the operator's longest kernel"),
@@ -145,7 +146,7 @@ COLLECTIVES = _table(
     _DUR,
     _LAUNCH,
     _STREAM,
-    ("exposed_ns", INT, "of its duration, with no compute beside it; missing where the host carries it"),
+    ("exposed_ns", INT, "of its duration, with no compute at the same time; missing where the host carries it"),
     ("meeting", INT, "the same number on all ranks that take part; missing where no other rank's was found"),
     ("wait_ns", INT, "how long it waited for the last rank to arrive; missing where no other rank's was found"),
 )
@@ -174,7 +175,7 @@ RANKS = _table(
     ("world_size", INT, "ranks of the job, as recorded"),
     ("num_events", INT, "entries in the file"),
     ("num_steps", INT, "measured steps"),
-    ("step_source", TEXT, "what told the steps apart"),
+    ("step_source", TEXT, "how the steps were detected"),
     ("step_ns", INT, "the median step, as recorded: with the profiler's cost"),
     ("busy_ns", INT, "with any device work, in the median step"),
     ("mfu", FLOAT, "model FLOPs over the device's peak, from 0 to 1"),

@@ -1,4 +1,5 @@
-"""Columns of the tables that `query` and `stepscope.load` give: what each holds, and its values for one rank."""
+"""Columns of the tables that `query` and `stepscope.load` give:
+what each holds, and its values for one rank."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """A column's values. Text is codes into `words`, so that a name that occurs a million times is kept once."""
+    """A column's values. Text is codes into `words`,
+    so that a name that occurs a million times is kept once."""
 
     data: NDArray[np.generic]
     missing: Bool | None = None
@@ -54,12 +56,12 @@ def plain(data: NDArray[np.generic]) -> Values:
     return Values(data=data)
 
 
-def told(data: NDArray[np.generic]) -> Values:
+def recorded_ints(data: NDArray[np.generic]) -> Values:
     """Whole numbers, where NONE is one that was not recorded."""
     return Values(data=data, missing=data == NONE)
 
 
-def known(data: NDArray[np.float64]) -> Values:
+def known_floats(data: NDArray[np.float64]) -> Values:
     """Figures, where NaN is one that is not known."""
     return Values(data=data, missing=np.isnan(data))
 
@@ -72,9 +74,9 @@ def coded(codes: NDArray[np.integer], words: Sequence[str]) -> Values:
 def named(events: Int64, name_of: NDArray[np.integer], names: Sequence[str], say: Callable[[str], str] | None = None) -> Values:
     """The names of events, of which some may be NONE; only the words that occur are kept."""
     code = np.where(events == NONE, NONE, name_of[np.maximum(events, 0)] if len(name_of) else NONE)
-    found, inverse = np.unique(code, return_inverse=True)
-    words = [names[i] if say is None else say(names[i]) for i in found[found != NONE].tolist()]
-    return coded(inverse.reshape(-1) - int(NONE in found), words)
+    codes, inverse = np.unique(code, return_inverse=True)
+    words = [names[i] if say is None else say(names[i]) for i in codes[codes != NONE].tolist()]
+    return coded(inverse.reshape(-1) - int(NONE in codes), words)
 
 
 def texts(values: Iterable[str | None]) -> Values:
@@ -96,7 +98,7 @@ def ints(values: Iterable[int | None]) -> Values:
 def floats(values: Iterable[float | None]) -> Values:
     """Figures, row by row."""
     rows = list(values)
-    return known(np.array([np.nan if row is None else row for row in rows], np.float64))
+    return known_floats(np.array([np.nan if row is None else row for row in rows], np.float64))
 
 
 def flags(values: Iterable[bool | None]) -> Values:

@@ -7,50 +7,46 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepscope.analyses.collectives.step_parts import step_parts
+from stepscope.analyses.collectives.step_parts import PHASES, step_parts
+from stepscope.analyses.host.calls import copy_bytes
 from stepscope.analyses.host.frames import line_of
 from stepscope.analyses.host.source_locations import origins, stacks_of
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import MODULE_FRAME
-from stepscope.analyses.tables.columns import Rows, Values, coded, known, named, plain, told
+from stepscope.analyses.tables.columns import Rows, Values, coded, known_floats, named, plain, recorded_ints
 from stepscope.analyses.tables.events import KINDS
 from stepscope.core.trace import NONE, Int64, Kind, Launch, Trace
 
-PHASES = ("forward", "backward", "optimizer")
-"""In the order of core.comms' FORWARD, BACKWARD, OPTIMIZER."""
 DIRECTION = re.compile(r"^Memcpy (\w+)", re.IGNORECASE)
 MEMORY = re.compile(r"\(([^()]{1,80} -> [^()]{1,80})\)")
 
 
-def kernel_rows(found: RankContext) -> Rows:
+def kernel_rows(context: RankContext) -> Rows:
     """Every kernel, with who launched it and what it must do."""
-    trace, work = found.trace, found.kernels
+    trace, work = context.trace, context.kernels
     kernels = work.kernels
     return {
         "event": plain(kernels),
         "name": named(kernels, trace.name, trace.names),
         "category": coded(work.category, work.categories),
-        "op": _op(found, kernels),
-        **_origin(found, kernels),
-        "phase": coded(step_parts(found, kernels), PHASES),
-        **_timing(found, kernels),
+        "op": _op(context, kernels),
+        **_origin(context, kernels),
+        "phase": coded(step_parts(context, kernels), PHASES),
+        **_timing(context, kernels),
         **_geometry(trace, kernels),
         "precision": coded(work.precision, work.precisions),
         "tensor_core": Values(data=work.tensor_core == 1, missing=work.tensor_core == NONE),
-        "flops": known(work.flops),
-        "traffic_bytes": known(work.bytes),
+        "flops": known_floats(work.flops),
+        "traffic_bytes": known_floats(work.bytes),
         "floor_ns": Values(data=np.rint(np.nan_to_num(work.floor_ns)).astype(np.int64), missing=np.isnan(work.floor_ns)),
     }
 
 
-def copy_rows(found: RankContext) -> Rows:
+def copy_rows(context: RankContext) -> Rows:
     """Every copy and set. A size that only the launching call has counts too."""
-    trace, links = found.trace, found.links
+    trace, links = context.trace, context.links
     copies = np.flatnonzero(trace.is_kind(Kind.MEMCPY, Kind.MEMSET))
-    launch = links.launch[copies]
-    size = trace.size_bytes[copies]
-    size = np.where((size == NONE) & (launch != NONE), trace.size_bytes[np.maximum(launch, 0)], size)
-    dur = trace.dur_ns[copies]
+    size, dur = copy_bytes(trace, links, copies), trace.dur_ns[copies]
     measured = (size != NONE) & (dur > 0)
     return {
         "event": plain(copies),
@@ -58,50 +54,52 @@ def copy_rows(found: RankContext) -> Rows:
         "name": named(copies, trace.name, trace.names),
         "direction": _from_name(trace, copies, DIRECTION),
         "memory": _from_name(trace, copies, MEMORY),
-        "size_bytes": told(size),
-        "bytes_per_s": known(np.where(measured, size / (np.maximum(dur, 1) * 1e-9), np.nan)),
-        "blocking": plain(found.host.blocking_copy[copies]),
-        "op": _op(found, copies),
-        **_origin(found, copies),
-        **_timing(found, copies),
+        "size_bytes": recorded_ints(size),
+        "bytes_per_s": known_floats(np.where(measured, size / (np.maximum(dur, 1) * 1e-9), np.nan)),
+        "blocking": plain(context.host.blocking_copy[copies]),
+        "op": _op(context, copies),
+        **_origin(context, copies),
+        **_timing(context, copies),
     }
 
 
 def _from_name(trace: Trace, events: Int64, pattern: re.Pattern[str]) -> Values:
-    said = [pattern.search(name) for name in trace.names]
-    words = tuple(dict.fromkeys(match[1] for match in said if match))
-    code = np.array([NONE if match is None else words.index(match[1]) for match in said], np.int64)
+    matches = [pattern.search(name) for name in trace.names]
+    words = tuple(dict.fromkeys(match[1] for match in matches if match))
+    code = np.array([NONE if match is None else words.index(match[1]) for match in matches], np.int64)
     return coded(code[trace.name[events]] if len(code) else events, words)
 
 
-def _op(found: RankContext, work: Int64) -> Values:
+def _op(context: RankContext, work: Int64) -> Values:
     """The innermost operator of each piece of device work."""
-    op = np.full(len(found.trace), NONE, np.int64)
-    op[found.charges.work] = found.charges.op
-    return named(op[work], found.trace.name, found.trace.names)
+    op = np.full(len(context.trace), NONE, np.int64)
+    op[context.charges.work] = context.charges.op
+    return named(op[work], context.trace.name, context.trace.names)
 
 
-def _origin(found: RankContext, work: Int64) -> dict[str, Values]:
-    trace, stacks = found.trace, stacks_of(found.trace, found.links)
+def _origin(context: RankContext, work: Int64) -> dict[str, Values]:
+    trace, stacks = context.trace, stacks_of(context.trace, context.links)
     nowhere = np.full(len(work), NONE, np.int64)
-    at = None if stacks is None else origins(stacks, work)
+    origin = None if stacks is None else origins(stacks, work)
     return {
-        "module": named(nowhere if at is None else at.module, trace.name, trace.names, lambda name: MODULE_FRAME.sub("", name)),
-        "line": named(nowhere if at is None else at.frame, trace.name, trace.names, line_of),
+        "module": named(
+            nowhere if origin is None else origin.module, trace.name, trace.names, lambda name: MODULE_FRAME.sub("", name)
+        ),
+        "line": named(nowhere if origin is None else origin.frame, trace.name, trace.names, line_of),
     }
 
 
-def _timing(found: RankContext, work: Int64) -> dict[str, Values]:
-    trace, launch = found.trace, found.links.launch[work]
-    # A call may begin at any number, NONE's too: what is missing is told by the link.
+def _timing(context: RankContext, work: Int64) -> dict[str, Values]:
+    trace, launch = context.trace, context.links.launch[work]
+    # A call may begin at any number, NONE's too: the link says what is missing.
     return {
-        "step": told(np.maximum(found.cut.step_of[work], NONE)),
+        "step": recorded_ints(np.maximum(context.cut.step_of[work], NONE)),
         "start_ns": plain(trace.start_ns[work]),
         "dur_ns": plain(trace.dur_ns[work]),
         "launch_ns": Values(data=np.where(launch == NONE, 0, trace.start_ns[np.maximum(launch, 0)]), missing=launch == NONE),
-        "device": told(trace.device[work]),
-        "stream": told(trace.stream[work]),
-        "correlation": told(trace.correlation[work]),
+        "device": recorded_ints(trace.device[work]),
+        "stream": recorded_ints(trace.stream[work]),
+        "correlation": recorded_ints(trace.correlation[work]),
     }
 
 
@@ -120,12 +118,14 @@ def _geometry(trace: Trace, kernels: Int64) -> dict[str, Values]:
         return sizes[axis] if sizes is not None and len(sizes) > axis else None
 
     columns = {
-        f"{name}_{letter}": column([None if one is None else part(getattr(one, name), axis) for one in launches], np.int64)
+        f"{name}_{letter}": column(
+            [None if launch is None else part(getattr(launch, name), axis) for launch in launches], np.int64
+        )
         for name in ("grid", "block")
         for axis, letter in enumerate("xyz")
     }
     return columns | {
-        "registers": column([None if one is None else one.registers for one in launches], np.int64),
-        "shared_bytes": column([None if one is None else one.shared_bytes for one in launches], np.int64),
-        "occupancy_pct": column([None if one is None else one.occupancy_pct for one in launches], np.float64),
+        "registers": column([None if launch is None else launch.registers for launch in launches], np.int64),
+        "shared_bytes": column([None if launch is None else launch.shared_bytes for launch in launches], np.int64),
+        "occupancy_pct": column([None if launch is None else launch.occupancy_pct for launch in launches], np.float64),
     }

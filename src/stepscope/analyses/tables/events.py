@@ -6,15 +6,15 @@ import numpy as np
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.rank_context import RankContext
-from stepscope.analyses.tables.columns import Rows, Values, coded, named, plain, told
+from stepscope.analyses.tables.columns import Rows, Values, coded, named, plain, recorded_ints
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 
 KINDS = tuple(kind.name.lower() for kind in Kind)
 
 
-def event_rows(found: RankContext) -> Rows:
+def event_rows(context: RankContext) -> Rows:
     """Every event of the trace."""
-    trace = found.trace
+    trace = context.trace
     every = np.arange(len(trace), dtype=np.int64)
     return {
         "event": plain(every),
@@ -22,21 +22,21 @@ def event_rows(found: RankContext) -> Rows:
         "name": coded(trace.name, trace.names),
         "start_ns": plain(trace.start_ns),
         "dur_ns": plain(trace.dur_ns),
-        "parent": told(found.links.parent),
-        "step": told(step_of(found, every)),
+        "parent": recorded_ints(context.links.parent),
+        "step": recorded_ints(step_of(context, every)),
         **where(trace, every),
-        "device": told(trace.device),
-        "stream": told(trace.stream),
-        "correlation": told(trace.correlation),
-        "external_id": told(trace.external),
-        "sequence": told(trace.sequence),
-        "size_bytes": told(trace.size_bytes),
+        "device": recorded_ints(trace.device),
+        "stream": recorded_ints(trace.stream),
+        "correlation": recorded_ints(trace.correlation),
+        "external_id": recorded_ints(trace.external),
+        "sequence": recorded_ints(trace.sequence),
+        "size_bytes": recorded_ints(trace.size_bytes),
     }
 
 
-def launch_rows(found: RankContext) -> Rows:
+def launch_rows(context: RankContext) -> Rows:
     """Every call of the runtime."""
-    trace, links = found.trace, found.links
+    trace, links = context.trace, context.links
     calls = np.flatnonzero(trace.is_kind(Kind.RUNTIME))
     work = np.flatnonzero(links.launch != NONE)
     num = np.zeros(len(trace), np.int64)
@@ -50,31 +50,32 @@ def launch_rows(found: RankContext) -> Rows:
         "event": plain(calls),
         "name": named(calls, trace.name, trace.names),
         "op": named(op, trace.name, trace.names),
-        "step": told(step_of(found, calls)),
+        "step": recorded_ints(step_of(context, calls)),
         "start_ns": plain(trace.start_ns[calls]),
         "dur_ns": plain(trace.dur_ns[calls]),
         **where(trace, calls),
-        "correlation": told(trace.correlation[calls]),
+        "correlation": recorded_ints(trace.correlation[calls]),
         "num_work": plain(num[calls]),
         "delay_ns": Values(data=delay, missing=~launched),
     }
 
 
-def step_of(found: RankContext, events: Int64) -> Int64:
+def step_of(context: RankContext, events: Int64) -> Int64:
     """Device work: the step that launched it. What the host did: the step it began in."""
-    trace, cut = found.trace, found.cut
+    trace, cut = context.trace, context.cut
     host: Int64 = np.searchsorted(cut.host_start, trace.start_ns[events], side="right") - 1
-    # Without device work the cut has told the host's own events; both ways count from one step's start to the next one's.
+    # Without device work the cut holds the host's own events;
+    # both count from one step's start to the next one's.
     return np.where(trace.device_work[events], cut.step_of[events], np.maximum(host, NONE))
 
 
 def where(trace: Trace, events: Int64) -> dict[str, Values]:
     """Process, thread and its name."""
-    thread = trace.thread[events]
-    unnamed = np.array([one.name is None for one in trace.threads], np.bool_)
-    names = [one.name or "" for one in trace.threads]
+    code = trace.thread[events]
+    unnamed = np.array([thread.name is None for thread in trace.threads], np.bool_)
+    names = [thread.name or "" for thread in trace.threads]
     return {
-        "process": coded(thread, [one.pid for one in trace.threads]),
-        "thread": coded(thread, [one.tid for one in trace.threads]),
-        "thread_name": coded(np.where(unnamed[thread], NONE, thread) if names else thread, names),
+        "process": coded(code, [thread.pid for thread in trace.threads]),
+        "thread": coded(code, [thread.tid for thread in trace.threads]),
+        "thread_name": coded(np.where(unnamed[code], NONE, code) if names else code, names),
     }

@@ -1,12 +1,13 @@
-"""The window of a step as a row of pieces, each the part of the step that the partition counts it to."""
+"""The window of a step as a row of pieces,
+each the part of the step that the partition counts it to."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analyses.intervals import Intervals, empty, intersect, lengths_in, subtract
+from stepscope.analyses.intervals import Intervals, empty, intersect, lengths_in
 from stepscope.analyses.rank_context import RankContext
-from stepscope.analyses.steps.partition import parts_on_device, parts_on_host
+from stepscope.analyses.steps.partition import part_intervals
 from stepscope.core.facts import PARTS, Steps
 from stepscope.core.timeline import Gaps
 from stepscope.core.trace import Int64
@@ -17,9 +18,10 @@ NUM_BINS = 1500
 """Of the window, when there are more pieces than that."""
 
 
-def gaps_of(found: RankContext, steps: Steps, window: tuple[int, int], waiting: Intervals | None) -> Gaps:
-    """The pieces of one window. `waiting` is when the rank waited for others, where their traces told."""
-    sets = _sets(found, steps, waiting)
+def gaps_of(context: RankContext, steps: Steps, window: tuple[int, int], waiting: Intervals | None) -> Gaps:
+    """The pieces of one window.
+    `waiting` is when the rank waited for others, where their traces show it."""
+    sets = part_intervals(context.trace, context.links, context.sets, context.host, steps, waiting)
     whole = Intervals(np.array([window[0]], np.int64), np.array([window[1]], np.int64))
     inside = {part: intersect(sets.get(part, empty()), whole) if window[1] > window[0] else empty() for part in PARTS}
     if sum(map(len, inside.values())) > MAX_PIECES:
@@ -37,19 +39,9 @@ def gaps_of(found: RankContext, steps: Steps, window: tuple[int, int], waiting: 
     )
 
 
-def _sets(found: RankContext, steps: Steps, waiting: Intervals | None) -> dict[str, Intervals]:
-    if steps.where == "device":
-        sets = parts_on_device(found.trace, found.links, found.sets, found.host, steps)
-    else:
-        sets = parts_on_host(found.trace, found.host, steps)
-    if waiting is not None:
-        sets["comms_wait"] = intersect(sets["comms_transfer"], waiting)
-        sets["comms_transfer"] = subtract(sets["comms_transfer"], waiting)
-    return sets
-
-
 def _binned(inside: dict[str, Intervals], window: tuple[int, int], waits_split: bool) -> Gaps:
-    """Per bin of the window its parts, one after the other: every part keeps its length, no piece moves out of its bin.
+    """Per bin of the window its parts, one after the other:
+    every part keeps its length, no piece moves out of its bin.
 
     Before (bins of 10)                          After
         compute [0, 3) idle [3, 4) compute [4, 10)   compute [0, 9) idle [9, 10)

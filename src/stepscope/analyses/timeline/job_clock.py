@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.analyses.collectives.matching import match
+from stepscope.analyses.collectives.matching import match, named_ranks
 from stepscope.core.comms import CollectiveRecords, Matched
-
-MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """What of one rank's recording is needed to place it."""
+class RankClock:
+    """One rank's own clock, and the collectives that tie it to the others'."""
 
     rank: int
     base_ns: int
@@ -35,21 +33,23 @@ class Aligned:
     notes: tuple[str, ...]
 
 
-def align(heads: Sequence[Head], room_ns: int = 0) -> Aligned:
-    """By the ends of the collectives that ranks share, else by their wall clocks. The origin lies `room_ns` before all events."""
+def align(heads: Sequence[RankClock], room_ns: int = 0) -> Aligned:
+    """By the ends of the collectives that ranks share, else by their wall clocks.
+    The origin lies `room_ns` before all events."""
     assert heads
-    reference = min(heads, key=lambda one: one.rank)
-    # Without a base on both sides two recordings' times say nothing about each other, and are taken as they are.
-    by_wall = {one.rank: one.base_ns - reference.base_ns if one.base_ns and reference.base_ns else 0 for one in heads}
+    reference = min(heads, key=lambda head: head.rank)
+    # Without a base on both sides two recordings' times say nothing about each other,
+    # and are taken as they are.
+    by_wall = {head.rank: head.base_ns - reference.base_ns if head.base_ns and reference.base_ns else 0 for head in heads}
     moved = dict(by_wall)
-    rank_records = [one.collective_records for one in heads if one.collective_records is not None]
+    rank_records = [head.collective_records for head in heads if head.collective_records is not None]
     is_one_job = len(by_wall) == len(heads)
     matched = match(rank_records) if len(rank_records) > 1 and is_one_job else None
     if matched is not None:
         from_lowest = by_wall[matched.ranks[0]]
         moved |= {rank: offset + from_lowest for rank, offset in matched.offset_ns.items()}
-    shifts = [moved[one.rank] if is_one_job else one.base_ns - reference.base_ns for one in heads]
-    first = min(one.first_ns + shift for one, shift in zip(heads, shifts, strict=True)) - room_ns
+    shifts = [moved[head.rank] if is_one_job else head.base_ns - reference.base_ns for head in heads]
+    first = min(head.first_ns + shift for head, shift in zip(heads, shifts, strict=True)) - room_ns
     return Aligned(
         shift_ns=tuple(shift - first for shift in shifts),
         origin_wall_ns=reference.base_ns + first,
@@ -58,7 +58,7 @@ def align(heads: Sequence[Head], room_ns: int = 0) -> Aligned:
     )
 
 
-def _notes(heads: Sequence[Head], matched: Matched | None, moved: dict[int, int], *, is_one_job: bool) -> tuple[str, ...]:
+def _notes(heads: Sequence[RankClock], matched: Matched | None, moved: dict[int, int], *, is_one_job: bool) -> tuple[str, ...]:
     if len(heads) < 2:
         return ()
     if not is_one_job:
@@ -68,10 +68,10 @@ def _notes(heads: Sequence[Head], matched: Matched | None, moved: dict[int, int]
     if matched is not None and len(matched.unaligned) < len(matched.ranks) - 1:
         others = [moved[rank] for rank in matched.ranks[1:] if rank not in matched.unaligned]
         far = " to ".join(f"{ns / 1e3:+,.1f}" for ns in sorted({min(others), max(others)}))
-        moved_by = f"moved by {far} us against their wall clocks so that the collectives they share end together"
-        how = moved_by if any(others) else "unmoved: the collectives they share say that their clocks are one"
+        how = "unmoved: the collectives they share say that their clocks are one"
+        if any(others):
+            how = f"moved by {far} us against their wall clocks so that the collectives they share end together"
         notes.append(f"clocks: {len(others) + 1} ranks stand on rank {matched.ranks[0]}'s, {how}")
     if apart:
-        named = ", ".join(map(str, apart[:MOST_NAMED])) + (", ..." if len(apart) > MOST_NAMED else "")
-        notes.append(f"clocks: nothing ties rank(s) {named} to the others; they stand by their wall clocks")
+        notes.append(f"clocks: nothing ties rank(s) {named_ranks(apart)} to the others; they stand by their wall clocks")
     return tuple(notes)

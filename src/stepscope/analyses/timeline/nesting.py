@@ -1,6 +1,8 @@
-"""Slices of a track laid on lanes, so that on each lane every two are one inside the other or apart.
+"""Assigns the slices of a track to lanes,
+so that on each lane every two are one inside the other or apart.
 
-A timeline draws a track as a stack: a slice that outlives the one it began in would be cut off. Such slices get another lane.
+A timeline draws a track as a stack: a slice that outlives the one it began in would be cut off.
+Such slices get another lane.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Int64
 
-MOST_LANES = 64
-"""Of one track. What overlaps deeper is left out: nobody could read it, and a damaged file could ask for millions."""
+MAX_LANES = 64
+"""Of one track. What overlaps deeper is left out:
+nobody could read it, and a damaged file could ask for millions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +25,12 @@ class Nested:
     lane: Int64
     """NONE: no lane was left."""
     order: Int64
-    """`i` where slice i opens, `~i` where it closes: on every lane in the order of time, the inner closing before the outer."""
+    """`i` where slice i opens, `~i` where it closes:
+    on every lane in the order of time, the inner closing before the outer."""
 
 
 def nest(start_ns: Int64, end_ns: Int64) -> Nested:
-    """Lay slices on lanes. They come sorted by start and, at one start, the longest first."""
+    """Assign slices to lanes. They come sorted by start and, at one start, the longest first."""
     lane = np.full(len(start_ns), NONE, np.int64)
     order: list[int] = []
     placed: list[int] = [NONE] * len(lane)
@@ -38,7 +42,7 @@ def nest(start_ns: Int64, end_ns: Int64) -> Nested:
             if not open_ones or open_ones[-1][0] >= end:
                 break
         else:
-            if len(lanes) == MOST_LANES:
+            if len(lanes) == MAX_LANES:
                 continue
             number, open_ones = len(lanes), []
             lanes.append(open_ones)

@@ -1,4 +1,5 @@
-"""Rows of a timeline: which row of its lane an event stands in, and which neighbours are drawn as one block."""
+"""Rows of a timeline: which row of its lane an event stands in,
+and which neighbours are drawn as one block."""
 
 from __future__ import annotations
 
@@ -11,14 +12,16 @@ from stepscope.core.trace import NONE, Bool, Int64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Events, sorted by row and start, put together: which block each is in, and where each block begins."""
+    """Events, sorted by row and start, put together:
+    which block each is in, and where each block begins."""
 
     of: Int64
     first: Int64
 
 
 def rows_of(start: Int64, end: Int64, most: int) -> Int64:
-    """For events of one lane, by start, the row that leaves none over another: what runs inside stands below.
+    """For events of one lane, by start, the row that leaves none over another:
+    what runs inside stands below.
 
     NONE where that is past `most` rows.
 
@@ -39,8 +42,9 @@ def rows_of(start: Int64, end: Int64, most: int) -> Int64:
 
 
 def join_small(row: Int64, start: Int64, end: Int64, weight: Int64, most: int) -> Blocks:
-    """The finest blocks that are at most `most`. Events shorter than a grain, times their weight, go together where they are
-    neighbours in one row and begin in the same grain of it; what is longer is never joined."""
+    """The finest blocks that are at most `most`. Events shorter than a grain, times their weight,
+    go together where they are neighbours in one row and begin in the same grain of it; what is
+    longer is never joined."""
     low, high = 1, int(end.max() - start.min()) + 2 if len(start) else 2
     heads = _heads(row, start, end, weight, 0)
     if np.count_nonzero(heads) > most:

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.analyses.run.samples import objects_at
 from stepscope.analyses.timeline.tracks import Series
+from stepscope.protocol.untrusted import finite, whole
 from stepscope.readers.run_folder.folder import RankRecord
 
 FAR_NS = 60_000_000_000
 """A sample further from the recording than this says nothing about it."""
-MOST_SERIES = 200
+MAX_SERIES = 200
 OWN = frozenset({"at_ns", "step", "sample_wall_s", "sample_cpu_s", "device"})
 """What a sample says of itself."""
 UNITS = (
@@ -32,40 +34,34 @@ UNITS = (
 
 
 def sampled_series(record: RankRecord, low_ns: int, high_ns: int) -> list[Series]:
-    """Every number that was sampled, from the last before `low_ns` to the first after `high_ns`; wall-clock nanoseconds."""
-    wall, perf = record.told.get("wall_ns"), record.told.get("perf_ns")
-    if not _is_whole(wall) or not _is_whole(perf):
+    """Every number that was sampled,
+    from the last before `low_ns` to the first after `high_ns`; wall-clock nanoseconds."""
+    wall, perf = whole(record.told.get("wall_ns")), whole(record.told.get("perf_ns"))
+    if wall is None or perf is None:
         return []
-    samples = sorted(((s["at_ns"] - perf + wall, s) for s in record.samples if _is_whole(s.get("at_ns"))), key=lambda one: one[0])
+    timed = [(at_ns - perf + wall, sample) for sample in record.samples if (at_ns := whole(sample.get("at_ns"))) is not None]
+    samples = sorted(timed, key=lambda pair: pair[0])
     times = [time for time, _ in samples]
     first, last = max(bisect_right(times, low_ns) - 1, 0), bisect_left(times, high_ns) + 1
     near = [(time, sample) for time, sample in samples[first:last] if low_ns - FAR_NS <= time <= high_ns + FAR_NS]
-    found: dict[str, list[tuple[int, float]]] = {}
+    points_of: dict[str, list[tuple[int, float]]] = {}
     for time, sample in near:
         for name, value in _numbers(sample):
-            if name in found or len(found) < MOST_SERIES:
-                found.setdefault(name, []).append((time, value))
-    return [_series(name, points) for name, points in sorted(found.items())]
+            if name in points_of or len(points_of) < MAX_SERIES:
+                points_of.setdefault(name, []).append((time, value))
+    return [_series(name, points) for name, points in sorted(points_of.items())]
 
 
 def _series(name: str, points: Sequence[tuple[int, float]]) -> Series:
     unit = next((unit for ending, unit in UNITS if name.endswith(ending)), "")
-    time = np.array([at for at, _ in points], np.int64)
+    time = np.array([time_ns for time_ns, _ in points], np.int64)
     return Series(name=name, unit=unit, time_ns=time, value=np.array([value for _, value in points], np.float64))
 
 
 def _numbers(sample: Mapping[str, Any]) -> list[tuple[str, float]]:
     """The sample's numbers with their names, those of a device with its number before it."""
-    told = [(str(name), value) for name, value in sample.items() if name not in OWN]
-    for device in devices if isinstance(devices := sample.get("devices"), list) else []:
-        if isinstance(device, dict):
-            told += [(f"device {device.get('device')}: {name}", value) for name, value in device.items() if name not in OWN]
-    return [(name[:200], float(value)) for name, value in told if _is_number(value)]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    values = [(str(name), value) for name, value in sample.items() if name not in OWN]
+    for device in objects_at(sample, "devices"):
+        prefix = f"device {device.get('device')}: "
+        values += [(prefix + name, value) for name, value in device.items() if name not in OWN]
+    return [(name[:200], number) for name, value in values if (number := finite(value)) is not None]

@@ -1,4 +1,5 @@
-"""The timeline of one typical step: what ran where, who launched it, and what the device waited for."""
+"""The timeline of one typical step:
+what ran where, who launched it, and what the device waited for."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.collectives.records import collective_records_of
-from stepscope.analyses.collectives.step_parts import step_parts
+from stepscope.analyses.collectives.step_parts import PHASES, step_parts
 from stepscope.analyses.host.frames import line_of
 from stepscope.analyses.host.source_locations import origins, stacks_of
 from stepscope.analyses.intervals import Intervals
@@ -36,7 +37,6 @@ KIND_WORDS = {
     Kind.MEMCPY: "copy",
     Kind.MEMSET: "set",
 }
-PHASES = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,28 +56,29 @@ def timeline_of(
     trace: Trace,
     facts: RankFacts,
     *,
-    found: RankContext | None = None,
+    context: RankContext | None = None,
     waiting: Intervals | None = None,
     most: int = MAX_SLICES,
 ) -> Timeline | None:
     """The step of median length; None when the trace has no step.
 
-    `found` is the trace's context, if the caller has it. `waiting` is when the rank waited for others in a collective
-    (`analyses.waits.waiting`); without it all exposed communication is transfer.
+    `found` is the trace's context, if the caller has it. `waiting` is when the rank waited for
+    others in a collective (`analyses.waits.waiting`); without it all exposed communication is
+    transfer.
     """
     steps = facts.steps
     if not steps.median_windows:
         return None
-    found = build_context(trace, None) if found is None else found
+    context = build_context(trace, None) if context is None else context
     step = steps.median_windows[0]
     window = steps.windows[step]
-    low = _low(found, window)
+    low = _low(context, window)
     near = (trace.start_ns < window[1]) & (trace.end_ns > low)
-    rows = _rows(found, near, most)
+    rows = _rows(context, near, most)
     start, end = trace.start_ns[rows.event], trace.end_ns[rows.event]
     blocks = join_small(rows.row, start, end, np.where(rows.on_host, 2 + rows.depth, 1), most)
-    whats, what = _whats(found, rows.event, blocks, facts.rank)
-    slices = _slices(found, rows, blocks, what, facts.rank)
+    whats, what = _whats(context, rows.event, blocks, facts.rank)
+    slices = _slices(context, rows, blocks, what, facts.rank)
     alone = int(np.count_nonzero(slices.count == 1))
     return Timeline(
         rank=facts.rank,
@@ -89,7 +90,7 @@ def timeline_of(
         lanes=rows.lanes,
         slices=slices,
         whats=whats,
-        gaps=gaps_of(found, steps, window, waiting),
+        gaps=gaps_of(context, steps, window, waiting),
         num_events=len(rows.event) + rows.num_dropped,
         num_left_out=len(rows.event) + rows.num_dropped - alone,
         num_lanes_left_out=rows.num_lanes_dropped,
@@ -97,20 +98,21 @@ def timeline_of(
     )
 
 
-def _low(found: RankContext, window: tuple[int, int]) -> int:
-    """When the host began to launch the window's work, but no more than a step's length before it."""
-    trace, (low, high) = found.trace, window
+def _low(context: RankContext, window: tuple[int, int]) -> int:
+    """When the host began to launch the window's work,
+    but no more than a step's length before it."""
+    trace, (low, high) = context.trace, window
     work = np.flatnonzero(trace.device_work & (trace.start_ns < high) & (trace.end_ns > low))
-    launch = found.links.launch[work]
+    launch = context.links.launch[work]
     launch = launch[launch != NONE]
     first = int(trace.start_ns[launch].min()) if len(launch) else low
     return max(min(low, first), low - (high - low))
 
 
-def _rows(found: RankContext, near: Bool, most: int) -> _Rows:
+def _rows(context: RankContext, near: Bool, most: int) -> _Rows:
     """Lanes in reading order: the host's threads, then the streams, then the collectives."""
-    trace = found.trace
-    comms = found.collective | host_collectives(trace)
+    trace = context.trace
+    comms = context.collective | host_collectives(trace)
     host = near & trace.is_kind(*ON_HOST) & ~comms
     device = near & trace.device_work & ~comms
     groups = [(HOST, _thread_label(trace, t), np.flatnonzero(host & (trace.thread == t))) for t in _busiest(trace, host)]
@@ -147,7 +149,8 @@ def _rows(found: RankContext, near: Bool, most: int) -> _Rows:
 
 
 def _busiest(trace: Trace, host: Bool) -> list[int]:
-    """The host's threads: the one that holds the step's marks on top, then those with the most events."""
+    """The host's threads: the one that holds the step's marks on top,
+    then those with the most events."""
     marks = host & trace.is_kind(Kind.MARK)
     marked = np.bincount(trace.thread[marks], trace.dur_ns[marks], len(trace.threads))
     counts = np.bincount(trace.thread[host], minlength=len(trace.threads))
@@ -172,18 +175,18 @@ def _stream_label(trace: Trace, event: int, several: bool) -> str:
     return f"device {device} {name}" if several and device != NONE else name
 
 
-def _slices(found: RankContext, rows: _Rows, blocks: Blocks, what: Int64, rank: int) -> Slices:
-    trace, event = found.trace, rows.event
+def _slices(context: RankContext, rows: _Rows, blocks: Blocks, what: Int64, rank: int) -> Slices:
+    trace, event = context.trace, rows.event
     start, end, first = trace.start_ns[event], trace.end_ns[event], blocks.first
     drawn = np.full(len(trace), NONE, np.int64)
     drawn[event] = blocks.of
-    launch = np.where(trace.device_work[event], found.links.launch[event], NONE)
+    launch = np.where(trace.device_work[event], context.links.launch[event], NONE)
     launch = np.where(launch == NONE, NONE, drawn[launch]) if len(event) else launch
-    sizes = _sizes(found, rank)[event]
+    sizes = _sizes(context, rank)[event]
     if len(event) == 0:
         nothing = np.empty(0, np.int64)
         return Slices(**dict.fromkeys(Slices.__slots__, nothing))
-    known = np.add.reduceat((sizes != NONE).astype(np.int64), first)
+    num_known = np.add.reduceat((sizes != NONE).astype(np.int64), first)
     count = np.diff(np.append(first, len(event)))
     total = np.add.reduceat(np.maximum(sizes, 0), first)
     return Slices(
@@ -194,24 +197,24 @@ def _slices(found: RankContext, rows: _Rows, blocks: Blocks, what: Int64, rank: 
         count=count,
         what=what,
         launch=common(launch, blocks),
-        size_bytes=np.where(known == count, total, NONE),
+        size_bytes=np.where(num_known == count, total, NONE),
     )
 
 
-def _sizes(found: RankContext, rank: int) -> Int64:
+def _sizes(context: RankContext, rank: int) -> Int64:
     """Bytes of each copy and collective; NONE where not recorded."""
-    trace = found.trace
+    trace = context.trace
     sizes = np.where(trace.is_kind(Kind.MEMCPY, Kind.MEMSET), trace.size_bytes, NONE).astype(np.int64)
-    collective_records = collective_records_of(found, rank)
-    told = np.array([NONE if kind.bytes is None else kind.bytes for kind in collective_records.kinds], np.int64)
-    if len(collective_records):
-        sizes[collective_records.event] = told[collective_records.kind]
+    records = collective_records_of(context, rank)
+    kind_bytes = np.array([NONE if kind.bytes is None else kind.bytes for kind in records.kinds], np.int64)
+    if len(records):
+        sizes[records.event] = kind_bytes[records.kind]
     return sizes
 
 
-def _whats(found: RankContext, event: Int64, blocks: Blocks, rank: int) -> tuple[tuple[What, ...], Int64]:
+def _whats(context: RankContext, event: Int64, blocks: Blocks, rank: int) -> tuple[tuple[What, ...], Int64]:
     """What the blocks are, each once, and which of these each block is."""
-    trace = found.trace
+    trace = context.trace
     words: dict[str, int] = {}
     columns = np.stack(
         [
@@ -219,9 +222,9 @@ def _whats(found: RankContext, event: Int64, blocks: Blocks, rank: int) -> tuple
             for column in (
                 trace.name[event].astype(np.int64),
                 trace.kind[event].astype(np.int64),
-                _categories(found, rank, words)[event],
-                *_origin_names(found, event),
-                step_parts(found, event),
+                _categories(context, rank, words)[event],
+                *_origin_names(context, event),
+                step_parts(context, event),
             )
         ]
     )
@@ -246,31 +249,34 @@ def _whats(found: RankContext, event: Int64, blocks: Blocks, rank: int) -> tuple
     return whats, which.reshape(-1).astype(np.int64)
 
 
-def _categories(found: RankContext, rank: int, words: dict[str, int]) -> Int64:
+def _categories(context: RankContext, rank: int, words: dict[str, int]) -> Int64:
     """Per event a kernel's category or a collective's operation, as codes of `words`."""
-    codes = np.full(len(found.trace), NONE, np.int64)
-    if len(found.kernels.kernels):
-        table = np.array([words.setdefault(word, len(words)) for word in found.kernels.categories], np.int64)
-        codes[found.kernels.kernels] = table[found.kernels.category]
-    collective_records = collective_records_of(found, rank)
-    if len(collective_records):
-        table = np.array([words.setdefault(kind.op, len(words)) for kind in collective_records.kinds], np.int64)
-        codes[collective_records.event] = table[collective_records.kind]
+    codes = np.full(len(context.trace), NONE, np.int64)
+    if len(context.kernels.kernels):
+        table = np.array([words.setdefault(word, len(words)) for word in context.kernels.categories], np.int64)
+        codes[context.kernels.kernels] = table[context.kernels.category]
+    records = collective_records_of(context, rank)
+    if len(records):
+        table = np.array([words.setdefault(kind.op, len(words)) for kind in records.kinds], np.int64)
+        codes[records.event] = table[records.kind]
     return codes
 
 
-def _origin_names(found: RankContext, event: Int64) -> tuple[Int64, Int64, Int64]:
-    """Per event the names of the operator that launched it, its module and its line; NONE where there is none."""
-    trace = found.trace
+def _origin_names(context: RankContext, event: Int64) -> tuple[Int64, Int64, Int64]:
+    """Per event the names of the operator that launched it, its module and its line;
+    NONE where there is none."""
+    trace = context.trace
     ops = np.full(len(trace), NONE, np.int64)
-    ops[found.charges.work] = np.where(found.charges.op == NONE, found.links.op[found.charges.work], found.charges.op)
-    stacks = stacks_of(trace, found.links)
+    ops[context.charges.work] = np.where(context.charges.op == NONE, context.links.op[context.charges.work], context.charges.op)
+    stacks = stacks_of(trace, context.links)
     nowhere = np.full(len(event), NONE, np.int64)
-    places = None if stacks is None else origins(stacks, event)
+    origin = None if stacks is None else origins(stacks, event)
 
-    def names(at: Int64) -> Int64:
-        return np.where(at == NONE, NONE, trace.name[np.maximum(at, 0)]).astype(np.int64) if len(trace) else at
+    def names(events: Int64) -> Int64:
+        if not len(trace):
+            return events
+        return np.where(events == NONE, NONE, trace.name[np.maximum(events, 0)]).astype(np.int64)
 
-    module = nowhere if places is None else names(places.module)
-    line = nowhere if places is None else names(places.frame)
+    module = nowhere if origin is None else names(origin.module)
+    line = nowhere if origin is None else names(origin.frame)
     return names(ops[event]), module, line

@@ -1,4 +1,5 @@
-"""What a timeline draws beside the recorded events: the steps, the partition, and counters, as columns over time."""
+"""What a timeline draws besides the recorded events:
+the steps, the partition, and counters, as columns over time."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.collectives.waits import waiting
-from stepscope.analyses.intervals import Intervals, empty, intersect, subtract, union
+from stepscope.analyses.intervals import Intervals, bounds, empty, intersect, union
 from stepscope.analyses.rank_context import RankContext
-from stepscope.analyses.steps.partition import parts_on_device, parts_on_host
+from stepscope.analyses.steps.partition import part_intervals
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import PARTS
 from stepscope.core.trace import NONE, Float64, Int64, Kind
@@ -49,82 +50,83 @@ class Series:
         return len(self.time_ns)
 
 
-def step_spans(found: RankContext) -> Spans:
+def step_spans(context: RankContext) -> Spans:
     """The measured windows."""
-    windows = np.array(found.cut.steps.windows, np.int64).reshape(-1, 2)
-    names = tuple(f"step {number + 1} of {len(windows)}" for number in range(len(windows)))
-    return Spans(start_ns=windows[:, 0], end_ns=windows[:, 1], name=np.arange(len(windows)), names=names)
+    start, end = bounds(context.cut.steps.windows)
+    names = tuple(f"step {number + 1} of {len(start)}" for number in range(len(start)))
+    return Spans(start_ns=start, end_ns=end, name=np.arange(len(start)), names=names)
 
 
-def partition_spans(
-    found: RankContext, collective_records: CollectiveRecords | None = None, matched: Matched | None = None
-) -> Spans:
-    """Every nanosecond of the measured windows in one of PARTS; waits told from transfers where the ranks were matched."""
-    steps = found.cut.steps
+def partition_spans(context: RankContext, records: CollectiveRecords | None = None, matched: Matched | None = None) -> Spans:
+    """Every nanosecond of the measured windows in one of PARTS;
+    waits are split off where the ranks were matched."""
+    steps = context.cut.steps
     if not steps.windows:
         return Spans(start_ns=_none(), end_ns=_none(), name=_none(), names=PARTS)
-    args = (found.trace, found.links, found.sets, found.host, steps)
-    parts = parts_on_device(*args) if steps.where == "device" else parts_on_host(found.trace, found.host, steps)
-    if collective_records is not None and matched is not None and len(collective_records):
-        exposed = parts.get("comms_transfer", empty())
-        waits = intersect(exposed, waiting(collective_records, matched))
-        parts = parts | {"comms_wait": waits, "comms_transfer": subtract(exposed, waits)}
-    bounds = np.array(steps.windows, np.int64)
-    measured = union(bounds[:, 0], bounds[:, 1])
+    waits = None
+    if records is not None and matched is not None and len(records):
+        waits = waiting(records, matched)
+    parts = part_intervals(context.trace, context.links, context.sets, context.host, steps, waits)
+    measured = union(*bounds(steps.windows))
     cut = [intersect(parts.get(part, empty()), measured) for part in PARTS]
-    start, end = np.concatenate([one.start for one in cut]), np.concatenate([one.end for one in cut])
-    name = np.repeat(np.arange(len(PARTS)), [len(one) for one in cut])
+    start, end = np.concatenate([part_set.start for part_set in cut]), np.concatenate([part_set.end for part_set in cut])
+    name = np.repeat(np.arange(len(PARTS)), [len(part_set) for part_set in cut])
     order = np.argsort(start, kind="stable")
     return Spans(start_ns=start[order], end_ns=end[order], name=name[order], names=PARTS)
 
 
-def queue_depth(found: RankContext) -> Series | None:
+def queue_depth(context: RankContext) -> Series | None:
     """Device work that was launched and has not begun; None where no launch was recorded."""
-    trace, links = found.trace, found.links
+    trace, links = context.trace, context.links
     work = np.flatnonzero(trace.device_work & (links.launch != NONE))
     if not len(work):
         return None
     launched = trace.start_ns[links.launch[work]]
-    # The recorder's two clocks differ by microseconds: work that seems to begin before its launch waited for nothing.
+    # The recorder's two clocks differ by microseconds:
+    # work that seems to begin before its launch waited for nothing.
     begun = np.maximum(trace.start_ns[work], launched)
     time, depth = _running(np.concatenate((launched, begun)), np.repeat([1.0, -1.0], len(work)))
     return Series(name="queue depth", unit="launched, not begun", time_ns=time, value=depth)
 
 
-def copy_bandwidth(found: RankContext) -> Series | None:
+def copy_bandwidth(context: RankContext) -> Series | None:
     """Bytes a second of the copies under way; None where no copy's size was recorded."""
-    trace = found.trace
+    trace = context.trace
     copies = np.flatnonzero(trace.is_kind(Kind.MEMCPY) & (trace.size_bytes >= 0) & (trace.dur_ns > 0))
     return _bandwidth("copy bandwidth", Intervals(trace.start_ns[copies], trace.end_ns[copies]), trace.size_bytes[copies])
 
 
-def collective_bandwidth(collective_records: CollectiveRecords | None) -> Series | None:
-    """Message bytes over the time of the collectives under way, waiting included; None where no size was recorded."""
-    if collective_records is None or not len(collective_records):
+def collective_bandwidth(records: CollectiveRecords | None) -> Series | None:
+    """Message bytes over the time of the collectives under way, waiting included;
+    None where no size was recorded."""
+    if records is None or not len(records):
         return None
-    told = np.array([NONE if kind.bytes is None else kind.bytes for kind in collective_records.kinds], np.int64)
-    size = told[collective_records.kind]
-    known = np.flatnonzero((size >= 0) & (collective_records.end_ns > collective_records.start_ns))
-    return _bandwidth(
-        "collective bandwidth", Intervals(collective_records.start_ns[known], collective_records.end_ns[known]), size[known]
-    )
+    kind_bytes = np.array([NONE if kind.bytes is None else kind.bytes for kind in records.kinds], np.int64)
+    size = kind_bytes[records.kind]
+    is_known = np.flatnonzero((size >= 0) & (records.end_ns > records.start_ns))
+    return _bandwidth("collective bandwidth", Intervals(records.start_ns[is_known], records.end_ns[is_known]), size[is_known])
 
 
-def allocator_memory(found: RankContext) -> list[Series]:
-    """What each device's allocator held and had reserved, after each allocation; nothing where it was not recorded."""
-    memory = found.trace.memory
+def allocator_memory(context: RankContext) -> list[Series]:
+    """What each device's allocator held and had reserved, after each allocation;
+    nothing where it was not recorded."""
+    memory = context.trace.memory
     if memory is None:
         return []
     series = []
     where = np.stack((memory.device_type.astype(np.int64), memory.device.astype(np.int64)))
     for kind, device in np.unique(where, axis=1).T.tolist():
         mine = (memory.device_type == kind) & (memory.device == device)
-        place = "host" if kind == CPU else f"device {device}" if device >= 0 else "device"
+        owner = "host" if kind == CPU else "device"
+        if kind != CPU and device >= 0:
+            owner = f"device {device}"
         for what, column in (("allocated", memory.allocated_bytes), ("reserved", memory.reserved_bytes)):
-            told = mine & (column >= 0)
-            if told.any():
-                value = column[told].astype(np.float64)
-                series.append(Series(name=f"{place} memory {what}", unit="bytes", time_ns=memory.time_ns[told], value=value))
+            is_recorded = mine & (column >= 0)
+            if is_recorded.any():
+                value = column[is_recorded].astype(np.float64)
+                series.append(
+                    Series(name=f"{owner} memory {what}", unit="bytes", time_ns=memory.time_ns[is_recorded], value=value)
+                )
     return series
 
 
@@ -133,7 +135,8 @@ def _bandwidth(name: str, when: Intervals, size_bytes: Int64) -> Series | None:
         return None
     rate = size_bytes * 1e9 / (when.end - when.start)
     time, value = _running(np.concatenate((when.start, when.end)), np.concatenate((rate, -rate)))
-    # Nothing under way is nothing, and not what floats leave when the same rates are added and taken away.
+    # Nothing under way is nothing,
+    # and not what floats leave when the same rates are added and taken away.
     _, under_way = _running(np.concatenate((when.start, when.end)), np.repeat([1.0, -1.0], len(when.start)))
     return Series(name=name, unit="bytes/s", time_ns=time, value=np.where(under_way > 0, value, 0.0))
 
