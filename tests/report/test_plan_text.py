@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster_parse import parse_cluster
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
 from stepscope.planner.search import choices_of
 from stepscope.planner.what_if import budget
@@ -18,12 +18,12 @@ from stepscope.report.plan.json import plan_contract
 from stepscope.report.plan.text import render_plan
 from stepscope.report.plan.words import gib, money, seconds, short_count
 
-JOB = Job(model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16)
+JOB = TrainingJob(model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16)
 BEST = Layout(dp=8, num_micro=2, zero_stage=3)
 OTHER = Layout(tp=2, dp=4, num_micro=4, zero_stage=1, is_sequence_parallel=True, recompute="full")
 
 
-def plan_of(job: Job = JOB, **more: object) -> Plan:
+def plan_of(job: TrainingJob = JOB, **more: object) -> Plan:
     first, second = (account_of(job, choice) for choice in choices_of(job, [BEST, OTHER]))
     second = replace(second, why="recomputation +0.40 s")
     return Plan(job=job, best=first, layouts=(first, second), counts={"tried": 2, "fit": 2}, **more)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from stepscope.core.hardware import DeviceSpec, Figure
 from stepscope.core.toml_text import read_toml, table_as
 from stepscope.errors import InputError, UsageError
 from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, sized
-from stepscope.planner.devices import MAX_DEVICES, FoundDevice, find_device, joined, links_of
+from stepscope.planner.devices import MAX_DEVICES, NamedDevice, find_device, joined, links_of
 
 LEAST, MOST = 1e-6, 1e15
 """Of any rate, size, price or time in the units of the file: beyond, products and quotients are no numbers any more."""
@@ -97,7 +97,7 @@ def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else value * unit
 
 
-def _device(file: _File, where: str) -> FoundDevice:
+def _device(file: _File, where: str) -> NamedDevice:
     """The named device with what the file changes, or one that the file describes wholly."""
     word = file.device
     memory, bandwidth = _scaled(file.memory_gb, 2**30), _scaled(file.bandwidth_gb_per_s, 1e9)
@@ -114,7 +114,7 @@ def _device(file: _File, where: str) -> FoundDevice:
         found = None
     if found is None:
         assert memory is not None and bandwidth is not None
-        return FoundDevice(spec=_own_device(word or "own device", memory, bandwidth, peaks, where))
+        return NamedDevice(spec=_own_device(word or "own device", memory, bandwidth, peaks, where))
     spec = found.spec
     if bandwidth is not None:
         spec = replace(spec, bandwidth_bytes_per_s=Figure(value=bandwidth, source=where))

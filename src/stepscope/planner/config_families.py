@@ -247,8 +247,8 @@ def with_further_layers(model: Model, num: int) -> Model:
     if model.experts is None:
         every = active = beside + model.dense_mlp_params
     else:
-        every = beside + model.beside_experts_params + model.experts.num * model.expert_params
-        active = beside + model.beside_experts_params + model.experts.top_k * model.expert_params
+        every = beside + model.router_and_shared_params + model.experts.num * model.expert_params
+        active = beside + model.router_and_shared_params + model.experts.top_k * model.expert_params
     return replace(model, extra_layer_params=num * every, extra_layer_active_params=num * active)
 
 

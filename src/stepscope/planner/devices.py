@@ -50,7 +50,7 @@ class _LinkFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundDevice:
+class NamedDevice:
     """A device by its name, and what the name says of this one that the datasheet does not."""
 
     spec: DeviceSpec
@@ -71,7 +71,7 @@ def make_cluster(
     return joined(found, num_devices, devices_per_node)
 
 
-def joined(found: FoundDevice, num_devices: int, devices_per_node: int | None = None) -> Cluster:
+def joined(found: NamedDevice, num_devices: int, devices_per_node: int | None = None) -> Cluster:
     """A cluster of so many devices in nodes of the usual or the given size."""
     spec, links = found.spec, links_of(found.spec)
     links = links if found.across is None else replace(links, across_bytes_per_s=found.across)
@@ -140,7 +140,7 @@ def _host_rate(spec: DeviceSpec, links: Links) -> float:
 # Devices by name.
 
 
-def find_device(word: str) -> FoundDevice:
+def find_device(word: str) -> NamedDevice:
     """The device of a name in any spelling: a key, what is printed or recorded, a short form, with memory or power."""
     bare, aside = _BRACKETS.sub(" ", word), _BRACKETS.findall(word)
     # "V100 (DGX-2)": what stands in brackets may say which one, or at which site.
@@ -148,7 +148,7 @@ def find_device(word: str) -> FoundDevice:
     across = next((rate for name, rate in _load_file().sites.items() for text in aside if name in text.casefold()), None)
     key = next((key for key in inside if key is not None), None) or _keys().get(_plain(word)) or _keys().get(_plain(bare))
     if key is not None:
-        return FoundDevice(spec=_spec(key), across=across)
+        return NamedDevice(spec=_spec(key), across=across)
     memory, power = _MEMORY.search(bare), _POWER.search(bare)
     rest = _plain(_POWER.sub(" ", _MEMORY.sub(" ", _KIND.sub(" ", bare))))
     key = _keys().get(rest)
@@ -158,7 +158,7 @@ def find_device(word: str) -> FoundDevice:
     return _older_memory(found) if "hbm2e" in bare.casefold() else found
 
 
-def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[str] | None) -> FoundDevice:
+def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[str] | None) -> NamedDevice:
     """A device whose name has other memory or power than its datasheet."""
     notes: tuple[str, ...] = ()
     memory_bytes = None if memory is None else float(memory[1]) * 2**30
@@ -166,10 +166,10 @@ def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[st
         memory_bytes = None
     if memory_bytes is not None:
         notes = (f"{memory_bytes / 2**30:g} GB of memory as named; the rest is {spec.name}'s",)
-    return FoundDevice(spec=spec, memory_bytes=memory_bytes, power_w=None if power is None else float(power[1]), notes=notes)
+    return NamedDevice(spec=spec, memory_bytes=memory_bytes, power_w=None if power is None else float(power[1]), notes=notes)
 
 
-def _older_memory(found: FoundDevice) -> FoundDevice:
+def _older_memory(found: NamedDevice) -> NamedDevice:
     """A device refitted with HBM2e, which has 0.41 TB/s for each stack of 16 GB, as on the A100 of 80 GB."""
     rate = (found.memory_bytes or found.spec.memory_bytes.value) / 2**34 * _HBM2E_BYTES_PER_S
     if rate >= found.spec.bandwidth_bytes_per_s.value:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.errors import UsageError
 from stepscope.planner.flops import model_flops_per_token
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout, Layouts
 from stepscope.planner.memory import Memory, memory
 from stepscope.planner.network import Network
@@ -21,7 +21,7 @@ from stepscope.planner.step_time import Times, step_times
 class Estimates:
     """One place for each layout."""
 
-    job: Job
+    job: TrainingJob
     layouts: Layouts
     memory: Memory
     times: Times
@@ -59,7 +59,7 @@ class Estimates:
         return rate / self.job.cluster.peak_flops[self.job.precision]
 
 
-def estimate(job: Job, layouts: Layouts) -> Estimates:
+def estimate(job: TrainingJob, layouts: Layouts) -> Estimates:
     """Every layout's memory and time. They must divide what they cut: see `search` for those that do."""
     if job.model.extra_layer_params:
         # One more layer after the last, which predicts a further token.
@@ -82,6 +82,6 @@ def estimate(job: Job, layouts: Layouts) -> Estimates:
     return Estimates(job=job, layouts=layouts, memory=memory(job, layouts, held), times=times)
 
 
-def estimate_one(job: Job, layout: Layout) -> Estimates:
+def estimate_one(job: TrainingJob, layout: Layout) -> Estimates:
     """One layout's."""
     return estimate(job, Layouts.of([layout]))

@@ -26,7 +26,7 @@ def product_flops_per_token(model: Model) -> float:
     mixtures = model.num_mixture_layers
     layers = model.layers * model.attention_params + (model.layers - mixtures) * model.dense_mlp_params
     if model.experts is not None:
-        layers += mixtures * (model.beside_experts_params + model.experts.top_k * model.expert_params)
+        layers += mixtures * (model.router_and_shared_params + model.experts.top_k * model.expert_params)
     return 2.0 * (layers + model.vocab * model.hidden)
 
 

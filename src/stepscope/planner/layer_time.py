@@ -9,7 +9,7 @@ import numpy as np
 
 from stepscope.planner.flops import windowed_share
 from stepscope.planner.framework import Framework
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
 from stepscope.planner.network import Group, Network
 from stepscope.planner.rates import Floats, Rates
@@ -57,7 +57,7 @@ class LayerTime:
     scatter_s: Floats
 
 
-def products(job: Job, layouts: Layouts, *, is_mixture: bool) -> list[tuple[Any, Any, Any, Any]]:
+def products(job: TrainingJob, layouts: Layouts, *, is_mixture: bool) -> list[tuple[Any, Any, Any, Any]]:
     """The layer's matrix products: how many, and m, n, k of each. Experts' come as one product per expert on the device."""
     model, tp = job.model, layouts.tp
     tokens = layouts.micro_batch * job.seq_len // layouts.cp
@@ -93,7 +93,7 @@ def products(job: Job, layouts: Layouts, *, is_mixture: bool) -> list[tuple[Any,
     return found
 
 
-def attention_flops(job: Job, layouts: Layouts) -> Floats:
+def attention_flops(job: TrainingJob, layouts: Layouts) -> Floats:
     """Of scores and their use in one forward of one micro-batch, every pair of tokens counted."""
     model = job.model
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
@@ -102,7 +102,7 @@ def attention_flops(job: Job, layouts: Layouts) -> Floats:
     return 2.0 * tokens * job.seq_len * width / layouts.tp * windowed_share(model, job.seq_len)
 
 
-def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is_mixture: bool) -> LayerTime:
+def layer_time(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, *, is_mixture: bool) -> LayerTime:
     model, framework, constants = job.model, job.framework, job.constants
     tp, bytes_each = layouts.tp, job.value_bytes
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
@@ -168,7 +168,7 @@ def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is
     )
 
 
-def _again(job: Job, layouts: Layouts, forward: Pass) -> Floats:
+def _again(job: TrainingJob, layouts: Layouts, forward: Pass) -> Floats:
     """What recomputation repeats."""
     whole = forward.device + forward.comms + forward.unhidden_s(job.framework)
     if job.framework.selective_is_ops:
@@ -180,7 +180,7 @@ def _again(job: Job, layouts: Layouts, forward: Pass) -> Floats:
     return np.where(layouts.recompute == 2, whole, np.where(layouts.recompute == 1, part, 0.0))
 
 
-def _attention(job: Job, layouts: Layouts, rates: Rates) -> tuple[Floats, Floats]:
+def _attention(job: TrainingJob, layouts: Layouts, rates: Rates) -> tuple[Floats, Floats]:
     """Seconds of attention's inside, forward and backward."""
     flops = attention_flops(job, layouts)
     part = job.seq_len / layouts.cp
@@ -203,7 +203,7 @@ def _attention(job: Job, layouts: Layouts, rates: Rates) -> tuple[Floats, Floats
     return np.where(is_flash, flash_forward, plain_forward), np.where(is_flash, flash_backward, plain_backward)
 
 
-def _tensor_comms(job: Job, layouts: Layouts, network: Network, tokens: Any) -> Floats:
+def _tensor_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: Any) -> Floats:
     """Two all-reduces of the activations, or as many gathers and scatters."""
     group = Group(layouts.tp, np.ones_like(layouts.tp))
     moved = tokens * job.model.hidden * job.value_bytes
@@ -213,7 +213,7 @@ def _tensor_comms(job: Job, layouts: Layouts, network: Network, tokens: Any) -> 
     return whole
 
 
-def _expert_comms(job: Job, layouts: Layouts, network: Network, tokens: Any) -> Floats:
+def _expert_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: Any) -> Floats:
     """Tokens to their experts and back."""
     experts = job.model.experts
     assert experts is not None
@@ -222,7 +222,7 @@ def _expert_comms(job: Job, layouts: Layouts, network: Network, tokens: Any) -> 
     return 2 * network.scatter_all_s(group, one, experts.top_k)
 
 
-def _context_comms(job: Job, layouts: Layouts, rates: Rates, network: Network, tokens: Any) -> Floats:
+def _context_comms(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, tokens: Any) -> Floats:
     """Keys and values around the ring, behind the attention of the part that is there."""
     model = job.model
     moved = tokens * 2 * model.kv_heads * model.head_dim / layouts.tp * job.value_bytes
@@ -232,11 +232,11 @@ def _context_comms(job: Job, layouts: Layouts, rates: Rates, network: Network, t
     return np.where(layouts.cp > 1, np.maximum(whole - hidden * job.constants.overlap, 0.0), 0.0)
 
 
-def _sharding(job: Job, layouts: Layouts, network: Network, *, is_mixture: bool) -> dict[str, Floats]:
+def _sharding(job: TrainingJob, layouts: Layouts, network: Network, *, is_mixture: bool) -> dict[str, Floats]:
     """A layer's weights gathered from its shards, and its gradients scattered to them."""
     model = job.model
     params: Any = model.attention_params + model.norm_params
-    params = params + (model.beside_experts_params if is_mixture else model.dense_mlp_params)
+    params = params + (model.router_and_shared_params if is_mixture else model.dense_mlp_params)
     width = layouts.shard_width
     parts = [(params / layouts.tp, Group(width, layouts.tp))]
     if is_mixture and model.experts is not None:

@@ -109,7 +109,7 @@ class Layouts:
         """Some of them, by place or by mask."""
         return Layouts(**{each.name: getattr(self, each.name)[which] for each in fields(self)})
 
-    def one(self, place: int) -> Layout:
+    def layout(self, place: int) -> Layout:
         told: dict[str, Any] = {}
         for each in fields(self):
             value = int(getattr(self, each.name)[place])

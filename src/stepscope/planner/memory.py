@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
 from stepscope.planner.parameters import Parameters, fullest_stage, head_rows, shared_out
 from stepscope.planner.rates import Floats
@@ -53,7 +53,7 @@ class Memory:
         return sum(self.parts.values(), start=np.zeros(1))
 
 
-def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
+def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory:
     framework, constants = job.framework, job.constants
     weight_bytes, grad_bytes, state_bytes = state_widths(job)
     local = parameters.dense + parameters.routed
@@ -101,7 +101,7 @@ def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
     )
 
 
-def state_widths(job: Job) -> tuple[float, float, float]:
+def state_widths(job: TrainingJob) -> tuple[float, float, float]:
     """Bytes of a weight, its gradient and its optimizer's states below ZeRO-3. In fp32 there is no second copy."""
     framework, moments = job.framework, job.optimizer.moment_bytes
     if job.value_bytes == 4:
@@ -109,14 +109,14 @@ def state_widths(job: Job) -> tuple[float, float, float]:
     return framework.weight_bytes, framework.grad_bytes + framework.extra_grad_bytes, framework.copy_bytes + moments
 
 
-def _context(job: Job, layouts: Layouts) -> Floats:
+def _context(job: TrainingJob, layouts: Layouts) -> Floats:
     """The driver's own, and NCCL's buffers for each kind of group that a rank is in."""
     constants = job.constants
     kinds = sum((width > 1).astype(np.int64) for width in (layouts.tp, layouts.pp, layouts.dp * layouts.cp, layouts.ep))
     return np.asarray(constants.context_bytes + kinds * constants.group_bytes)
 
 
-def layer_bytes(job: Job, layouts: Layouts) -> Floats:
+def layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     """Kept of one micro-batch by one layer until its backward, nothing recomputed (Korthikanti et al. 2022, section 4)."""
     model, framework = job.model, job.framework
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
@@ -149,7 +149,7 @@ def layer_bytes(job: Job, layouts: Layouts) -> Floats:
     return np.asarray(kept + framework.extra_activation * outer * model.hidden)
 
 
-def _activations(job: Job, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
+def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
     """What the first stage keeps, what the last one does, and the logits there."""
     model, framework = job.model, job.framework
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
@@ -176,7 +176,7 @@ def _activations(job: Job, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
     return first, last, logits
 
 
-def _buffers(job: Job, layouts: Layouts) -> Floats:
+def _buffers(job: TrainingJob, layouts: Layouts) -> Floats:
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     one = tokens * job.model.hidden * job.value_bytes
     return np.where(layouts.tp > 1, 2 * one, 0.0) + np.where(layouts.pp > 1, 2 * one, 0.0)

@@ -29,7 +29,7 @@ from stepscope.planner.framework import (
     TORCHTITAN,
     Framework,
 )
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
 from stepscope.planner.model import Experts, Model
 from stepscope.untrusted import open_regular, parse_json
@@ -60,14 +60,14 @@ class UnsupportedError(StepscopeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PublishedResult:
     """One published result, read."""
 
     id: str
-    job: Job
+    job: TrainingJob
     layouts: Layouts
     """One, or several where not all of it was published."""
-    is_recompute_told: bool = True
+    is_recompute_stated: bool = True
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -213,7 +213,7 @@ def _precision(word: Any, peaks: Any) -> str:
     return "bf16" if "bf16" in peaks and "fp8" in peaks else "fp16"
 
 
-def row_of(row: dict[str, Any]) -> Row:
+def published_result(row: dict[str, Any]) -> PublishedResult:
     """A row as a job and its layouts. What was not published is chosen as a user would: the fastest that fits."""
     told = row.get("layout") or {}
     model, cluster = model_of(row), cluster_of(row)
@@ -241,7 +241,7 @@ def row_of(row: dict[str, Any]) -> Row:
         is_sequence = tp > 1 and framework.name in ("megatron-core", "nanotron", "torchtitan")
     flash = told.get("flash_attention")
     flash = has_flash if flash is None else bool(flash)
-    job = Job(
+    job = TrainingJob(
         model=model,
         cluster=cluster,
         seq_len=seq,
@@ -268,7 +268,7 @@ def row_of(row: dict[str, Any]) -> Row:
             kinds = (kind,) if kind else RECOMPUTE
             found += [Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=each) for each in kinds]
     is_told = framework.name == MEGATRON.name or _recompute(told.get("recompute")) is not None
-    return Row(id=str(row.get("id", "?")), job=job, layouts=Layouts.of(found), is_recompute_told=is_told)
+    return PublishedResult(id=str(row.get("id", "?")), job=job, layouts=Layouts.of(found), is_recompute_stated=is_told)
 
 
 def _check_widths(row: dict[str, Any], widths: dict[str, int]) -> None:
@@ -299,7 +299,7 @@ def _virtual(told: dict[str, Any], row: dict[str, Any], model: Model, pp: int) -
     return [1]
 
 
-def best_of(row: Row) -> tuple[Estimates, int]:
+def best_of(row: PublishedResult) -> tuple[Estimates, int]:
     """The estimates and the place of the layout meant: of several the fastest that fits, else the smallest."""
     made = estimate(row.job, row.layouts)
     # What ran did fit: what we take for a little too large may be it.
@@ -310,10 +310,10 @@ def best_of(row: Row) -> tuple[Estimates, int]:
     return made, int(np.argmin(made.memory_bytes))
 
 
-def partly(row: Row, made: Estimates, place: int) -> float:
+def partly(row: PublishedResult, made: Estimates, place: int) -> float:
     """The share of its layers that must be recomputed whole: all that the layout says, or fewer where nobody said how many."""
     layouts = row.layouts
-    if row.is_recompute_told or RECOMPUTE[int(layouts.recompute[place])] != "full":
+    if row.is_recompute_stated or RECOMPUTE[int(layouts.recompute[place])] != "full":
         return 1.0
     same = (layouts.micro_batch == layouts.micro_batch[place]) & (layouts.vpp == layouts.vpp[place])
     [lesser] = np.flatnonzero(same & (layouts.recompute == RECOMPUTE.index("selective")))
@@ -324,7 +324,7 @@ def partly(row: Row, made: Estimates, place: int) -> float:
 
 def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
     """Bytes of the layout meant, in each of the ways that people measure it."""
-    made, place = best_of(row_of(row))
+    made, place = best_of(published_result(row))
     held = made.memory
     kinds = {"allocated": held.allocated, "reserved": held.reserved, "total": held.total}
     kinds["states and activations"] = held.weights + held.gradients + held.optimizer + held.activations
@@ -334,14 +334,14 @@ def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
 def predict(row: dict[str, Any]) -> dict[str, Any]:
     """One line of `stepscope plan --rows`."""
     try:
-        read = row_of(row)
+        read = published_result(row)
         made, place = best_of(read)
     except StepscopeError as problem:
         return {"id": row.get("id"), "unsupported": str(problem)}
     except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError) as problem:
         return {"id": row.get("id"), "unsupported": f"a field is not what it should be: {str(problem)[:200]}"}
     job = read.job
-    layout = made.layouts.one(place)
+    layout = made.layouts.layout(place)
     share = partly(read, made, place)
     again_s = float(np.broadcast_to(made.times.recompute, len(made.layouts))[place]) * (1 - share)
     rate = float(made.tokens_per_s_per_device[place] * made.step_s[place] / (made.step_s[place] - again_s))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.planner.estimate import Estimates, estimate
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout, Layouts
 from stepscope.planner.memory import memory
 from stepscope.planner.parameters import Parameters, parameters
@@ -74,10 +74,10 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchResult:
     """What a search saw."""
 
-    job: Job
+    job: TrainingJob
     space: Space
     num_layouts: int
     num_fit: int
@@ -95,8 +95,8 @@ class Found:
 
 
 def search(
-    job: Job, space: Space | None = None, *, top: int = 20, rivals: Sequence[Layout] = (), num_workers: int | None = 1
-) -> Found:
+    job: TrainingJob, space: Space | None = None, *, top: int = 20, rivals: Sequence[Layout] = (), num_workers: int | None = 1
+) -> SearchResult:
     """Try all of a space. `num_workers=None` is a process per core where the space is large enough to be worth it.
 
     Processes are spawned: a script that asks for them needs its `if __name__ == "__main__"`.
@@ -123,7 +123,7 @@ class Least:
     """Of a node."""
 
 
-def least_memory(job: Job, space: Space | None = None) -> Least | None:
+def least_memory(job: TrainingJob, space: Space | None = None) -> Least | None:
     """The least that any layout needs whose node can hold what is offloaded; None where there is none. No look at time."""
     space = space or Space()
     if space.micro_batch is None:
@@ -137,7 +137,7 @@ def least_memory(job: Job, space: Space | None = None) -> Least | None:
         total = np.where(on_host > job.cluster.host_memory_bytes, np.inf, memory(job, layouts, held).total)
         place = int(np.argmin(total))
         if np.isfinite(total[place]):
-            found.append(Least(layout=layouts.one(place), memory_bytes=float(total[place]), host_bytes=float(on_host[place])))
+            found.append(Least(layout=layouts.layout(place), memory_bytes=float(total[place]), host_bytes=float(on_host[place])))
     return min(found, key=lambda each: each.memory_bytes, default=None)
 
 
@@ -226,7 +226,7 @@ def _num_cores() -> int:
 _here: list[tuple[Grid, tuple[float, ...], int]] = []
 
 
-def _begin(job: Job, space: Space, bars: tuple[float, ...], kept: int) -> None:
+def _begin(job: TrainingJob, space: Space, bars: tuple[float, ...], kept: int) -> None:
     _here.append((Grid(job, space), bars, kept))
 
 
@@ -262,7 +262,7 @@ def _evaluate(grid: Grid, ends: tuple[int, int], bars: tuple[float, ...], kept: 
     )
 
 
-def host_bytes(job: Job, layouts: Layouts, held: Parameters) -> Floats:
+def host_bytes(job: TrainingJob, layouts: Layouts, held: Parameters) -> Floats:
     """What the devices of a node keep in its memory: the optimizer's states, with gradients, and weights where all is there."""
     # Experts that are spread already have fewer ranks left to share them.
     width = layouts.shard_width
@@ -275,7 +275,7 @@ def host_bytes(job: Job, layouts: Layouts, held: Parameters) -> Floats:
     return each * job.cluster.devices_per_node
 
 
-def _bursts_host(job: Job, layouts: Layouts, held: Parameters) -> Floats:
+def _bursts_host(job: TrainingJob, layouts: Layouts, held: Parameters) -> Floats:
     return host_bytes(job, layouts, held) > job.cluster.host_memory_bytes
 
 
@@ -320,7 +320,7 @@ def _front(rows: _Rows) -> _Rows:
 # The answer.
 
 
-def _told(job: Job, grid: Grid, part: _Part, asked: Sequence[Choice], top: int) -> Found:
+def _told(job: TrainingJob, grid: Grid, part: _Part, asked: Sequence[Choice], top: int) -> SearchResult:
     rows = _Rows.joined([part.fastest, part.of_cuts])
     best = _choices(estimate(job, rows.layouts.take(_shown(rows, top)))) if len(rows.step_s) else []
     front = _choices(estimate(job, part.front.layouts.take(_bends(part.front)))) if len(part.front.step_s) else []
@@ -335,7 +335,7 @@ def _told(job: Job, grid: Grid, part: _Part, asked: Sequence[Choice], top: int) 
         )
         for each, num in zip(asked, part.num_faster, strict=True)
     ]
-    return Found(
+    return SearchResult(
         job=job,
         space=grid.space,
         num_layouts=part.num,
@@ -381,7 +381,7 @@ def _shown(rows: _Rows, top: int) -> list[int]:
         of_devices[devices] = of_devices.get(devices, 0) + 1
         variants.append([place])
         of_cut.setdefault(keys[place], []).append(variants[-1])
-    chosen = [min(each, key=lambda place: (_plainness(layouts.one(place)), rows.step_s[place])) for each in variants]
+    chosen = [min(each, key=lambda place: (_plainness(layouts.layout(place)), rows.step_s[place])) for each in variants]
     return sorted(chosen, key=lambda place: float(rows.step_s[place]))
 
 
@@ -408,7 +408,7 @@ def _choices(made: Estimates) -> list[Choice]:
     times, parts = (_spread(each, num) for each in (made.times.parts, made.memory.parts))
     return [
         Choice(
-            layout=made.layouts.one(place),
+            layout=made.layouts.layout(place),
             step_s=float(step[place]),
             memory_bytes=float(held[place]),
             tokens_per_s_per_device=float(rate[place]),
@@ -420,7 +420,7 @@ def _choices(made: Estimates) -> list[Choice]:
     ]
 
 
-def choices_of(job: Job, layouts: Sequence[Layout]) -> list[Choice]:
+def choices_of(job: TrainingJob, layouts: Sequence[Layout]) -> list[Choice]:
     """The accounts of some layouts."""
     return _choices(estimate(job, Layouts.of(layouts)))
 

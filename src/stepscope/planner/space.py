@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 
 Columns = dict[str, npt.NDArray[np.int64]]
@@ -53,7 +53,7 @@ class Space:
     """Whether stages may differ by a layer; None leaves it to the framework."""
 
 
-def open_space(job: Job) -> Space:
+def open_space(job: TrainingJob) -> Space:
     """With nothing held back: offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes."""
     shards = (0, *divisors(job.cluster.num_devices)[1:-1])
     every: dict[str, Any] = {"zero_stage": (0, 1, 2, 3), "is_sequence_parallel": (False, True), "schedule": SCHEDULES}
@@ -72,7 +72,7 @@ class Grid:
     The three are tables of their own, so that how many layouts there are is known before one is made.
     """
 
-    def __init__(self, job: Job, space: Space) -> None:
+    def __init__(self, job: TrainingJob, space: Space) -> None:
         self.job, self.space = job, space
         self.dropped: dict[str, int] = {}
         """Cuts that fill the devices and divide the batch but are left out, by reason."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layer_time import LayerTime, layer_time
 from stepscope.planner.layout import SCHEDULES, Layouts
 from stepscope.planner.network import Group, Network
@@ -71,7 +71,7 @@ class _Layers:
     shard_comms: Floats
 
 
-def step_times(job: Job, layouts: Layouts, rates: Rates, network: Network, parameters: Parameters) -> Times:
+def step_times(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, parameters: Parameters) -> Times:
     model, constants = job.model, job.constants
     layers, head = _per_micro_batch(job, layouts, rates, network)
     pp, num_micro = layouts.pp, layouts.num_micro.astype(np.float64)
@@ -116,7 +116,7 @@ def step_times(job: Job, layouts: Layouts, rates: Rates, network: Network, param
     return Times(**{**times.parts, "jitter": jitter})
 
 
-def _per_micro_batch(job: Job, layouts: Layouts, rates: Rates, network: Network) -> tuple[_Layers, Floats]:
+def _per_micro_batch(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) -> tuple[_Layers, Floats]:
     """A micro-batch through all layers and through the head: reckoned once for all layouts that cut a layer alike."""
     if len(layouts) <= FEW:
         return _layers(job, layouts, rates, network), _head(job, layouts, rates)
@@ -132,7 +132,7 @@ def _per_micro_batch(job: Job, layouts: Layouts, rates: Rates, network: Network)
     return _Layers(**spread), _head(job, alike, rates)[place]
 
 
-def _worst_stage(job: Job, layouts: Layouts, per_layer: Floats, head: Floats) -> tuple[Floats, Floats]:
+def _worst_stage(job: TrainingJob, layouts: Layouts, per_layer: Floats, head: Floats) -> tuple[Floats, Floats]:
     """Seconds of the slowest stage for a micro-batch, and how much of that is the head."""
     num, pp = job.model.layers, layouts.pp
     most = np.ceil(num / pp)
@@ -154,7 +154,7 @@ def _worst_stage(job: Job, layouts: Layouts, per_layer: Floats, head: Floats) ->
     return best, best_head
 
 
-def _layers(job: Job, layouts: Layouts, rates: Rates, network: Network) -> _Layers:
+def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) -> _Layers:
     model, overlap = job.model, job.constants.overlap
     sums: dict[str, Any] = {each.name: np.zeros(len(layouts)) for each in fields(_Layers)}
     kinds = ((model.layers - model.num_mixture_layers, False), (model.num_mixture_layers, True))
@@ -184,7 +184,7 @@ def _layers(job: Job, layouts: Layouts, rates: Rates, network: Network) -> _Laye
     return _Layers(**sums)
 
 
-def _head(job: Job, layouts: Layouts, rates: Rates) -> Floats:
+def _head(job: TrainingJob, layouts: Layouts, rates: Rates) -> Floats:
     """The output head, the loss and the embedding, both ways."""
     model = job.model
     tokens = layouts.micro_batch * job.seq_len // layouts.cp
@@ -195,7 +195,7 @@ def _head(job: Job, layouts: Layouts, rates: Rates) -> Floats:
     return products + rates.stream_s(tokens * vocab * job.framework.logit_passes + tokens * model.hidden * job.value_bytes * 8.0)
 
 
-def _sends(job: Job, layouts: Layouts, network: Network) -> Floats:
+def _sends(job: TrainingJob, layouts: Layouts, network: Network) -> Floats:
     """A micro-batch handed on to the next stage, and its gradient back."""
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     size = tokens * job.model.hidden * job.value_bytes
@@ -209,7 +209,9 @@ def _sends(job: Job, layouts: Layouts, network: Network) -> Floats:
     return np.asarray(wire + host)
 
 
-def _data_comms(job: Job, layouts: Layouts, network: Network, parameters: Parameters, hides: tuple[Floats, Floats]) -> Floats:
+def _data_comms(
+    job: TrainingJob, layouts: Layouts, network: Network, parameters: Parameters, hides: tuple[Floats, Floats]
+) -> Floats:
     """Gradients over the data ranks, and weights back where each updates only its part.
 
     `hides` are the forward and the backward of a micro-batch on this stage: gradients go behind the last backward, weights behind
@@ -246,7 +248,7 @@ def _data_comms(job: Job, layouts: Layouts, network: Network, parameters: Parame
     return np.asarray(out + back)
 
 
-def _optimizer(job: Job, layouts: Layouts, rates: Rates, parameters: Parameters) -> tuple[Floats, Floats]:
+def _optimizer(job: TrainingJob, layouts: Layouts, rates: Rates, parameters: Parameters) -> tuple[Floats, Floats]:
     """The update, and gradients added up where products do not do it themselves."""
     framework = job.framework
     local = parameters.dense + parameters.routed
@@ -262,7 +264,7 @@ def _optimizer(job: Job, layouts: Layouts, rates: Rates, parameters: Parameters)
     return np.where(layouts.offload >= 1, 0.0, update + norm), accumulate
 
 
-def _offload(job: Job, layouts: Layouts, parameters: Parameters, compute_s: Floats) -> Floats:
+def _offload(job: TrainingJob, layouts: Layouts, parameters: Parameters, compute_s: Floats) -> Floats:
     """Gradients out, the update on the host, weights back; and weights for each pass where they live there."""
     cluster = job.cluster
     local = parameters.dense + parameters.routed

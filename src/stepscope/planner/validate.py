@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.errors import UsageError
-from stepscope.planner.job import PRECISIONS, Job
+from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
 from stepscope.planner.parameters import parameters
 from stepscope.planner.search import choices_of, host_bytes, least_memory
@@ -54,7 +54,7 @@ TIGHT = 0.95
 """Of a device's memory."""
 
 
-def parse_layout(word: str, job: Job | None = None) -> Layout:
+def parse_layout(word: str, job: TrainingJob | None = None) -> Layout:
     """A layout as it is printed, "tp8-pp16-dp8-mb1-z1-sp-full", in any order.
 
     With a job, what is left out is filled in: data ranks from the devices, micro-batches from the batch.
@@ -107,19 +107,19 @@ def _shown(word: str) -> str:
 # One layout.
 
 
-def problems(job: Job, layout: Layout) -> list[Problem]:
+def problems(job: TrainingJob, layout: Layout) -> list[Problem]:
     """All that is wrong with a layout of a job but its memory; empty where it can run."""
     return [*job_problems(job), *_device_problems(job, layout), *_cut_problems(job, layout), *_pipe_problems(job, layout)]
 
 
-def check_layout(job: Job, layout: Layout) -> None:
+def check_layout(job: TrainingJob, layout: Layout) -> None:
     """Raise what is wrong with it."""
     found = problems(job, layout)
     if found:
         raise UsageError(f"{layout} cannot run:" + "".join(f"\n  - {each}" for each in found))
 
 
-def _device_problems(job: Job, layout: Layout) -> Iterator[Problem]:
+def _device_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
     num, others = job.cluster.num_devices, layout.tp * layout.cp * layout.pp
     if layout.num_devices != num:
         product = " x ".join(f"{name}{getattr(layout, name)}" for name in ("tp", "cp", "pp", "dp"))
@@ -145,7 +145,7 @@ def _device_problems(job: Job, layout: Layout) -> Iterator[Problem]:
         )
 
 
-def _cut_problems(job: Job, layout: Layout) -> Iterator[Problem]:
+def _cut_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
     model, tp = job.model, layout.tp
     widths = [each for each in divisors(model.heads) if model.kv_heads % each == 0 or each % model.kv_heads == 0]
     if tp not in widths:
@@ -170,7 +170,7 @@ def _cut_problems(job: Job, layout: Layout) -> Iterator[Problem]:
         yield Problem(what=what, instead=f"{_listed(_near(possible, layout.ep))} would")
 
 
-def _pipe_problems(job: Job, layout: Layout) -> Iterator[Problem]:
+def _pipe_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
     layers, pp, vpp = job.model.layers, layout.pp, layout.vpp
     if pp > layers or (layers % pp and not job.framework.balances_stages):
         yield Problem(what=f"{layers} layers cannot be cut into {pp} equal stages", instead=_could(layers, pp))
@@ -193,7 +193,7 @@ def _pipe_problems(job: Job, layout: Layout) -> Iterator[Problem]:
         yield Problem(what=what, instead=f"use 1f1b, or a batch of {least * layout.dp * layout.micro_batch}")
 
 
-def warnings(job: Job, layout: Layout) -> list[str]:
+def warnings(job: TrainingJob, layout: Layout) -> list[str]:
     """What can run but seldom should."""
     found = []
     per_node = job.cluster.devices_per_node
@@ -217,7 +217,7 @@ def warnings(job: Job, layout: Layout) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class MemoryFit:
     """How one layout fills its device."""
 
     memory_bytes: float
@@ -229,13 +229,13 @@ class Room:
     """The same with as little as possible changed, such that it fits; None where nothing tried does, or it fits already."""
 
 
-def room_of(job: Job, layout: Layout) -> Room:
+def memory_fit(job: TrainingJob, layout: Layout) -> MemoryFit:
     """Whether a layout fits, and what would make it."""
     choice = choices_of(job, [layout])[0]
     columns = Layouts.of([layout])
     on_host = float(np.max(host_bytes(job, columns, parameters(job, columns)))) - job.cluster.host_memory_bytes
     missing = max(0.0, choice.memory_bytes - job.cluster.memory_bytes)
-    return Room(
+    return MemoryFit(
         memory_bytes=choice.memory_bytes,
         missing_bytes=missing,
         largest_part=max(choice.memory, key=lambda name: choice.memory[name]),
@@ -244,7 +244,7 @@ def room_of(job: Job, layout: Layout) -> Room:
     )
 
 
-def _nearest_fitting(job: Job, layout: Layout) -> Layout | None:
+def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
     """By what changes least, each on top of the last: sequence parallelism, shards, recompute, a smaller micro-batch, offload."""
     tried = layout
     smaller: list[dict[str, object]] = [{"micro_batch": micro} for micro in reversed(divisors(layout.micro_batch)[:-1])]
@@ -271,7 +271,7 @@ def _nearest_fitting(job: Job, layout: Layout) -> Layout | None:
 # A whole job.
 
 
-def job_problems(job: Job) -> list[Problem]:
+def job_problems(job: TrainingJob) -> list[Problem]:
     """What no layout can fix."""
     found = []
     for what, value in (("sequence", job.seq_len), ("batch", job.global_batch)):
@@ -286,7 +286,7 @@ def job_problems(job: Job) -> list[Problem]:
     return found
 
 
-def _no_unit(job: Job) -> Problem:
+def _no_unit(job: TrainingJob) -> Problem:
     has = [each for each in PRECISIONS if each in job.cluster.peak_flops]
     place = PRECISIONS.index(job.precision) if job.precision in PRECISIONS else 0
     nearest = sorted(has, key=lambda each: abs(PRECISIONS.index(each) - place))[:2]
@@ -311,7 +311,7 @@ def check_space(space: Space) -> None:
         raise UsageError("a shard is of so many ranks, or 0 for all of them")
 
 
-def check_job(job: Job, space: Space | None = None) -> None:
+def check_job(job: TrainingJob, space: Space | None = None) -> None:
     """Raise what no layout can fix, and what leaves none to choose from."""
     check_space(space or Space())
     found = job_problems(job)
@@ -329,7 +329,7 @@ def check_job(job: Job, space: Space | None = None) -> None:
     )
 
 
-def _nearest_batches(job: Job, space: Space | None) -> list[int]:
+def _nearest_batches(job: TrainingJob, space: Space | None) -> list[int]:
     """The next smaller and the next larger batch that some layout divides, if they are near."""
     found: list[int] = []
     batch = job.global_batch
@@ -356,7 +356,7 @@ class Shortfall:
         return f"it does not fit: the least is {need:.1f} GiB a device ({self.layout}) and there are {has:.1f}; {helps}"
 
 
-def shortfall(job: Job, space: Space | None = None) -> Shortfall | None:
+def shortfall(job: TrainingJob, space: Space | None = None) -> Shortfall | None:
     """None where some layout fits, or none divides the job (see `check_job`)."""
     space = space or Space()
     least = least_memory(job, space)
@@ -371,7 +371,7 @@ def shortfall(job: Job, space: Space | None = None) -> Shortfall | None:
     )
 
 
-def _helps(job: Job, space: Space) -> Iterator[str]:
+def _helps(job: TrainingJob, space: Space) -> Iterator[str]:
     if "full" not in space.recompute and _fits(job, replace(space, recompute=RECOMPUTE)):
         yield "recompute activations (full)"
     if space.zero_stage is not None and _fits(job, replace(space, zero_stage=None)):
@@ -386,7 +386,7 @@ def _helps(job: Job, space: Space) -> Iterator[str]:
         yield f"{more.num_devices} devices instead of {job.cluster.num_devices}"
 
 
-def _offload_helps(job: Job, space: Space) -> Iterator[str]:
+def _offload_helps(job: TrainingJob, space: Space) -> Iterator[str]:
     has, host = job.cluster.memory_bytes, job.cluster.host_memory_bytes
     wider = [kinds for kinds in (OFFLOAD[:2], OFFLOAD) if not set(kinds) <= set(space.offload)]
     roomy = replace(job, cluster=replace(job.cluster, host_memory_bytes=float("inf")))
@@ -400,7 +400,7 @@ def _offload_helps(job: Job, space: Space) -> Iterator[str]:
                 return
 
 
-def _fits(job: Job, space: Space) -> bool:
+def _fits(job: TrainingJob, space: Space) -> bool:
     least = least_memory(job, space)
     return least is not None and least.memory_bytes <= job.cluster.memory_bytes
 

@@ -11,7 +11,7 @@ from stepscope.errors import UsageError
 from stepscope.planner.catalog import find_model, model_names, scaled_model
 from stepscope.planner.cluster import faster_network, resized
 from stepscope.planner.devices import with_device
-from stepscope.planner.job import PRECISIONS, Job
+from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.model import Model
 from stepscope.planner.search import Choice, Least, least_memory, search
 from stepscope.planner.space import Space, divisors
@@ -23,13 +23,13 @@ MOST_NODES = 8192
 SECONDS_PER_DAY = 86400.0
 
 
-def fitting(job: Job, space: Space | None = None) -> Least | None:
+def fitting(job: TrainingJob, space: Space | None = None) -> Least | None:
     """The least memory of the job, if that is no more than a device has."""
     least = least_memory(job, space)
     return least if least is not None and least.memory_bytes <= job.cluster.memory_bytes else None
 
 
-def fastest(job: Job, space: Space | None = None) -> Choice | None:
+def fastest(job: TrainingJob, space: Space | None = None) -> Choice | None:
     """The best layout; None where none fits."""
     return next(iter(search(job, space, top=1).best), None)
 
@@ -49,7 +49,7 @@ class Largest:
     named_choice: Choice | None
 
 
-def largest_model(job: Job, space: Space | None = None) -> Largest:
+def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
     """The largest that fits on the job's cluster at its sequence and batch; the job's own model does not matter."""
     low, high = SMALLEST_PARAMS, MOST_PARAMS
     model = None
@@ -71,7 +71,7 @@ def largest_model(job: Job, space: Space | None = None) -> Largest:
     )
 
 
-def _by_size(job: Job, most: float) -> Iterator[Model]:
+def _by_size(job: TrainingJob, most: float) -> Iterator[Model]:
     """Those that have so many parameters and positions for the job's sequence, the largest first."""
     models = (find_model(name) for name in model_names())
     reach = (each for each in models if not each.max_positions or each.max_positions >= job.seq_len)
@@ -86,7 +86,7 @@ class Smallest:
     """The fewest devices that hold a model."""
 
     num_devices: int
-    job: Job
+    job: TrainingJob
     """The job on them."""
     least: Least
     """The layout with the least memory there."""
@@ -94,7 +94,7 @@ class Smallest:
     """The fastest there."""
 
 
-def smallest_cluster(job: Job, space: Space | None = None, *, most_nodes: int = MOST_NODES) -> Smallest | None:
+def smallest_cluster(job: TrainingJob, space: Space | None = None, *, most_nodes: int = MOST_NODES) -> Smallest | None:
     """The fewest devices of the job's kind: a part of a node, or whole nodes. None where so many nodes do not do.
 
     How many devices the job's own cluster has does not matter, how many a node has does.
@@ -108,7 +108,7 @@ def smallest_cluster(job: Job, space: Space | None = None, *, most_nodes: int = 
     return None
 
 
-def _sizes(job: Job, space: Space | None, most_nodes: int) -> Iterator[int]:
+def _sizes(job: TrainingJob, space: Space | None, most_nodes: int) -> Iterator[int]:
     """Numbers of devices to try, from the first power of two that is surely needed."""
     per_node = job.cluster.devices_per_node
     doubled = [*divisors(per_node), *(per_node * 2**power for power in range(1, most_nodes.bit_length()))]
@@ -141,7 +141,9 @@ class Point:
     """Tokens per second and device, over those of the first point that fits."""
 
 
-def scaling(job: Job, space: Space | None, nums_devices: Sequence[int], *, grows_batch: bool = False) -> tuple[Point, ...]:
+def scaling(
+    job: TrainingJob, space: Space | None, nums_devices: Sequence[int], *, grows_batch: bool = False
+) -> tuple[Point, ...]:
     """The best on each number of devices; with `grows_batch` each has as many sequences a device as the job has."""
     points: list[Point] = []
     first: Choice | None = None
@@ -175,7 +177,7 @@ class Changed:
     """What a change comes to."""
 
     change: Change
-    job: Job
+    job: TrainingJob
     choice: Choice | None
     """The best layout then."""
     kept: Choice | None
@@ -226,7 +228,7 @@ def _factor(key: str, value: str) -> float:
     return factor
 
 
-def changed_job(job: Job, change: Change) -> Job:
+def changed_job(job: TrainingJob, change: Change) -> TrainingJob:
     """The job after a change."""
     cluster = job.cluster if change.device is None else with_device(job.cluster, change.device)
     if change.nodes != 1.0:
@@ -250,20 +252,20 @@ def _whole(what: str, value: float) -> int:
     return round(value)
 
 
-def what_if(job: Job, changes: Sequence[Change], space: Space | None = None) -> WhatIf:
+def what_if(job: TrainingJob, changes: Sequence[Change], space: Space | None = None) -> WhatIf:
     """The best layout as things are, and after each change on its own."""
     baseline = fastest(job, space)
     return WhatIf(baseline=baseline, changed=tuple(_changed(job, change, space, baseline) for change in changes))
 
 
-def _changed(job: Job, change: Change, space: Space | None, baseline: Choice | None) -> Changed:
+def _changed(job: TrainingJob, change: Change, space: Space | None, baseline: Choice | None) -> Changed:
     after = changed_job(job, change)
     choice = fastest(after, space)
     speedup = None if choice is None or baseline is None else choice.tokens_per_s / baseline.tokens_per_s
     return Changed(change=change, job=after, choice=choice, kept=_kept(after, baseline), speedup=speedup)
 
 
-def _kept(job: Job, baseline: Choice | None) -> Choice | None:
+def _kept(job: TrainingJob, baseline: Choice | None) -> Choice | None:
     """The same layout, with as many data ranks and micro-batches as there is room for."""
     if baseline is None:
         return None
@@ -293,7 +295,7 @@ class Budget:
     energy_kwh: float | None
 
 
-def budget(job: Job, choice: Choice, tokens: float) -> Budget:
+def budget(job: TrainingJob, choice: Choice, tokens: float) -> Budget:
     """Time, devices' hours, price and energy of a token budget, at the pace of a layout, without a pause."""
     if not 0 < tokens < math.inf:
         raise UsageError(f"a budget of {tokens:g} tokens makes no sense; give a number above 0")

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stepscope.json_text import json_text
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.report.plan.account import Account, Plan, Variant
 from stepscope.report.plan.beside import PlanBeside, beside_contract
 
@@ -40,7 +40,7 @@ def plan_contract(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(job: TrainingJob) -> dict[str, Any]:
     model, cluster = job.model, job.cluster
     return {
         "model": {

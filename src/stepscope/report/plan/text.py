@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.what_if import Budget
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
 from stepscope.report.plan.beside import PlanBeside, draw_beside
@@ -84,7 +84,7 @@ def _draw(sheet: Sheet, plan: Plan, beside: PlanBeside | None) -> None:
     _draw_trust(sheet, plan)
 
 
-def draw_explained(sheet: Sheet, job: Job, account: Account) -> None:
+def draw_explained(sheet: Sheet, job: TrainingJob, account: Account) -> None:
     from stepscope.report.plan.explain import explained
 
     for title, aside, parts in explained(job, account):
@@ -104,7 +104,7 @@ def _draw_parts(sheet: Sheet, parts: Mapping[str, float], words: Mapping[str, st
     sheet.table((Column(), Column(right=True), Column(right=True), Column()), rows)
 
 
-def _draw_memory(sheet: Sheet, job: Job, account: Account) -> None:
+def _draw_memory(sheet: Sheet, job: TrainingJob, account: Account) -> None:
     whole = job.cluster.memory_bytes
     sheet.heading("Memory of one device", f"{gib(account.memory_bytes)} of {gib(whole)}, {percent(account.memory_bytes / whole)}")
     _draw_parts(sheet, account.memory, MEMORY_WORDS, whole, "memory")
@@ -151,7 +151,7 @@ def _draw_accounts(sheet: Sheet, accounts: tuple[Account, ...], best: Account | 
             sheet.prose(each.why, indent=WHY_INDENT, style="dim")
 
 
-def _draw_budget(sheet: Sheet, job: Job, budget: Budget) -> None:
+def _draw_budget(sheet: Sheet, job: TrainingJob, budget: Budget) -> None:
     price = job.cluster.price_per_hour
     sheet.heading(f"For {tokens_words(budget.tokens)}")
     sheet.entry("time", f"{days_words(budget.days)}, {plural(round(budget.num_steps), 'step')}, without restarts")
