@@ -85,6 +85,14 @@ class Fields:
         fields.notes = self.notes
         return fields
 
+    def head_dim(self, hidden: int, heads: int) -> int:
+        """Channels of one attention head: as the config says, else the model's width over its heads."""
+        if self.has("head_dim"):
+            return self.count("head_dim")
+        if hidden % heads:
+            raise self.fault(f"a width of {hidden} cannot be shared by {heads} attention heads; give head_dim")
+        return hidden // heads
+
     def fault(self, message: str) -> InputError:
         return InputError(f"{self.where}: {message}")
 

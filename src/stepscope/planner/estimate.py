@@ -19,7 +19,7 @@ from stepscope.planner.step_time import Times, step_times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """One place for each layout."""
+    """One row for each layout."""
 
     job: TrainingJob
     layouts: Layouts
@@ -40,13 +40,13 @@ class Estimates:
 
     @property
     def num_devices(self) -> Floats:
-        each = self.layouts
-        return each.tp * each.cp * each.pp * each.dp
+        layouts = self.layouts
+        return layouts.tp * layouts.cp * layouts.pp * layouts.dp
 
     @property
     def tokens_per_s_per_device(self) -> Floats:
-        each = self.layouts
-        tokens = each.dp * each.micro_batch * each.num_micro * self.job.seq_len
+        layouts = self.layouts
+        tokens = layouts.dp * layouts.micro_batch * layouts.num_micro * self.job.seq_len
         return tokens / self.step_s / self.num_devices
 
     @property
@@ -73,13 +73,13 @@ def estimate(job: TrainingJob, layouts: Layouts) -> Estimates:
         attention_generation=job.framework.attention,
     )
     if rates is None:
-        known = ", ".join(sorted(job.cluster.peak_flops))
-        raise UsageError(f"{job.cluster.device.name} has no unit for {job.precision}; it has {known}")
-    held = parameters(job, layouts)
+        precisions = ", ".join(sorted(job.cluster.peak_flops))
+        raise UsageError(f"{job.cluster.device.name} has no unit for {job.precision}; it has {precisions}")
+    params = parameters(job, layouts)
     network = Network(job.cluster, job.constants)
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = step_times(job, layouts, rates, network, held)
-    return Estimates(job=job, layouts=layouts, memory=memory(job, layouts, held), times=times)
+        times = step_times(job, layouts, rates, network, params)
+    return Estimates(job=job, layouts=layouts, memory=memory(job, layouts, params), times=times)
 
 
 def estimate_one(job: TrainingJob, layout: Layout) -> Estimates:

@@ -10,8 +10,8 @@ def windowed_share(model: Model, seq_len: int) -> float:
     if not model.num_window_layers or not model.window or model.window >= seq_len:
         return 1.0
     share = model.window / seq_len
-    seen = share * (2 - share) if model.is_causal else share
-    return 1 - model.num_window_layers / model.layers * (1 - seen)
+    windowed = share * (2 - share) if model.is_causal else share
+    return 1 - model.num_window_layers / model.layers * (1 - windowed)
 
 
 def attention_flops_per_token(model: Model, seq_len: int) -> float:

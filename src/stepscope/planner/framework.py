@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """Habits that decide memory and time beside the layout itself."""
+    """Conventions that decide memory and time, apart from the layout itself."""
 
     name: str
     weight_bytes: float = 2.0
@@ -181,4 +181,4 @@ FRAMEWORKS = (MEGATRON, MEGATRON_CORE, MEGATRON_DEEPSPEED, NANOTRON, TORCHTITAN,
 
 def find_framework(name: str) -> Framework | None:
     """By its own name."""
-    return next((each for each in FRAMEWORKS if each.name == name), None)
+    return next((framework for framework in FRAMEWORKS if framework.name == name), None)

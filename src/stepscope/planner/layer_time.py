@@ -62,35 +62,35 @@ def products(job: TrainingJob, layouts: Layouts, *, is_mixture: bool) -> list[tu
     model, tp = job.model, layouts.tp
     tokens = layouts.micro_batch * job.seq_len // layouts.cp
     h = model.hidden
-    found: list[tuple[Any, Any, Any, Any]] = []
+    shapes: list[tuple[Any, Any, Any, Any]] = []
     if model.latent is not None:
         latent = model.latent
         qk = model.heads * (latent.nope_dim + latent.rope_dim)
         if latent.q_rank is None:
-            found.append((1, tokens, qk / tp, h))
+            shapes.append((1, tokens, qk / tp, h))
         else:
-            found += [(1, tokens, latent.q_rank, h), (1, tokens, qk / tp, latent.q_rank)]
-        found.append((1, tokens, latent.kv_rank + latent.rope_dim, h))
-        found.append((1, tokens, model.heads * (latent.nope_dim + latent.v_dim) / tp, latent.kv_rank))
-        found.append((1, tokens, h, model.heads * latent.v_dim / tp))
+            shapes += [(1, tokens, latent.q_rank, h), (1, tokens, qk / tp, latent.q_rank)]
+        shapes.append((1, tokens, latent.kv_rank + latent.rope_dim, h))
+        shapes.append((1, tokens, model.heads * (latent.nope_dim + latent.v_dim) / tp, latent.kv_rank))
+        shapes.append((1, tokens, h, model.heads * latent.v_dim / tp))
     else:
         q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-        found += [(1, tokens, (q + 2 * kv) / tp, h), (1, tokens, h, q / tp)]
+        shapes += [(1, tokens, (q + 2 * kv) / tp, h), (1, tokens, h, q / tp)]
     up = 2 if model.is_gated else 1
     if is_mixture and model.experts is not None:
         experts = model.experts
         local = np.maximum(experts.num / layouts.ep, 1)
-        each = tokens * experts.top_k / local
-        found += [
-            (local, each, up * experts.ffn_hidden / tp, h),
-            (local, each, h, experts.ffn_hidden / tp),
+        tokens_per_expert = tokens * experts.top_k / local
+        shapes += [
+            (local, tokens_per_expert, up * experts.ffn_hidden / tp, h),
+            (local, tokens_per_expert, h, experts.ffn_hidden / tp),
             (1, tokens, experts.num, h),
         ]
         if experts.shared_ffn_hidden:
-            found += [(1, tokens, up * experts.shared_ffn_hidden / tp, h), (1, tokens, h, experts.shared_ffn_hidden / tp)]
+            shapes += [(1, tokens, up * experts.shared_ffn_hidden / tp, h), (1, tokens, h, experts.shared_ffn_hidden / tp)]
     else:
-        found += [(1, tokens, up * model.ffn_hidden / tp, h), (1, tokens, h, model.ffn_hidden / tp)]
-    return found
+        shapes += [(1, tokens, up * model.ffn_hidden / tp, h), (1, tokens, h, model.ffn_hidden / tp)]
+    return shapes
 
 
 def attention_flops(job: TrainingJob, layouts: Layouts) -> Floats:
@@ -218,8 +218,8 @@ def _expert_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: 
     experts = job.model.experts
     assert experts is not None
     group = Group(layouts.ep, layouts.tp)
-    one = tokens / layouts.tp * job.model.hidden * job.value_bytes
-    return 2 * network.scatter_all_s(group, one, experts.top_k)
+    sent_bytes = tokens / layouts.tp * job.model.hidden * job.value_bytes
+    return 2 * network.scatter_all_s(group, sent_bytes, experts.top_k)
 
 
 def _context_comms(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, tokens: Any) -> Floats:
@@ -243,7 +243,7 @@ def _sharding(job: TrainingJob, layouts: Layouts, network: Network, *, is_mixtur
         routed = model.expert_params * model.experts.num / layouts.ep / layouts.tp
         parts.append((routed, Group(np.maximum(width // layouts.ep, 1), layouts.tp * layouts.ep)))
     is_sharded = layouts.zero_stage == 3
-    gather = sum(network.gather_s(group, held * job.value_bytes) for held, group in parts)
-    scatter = sum(network.gather_s(group, held * job.framework.comm_grad_bytes) for held, group in parts)
+    gather = sum(network.gather_s(group, num_params * job.value_bytes) for num_params, group in parts)
+    scatter = sum(network.gather_s(group, num_params * job.framework.comm_grad_bytes) for num_params, group in parts)
     is_trained = is_sharded & (not job.is_adapter)
     return {"gather_s": np.where(is_sharded, gather, 0.0), "scatter_s": np.where(is_trained, scatter, 0.0)}

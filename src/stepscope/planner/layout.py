@@ -78,7 +78,7 @@ _CODED = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """Many layouts: a column for each field of Layout, words as their place in the lists above."""
+    """Many layouts: a column for each field of Layout, words as their index in the lists above."""
 
     tp: Ints
     pp: Ints
@@ -105,22 +105,22 @@ class Layouts:
         copies = self.dp * self.cp
         return np.where(self.shard > 0, np.minimum(self.shard, copies), copies)
 
-    def take(self, which: Any) -> Layouts:
-        """Some of them, by place or by mask."""
-        return Layouts(**{each.name: getattr(self, each.name)[which] for each in fields(self)})
+    def take(self, selection: Any) -> Layouts:
+        """Some of them, by index or by mask."""
+        return Layouts(**{field.name: getattr(self, field.name)[selection] for field in fields(self)})
 
-    def layout(self, place: int) -> Layout:
-        told: dict[str, Any] = {}
-        for each in fields(self):
-            value = int(getattr(self, each.name)[place])
-            told[each.name] = _CODED[each.name][value] if each.name in _CODED else value
+    def layout(self, index: int) -> Layout:
+        values: dict[str, Any] = {}
+        for field in fields(self):
+            value = int(getattr(self, field.name)[index])
+            values[field.name] = _CODED[field.name][value] if field.name in _CODED else value
         for name in ("is_sequence_parallel", "is_flash"):
-            told[name] = bool(told[name])
-        return Layout(**told)
+            values[name] = bool(values[name])
+        return Layout(**values)
 
     @staticmethod
     def of(layouts: Iterable[Layout]) -> Layouts:
-        columns: dict[str, list[int]] = {each.name: [] for each in fields(Layouts)}
+        columns: dict[str, list[int]] = {field.name: [] for field in fields(Layouts)}
         for layout in layouts:
             for name, column in columns.items():
                 value = getattr(layout, name)

@@ -35,7 +35,7 @@ class Memory:
 
     @property
     def parts(self) -> dict[str, Floats]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def allocated(self) -> Floats:
@@ -58,18 +58,20 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
     weight_bytes, grad_bytes, state_bytes = state_widths(job)
     local = parameters.dense + parameters.routed
     width = layouts.shard_width
-    own = shared_out(parameters, layouts, width)
+    shard = shared_out(parameters, layouts, width)
     stage = layouts.zero_stage
     is_whole = stage == 3
     frozen = job.value_bytes if job.is_adapter else framework.sharded_bytes - 12.0
-    weights = np.where(is_whole, own * frozen, local * weight_bytes)
-    grads = np.where(is_whole, own * 4.0, np.where(stage == 2, own, local) * grad_bytes)
-    states = np.where(stage >= 1, own, local) * np.where(is_whole, job.optimizer.moment_bytes, state_bytes)
+    weights = np.where(is_whole, shard * frozen, local * weight_bytes)
+    grads = np.where(is_whole, shard * 4.0, np.where(stage == 2, shard, local) * grad_bytes)
+    states = np.where(stage >= 1, shard, local) * np.where(is_whole, job.optimizer.moment_bytes, state_bytes)
     if job.is_adapter:
         grads, states = np.zeros(len(layouts)), np.zeros(len(layouts))
     is_out = layouts.offload >= 1
     states = np.where(is_out, 0.0, states)
-    grads = grads if job.is_adapter else np.where(is_out, np.where(stage >= 2, own, local) * min(weight_bytes, grad_bytes), grads)
+    if not job.is_adapter:
+        on_device = np.where(stage >= 2, shard, local) * min(weight_bytes, grad_bytes)
+        grads = np.where(is_out, on_device, grads)
     weights = np.where(layouts.offload == 2, 0.0, weights)
     first, last, logits = _activations(job, layouts)
     is_last = last + logits > first
@@ -84,9 +86,9 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
     )
     buffers = _buffers(job, layouts)
     activations, logits = np.where(is_last, last, first), np.where(is_last, logits, 0.0)
-    made = np.where(is_out, 0.0, np.where(stage >= 1, own, local) * (0.0 if job.is_adapter else framework.update_bytes))
-    update = np.maximum(made - activations - logits - gathered, 0.0)
-    held = weights + grads + states + activations + logits + gathered + buffers + update
+    update_bytes = np.where(is_out, 0.0, np.where(stage >= 1, shard, local) * (0.0 if job.is_adapter else framework.update_bytes))
+    update = np.maximum(update_bytes - activations - logits - gathered, 0.0)
+    allocated = weights + grads + states + activations + logits + gathered + buffers + update
     return Memory(
         weights=weights,
         gradients=grads,
@@ -96,7 +98,7 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
         gathered=gathered,
         buffers=buffers,
         update=update,
-        slack=held * (constants.fragmentation - 1),
+        slack=allocated * (constants.fragmentation - 1),
         context=_context(job, layouts),
     )
 
@@ -123,13 +125,13 @@ def layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     outer = np.where(layouts.is_sequence_parallel == 1, tokens / layouts.tp, tokens)
     inner = tokens / layouts.tp
     latent = model.latent
-    q = model.heads * model.head_dim if latent is None else model.heads * (latent.nope_dim + latent.rope_dim)
-    kv = (
-        2 * model.kv_heads * model.head_dim
-        if latent is None
-        else model.heads * (latent.nope_dim + latent.rope_dim + latent.v_dim)
-    )
-    out = model.heads * (model.head_dim if latent is None else latent.v_dim)
+    if latent is None:
+        q = out = model.heads * model.head_dim
+        kv = 2 * model.kv_heads * model.head_dim
+    else:
+        q = model.heads * (latent.nope_dim + latent.rope_dim)
+        kv = q + model.heads * latent.v_dim
+        out = model.heads * latent.v_dim
     # Of the MLP the product's output and the activation's, or what the latter is made of again.
     again = (layouts.recompute == 1) & framework.selective_is_cheap
     gated = np.where(again, 2, 4 if not framework.fuses else 3)
@@ -139,14 +141,14 @@ def layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
         share = model.num_mixture_layers / model.layers
         wide = times * (model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden)
         middle = (1 - share) * middle + share * (wide + 2 * model.experts.top_k * model.hidden)
-    kept = (np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)) * job.value_bytes
-    kept = kept + framework.kept_gathered * (tokens - outer) * model.hidden * job.value_bytes
+    layer = (np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)) * job.value_bytes
+    layer = layer + framework.kept_gathered * (tokens - outer) * model.hidden * job.value_bytes
     if framework.has_dropout:
-        kept = kept + 2 * outer * model.hidden
+        layer = layer + 2 * outer * model.hidden
     scores = layouts.micro_batch * model.heads * job.seq_len * (job.seq_len / layouts.cp) / layouts.tp
     plain = scores * (5.0 if framework.has_dropout else 4.0)
-    kept = kept + np.where((layouts.is_flash == 1) | (layouts.recompute >= 1), 0.0, plain)
-    return np.asarray(kept + framework.extra_activation * outer * model.hidden)
+    layer = layer + np.where((layouts.is_flash == 1) | (layouts.recompute >= 1), 0.0, plain)
+    return np.asarray(layer + framework.extra_activation * outer * model.hidden)
 
 
 def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
@@ -158,9 +160,9 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
     checkpoint = outer * model.hidden * job.value_bytes
     if framework.selective_is_ops:
         half = checkpoint * 2 + whole * 0.35
-        kept = np.choose(layouts.recompute, (whole, half, checkpoint))
+        layer = np.choose(layouts.recompute, (whole, half, checkpoint))
     else:
-        kept = np.choose(layouts.recompute, (whole, whole, checkpoint))
+        layer = np.choose(layouts.recompute, (whole, whole, checkpoint))
     in_stage = fullest_stage(job, layouts)
     pp, num_micro, vpp = layouts.pp, layouts.num_micro, layouts.vpp
     flight = np.where(vpp > 1, np.minimum(pp, num_micro) * (1 + (pp - 1) / (pp * np.maximum(vpp, 1))), np.minimum(pp, num_micro))
@@ -169,14 +171,14 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
     )
     # The layer that runs backward just now is whole, however little is kept of it; and its gradients beside it.
     working = np.where(layouts.recompute == 2, whole, 0.0)
-    first = kept * in_stage * flight + working
-    last = kept * in_stage * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0)) + working
-    each = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
-    logits = tokens * head_rows(job, layouts) * each
+    first = layer * in_stage * flight + working
+    last = layer * in_stage * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0)) + working
+    logit_bytes = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
+    logits = tokens * head_rows(job, layouts) * logit_bytes
     return first, last, logits
 
 
 def _buffers(job: TrainingJob, layouts: Layouts) -> Floats:
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
-    one = tokens * job.model.hidden * job.value_bytes
-    return np.where(layouts.tp > 1, 2 * one, 0.0) + np.where(layouts.pp > 1, 2 * one, 0.0)
+    activation = tokens * job.model.hidden * job.value_bytes
+    return np.where(layouts.tp > 1, 2 * activation, 0.0) + np.where(layouts.pp > 1, 2 * activation, 0.0)

@@ -28,8 +28,15 @@ class Group:
 
 def merged(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
     """Without those that are no faster than the next one: a rack on one switch is one large node."""
-    kept = [near for near, far in itertools.pairwise(tiers) if near.bytes_per_s > far.bytes_per_s]
-    return (*kept, tiers[-1])
+    faster = [near for near, far in itertools.pairwise(tiers) if near.bytes_per_s > far.bytes_per_s]
+    return (*faster, tiers[-1])
+
+
+def _loaded(tier: Tier, constants: Constants) -> Tier:
+    """A tier with its latency when all ranks send at once; a measured one has that already."""
+    if tier.is_measured:
+        return tier
+    return replace(tier, latency_s=tier.latency_s * constants.network_latency)
 
 
 class Network:
@@ -37,10 +44,7 @@ class Network:
 
     def __init__(self, cluster: Cluster, constants: Constants) -> None:
         near, *far = merged(cluster.tiers)
-        slower = (
-            tier if tier.is_measured else replace(tier, latency_s=tier.latency_s * constants.network_latency) for tier in far
-        )
-        self._tiers = (near, *slower)
+        self._tiers = (near, *(_loaded(tier, constants) for tier in far))
         self._constants = constants
         # A latency that was measured has the start in it.
         self._start_s = 0.0 if near.is_measured else constants.collective_s

@@ -25,8 +25,8 @@ class Optimizer:
 
 ADAM = Optimizer(name="adam", words="two moments in fp32", moment_bytes=8.0)
 OPTIMIZERS = {
-    each.name: each
-    for each in (
+    optimizer.name: optimizer
+    for optimizer in (
         ADAM,
         Optimizer(name="adam-bf16", words="two moments in bf16", moment_bytes=4.0),
         # Dettmers et al. 2022: two bytes, and an fp32 scale for every 256 values of each moment (2 x 4 / 256).

@@ -28,16 +28,16 @@ class Parameters:
 
 def head_rows(job: TrainingJob, layouts: Layouts) -> Floats:
     """Tokens of the vocabulary that one tensor rank has: filled up to a multiple of 128 where the framework does so."""
-    each = job.model.vocab / layouts.tp
+    rows = job.model.vocab / layouts.tp
     if job.framework.pads_vocab:
-        return np.asarray(np.ceil(each / 128) * 128)
-    return np.asarray(np.floor(each) if job.framework.drops_rest else np.ceil(each))
+        return np.asarray(np.ceil(rows / 128) * 128)
+    return np.asarray(np.floor(rows) if job.framework.drops_rest else np.ceil(rows))
 
 
-def shared_out(held: Parameters, layouts: Layouts, num_ranks: Floats) -> Floats:
+def shared_out(params: Parameters, layouts: Layouts, num_ranks: Floats) -> Floats:
     """Parameters of one device when so many ranks share them: an expert's copies are fewer by the expert width."""
     experts = np.maximum(num_ranks // layouts.ep, 1)
-    return np.asarray(held.dense / num_ranks + held.routed / experts)
+    return np.asarray(params.dense / num_ranks + params.routed / experts)
 
 
 def fullest_stage(job: TrainingJob, layouts: Layouts) -> Floats:

@@ -83,23 +83,24 @@ def rates_of(
     if peak is None:
         return None
     half = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0))
-    is_hopper = half > HOPPER_FLOPS
+    is_hopper, is_blackwell = half > HOPPER_FLOPS, half > BLACKWELL_FLOPS
     measured = cluster.gemms.get(precision)
     share = constants.gemm_share_hopper if is_hopper else constants.gemm_share
     if precision == "fp8":
-        share = constants.gemm_share_fp8_blackwell if half > BLACKWELL_FLOPS else constants.gemm_share_fp8
+        share = constants.gemm_share_fp8_blackwell if is_blackwell else constants.gemm_share_fp8
     if precision == "fp4":
         share = constants.gemm_share_fp4
     flash = constants.flash_share
     if is_hopper:
-        flash = constants.fused_share_hopper if attention_generation >= 3 else constants.flash_share_hopper
+        is_fused = attention_generation >= 3
+        flash = constants.fused_share_hopper if is_fused else constants.flash_share_hopper
     if attention_generation == 1:
         flash *= constants.first_flash
     elif head_dim <= NARROW:
         flash *= constants.narrow_heads
     # A device held below its rating clocks lower: rates go about with the root of its power.
-    held = cluster.power_share**0.5 if is_hopper else 1.0
-    share, flash = share * held, flash * held
+    power_factor = cluster.power_share**0.5 if is_hopper else 1.0
+    share, flash = share * power_factor, flash * power_factor
     attention = (half or peak) * flash if precision in ("fp16", "bf16", "fp8", "fp4") else peak * flash
     backward = attention * constants.flash_backward
     if cluster.attention and precision in ("fp16", "bf16", "fp8", "fp4"):
@@ -115,6 +116,6 @@ def rates_of(
         attention=attention,
         attention_backward=backward,
         value_bytes=value_bytes,
-        is_blackwell=half > BLACKWELL_FLOPS,
+        is_blackwell=is_blackwell,
         scalar=constants.scalar_share * peaks.get("fp32", peak / 16),
     )

@@ -61,7 +61,7 @@ def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
         else:
             low, model = middle, tried
     # A mixture may need fewer bytes for a parameter than a llama: look a little further.
-    fit = (each for each in _by_size(job, 2.0 * high) if fitting(replace(job, model=each), space) is not None)
+    fit = (candidate for candidate in _by_size(job, 2.0 * high) if fitting(replace(job, model=candidate), space) is not None)
     named = next(fit, None)
     return Largest(
         model=model,
@@ -74,8 +74,8 @@ def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
 def _by_size(job: TrainingJob, most: float) -> Iterator[Model]:
     """Those that have so many parameters and positions for the job's sequence, the largest first."""
     models = (find_model(name) for name in model_names())
-    reach = (each for each in models if not each.max_positions or each.max_positions >= job.seq_len)
-    yield from sorted((each for each in reach if each.num_params <= most), key=lambda each: -each.num_params)
+    reach = (model for model in models if not model.max_positions or model.max_positions >= job.seq_len)
+    yield from sorted((model for model in reach if model.num_params <= most), key=lambda model: -model.num_params)
 
 
 # The smallest cluster.
@@ -100,11 +100,11 @@ def smallest_cluster(job: TrainingJob, space: Space | None = None, *, most_nodes
     How many devices the job's own cluster has does not matter, how many a node has does.
     """
     for num in _sizes(job, space, most_nodes):
-        there = replace(job, cluster=resized(job.cluster, num))
-        least = fitting(there, space)
-        choice = None if least is None else fastest(there, space)
+        resized_job = replace(job, cluster=resized(job.cluster, num))
+        least = fitting(resized_job, space)
+        choice = None if least is None else fastest(resized_job, space)
         if least is not None and choice is not None:
-            return Smallest(num_devices=num, job=there, least=least, choice=choice)
+            return Smallest(num_devices=num, job=resized_job, least=least, choice=choice)
     return None
 
 
@@ -148,11 +148,15 @@ def scaling(
     points: list[Point] = []
     first: Choice | None = None
     for num in nums_devices:
-        batch = max(1, job.global_batch * num // job.cluster.num_devices) if grows_batch else job.global_batch
+        batch = job.global_batch
+        if grows_batch:
+            batch = max(1, batch * num // job.cluster.num_devices)
         choice = fastest(replace(job, cluster=resized(job.cluster, num), global_batch=batch), space)
         first = first or choice
-        share = None if choice is None or first is None else choice.tokens_per_s_per_device / first.tokens_per_s_per_device
-        points.append(Point(num_devices=num, global_batch=batch, choice=choice, efficiency=share))
+        efficiency = None
+        if choice is not None and first is not None:
+            efficiency = choice.tokens_per_s_per_device / first.tokens_per_s_per_device
+        points.append(Point(num_devices=num, global_batch=batch, choice=choice, efficiency=efficiency))
     return tuple(points)
 
 
@@ -203,7 +207,7 @@ def parse_change(word: str) -> Change:
     factors: dict[str, float] = {}
     names: dict[str, str] = {}
     for part in word.split(","):
-        key, _, value = (each.strip() for each in part.partition("="))
+        key, _, value = (text.strip() for text in part.partition("="))
         key = key.casefold()
         if not value or key in factors or key in names or key not in (*_FACTORS, "device", "precision"):
             raise UsageError(
@@ -222,7 +226,9 @@ def parse_change(word: str) -> Change:
 
 def _factor(key: str, value: str) -> float:
     match = _FACTOR.fullmatch(value)
-    factor = 0.0 if match is None else float(match[1]) if match[1] else 1 / float(match[2])
+    factor = 0.0
+    if match is not None:
+        factor = float(match[1]) if match[1] else 1 / float(match[2])
     if factor <= 0:
         raise UsageError(f"{key} is times what is there now, such as {key}=2 or {key}=1/2, not {value[:80]!a}")
     return factor
@@ -233,7 +239,8 @@ def changed_job(job: TrainingJob, change: Change) -> TrainingJob:
     cluster = job.cluster if change.device is None else with_device(job.cluster, change.device)
     if change.nodes != 1.0:
         cluster = resized(cluster, _whole("nodes", cluster.num_nodes * change.nodes) * cluster.devices_per_node)
-    cluster = cluster if change.network == 1.0 else faster_network(cluster, change.network)
+    if change.network != 1.0:
+        cluster = faster_network(cluster, change.network)
     precision = change.precision or job.precision
     if precision not in cluster.peak_flops:
         raise UsageError(f"{cluster.device.name} has no unit for {precision}; it has {', '.join(sorted(cluster.peak_flops))}")
@@ -246,9 +253,9 @@ def changed_job(job: TrainingJob, change: Change) -> TrainingJob:
     )
 
 
-def _whole(what: str, value: float) -> int:
+def _whole(quantity: str, value: float) -> int:
     if abs(value - round(value)) > 1e-6 or value < 0.5:
-        raise UsageError(f"the {what} would be {value:g}, which is not a whole number; choose another factor")
+        raise UsageError(f"the {quantity} would be {value:g}, which is not a whole number; choose another factor")
     return round(value)
 
 
@@ -296,7 +303,7 @@ class Budget:
 
 
 def budget(job: TrainingJob, choice: Choice, tokens: float) -> Budget:
-    """Time, devices' hours, price and energy of a token budget, at the pace of a layout, without a pause."""
+    """Time, devices' hours, price and energy of a token budget, at a layout's speed, without a pause."""
     if not 0 < tokens < math.inf:
         raise UsageError(f"a budget of {tokens:g} tokens makes no sense; give a number above 0")
     num_steps = math.ceil(tokens / job.tokens)

@@ -15,7 +15,7 @@ from stepscope.planner.cluster import Cluster
 from stepscope.planner.devices import links_of, make_cluster
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, Layout
-from stepscope.planner.search import Choice, SearchResult, choices_of, search, why
+from stepscope.planner.search import Choice, SearchResult, choice_of, search, why
 from stepscope.planner.space import Space
 from stepscope.report.plan.account import MEMORY_WORDS, Account, Plan, Variant, account_of
 from stepscope.report.plan.words import gib, short_count
@@ -94,7 +94,7 @@ def explained_of(job: TrainingJob, word: str, found: SearchResult, space: Space)
         if pinned is not None and len(pinned) == 1 and getattr(layout, name) == getattr(plain, name):
             layout = replace(layout, **{name: pinned[0]})
     checks.check_layout(job, layout)
-    choice = choices_of(job, [layout])[0]
+    choice = choice_of(job, layout)
     return account_of(job, replace(choice, why=why(choice, found.best[0]) if found.best else ""))
 
 
