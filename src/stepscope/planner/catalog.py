@@ -47,7 +47,8 @@ class _ModelFile:
 
 
 def find_model(word: str) -> Model:
-    """The model of a built-in name, a config.json, a folder that has one, or a size ("10b", see `scaled_model`).
+    """The model of a built-in name, a config.json, a folder that has one, or a size ("10b", see
+    `scaled_model`).
 
     A word without a slash is a name first: write ./gpt2 for a folder that has a model's name.
     """
@@ -96,10 +97,11 @@ def custom_model(
     num_dense_layers: int = 0,
     name: str = "",
 ) -> Model:
-    """A model by its shape. The MLP's width is 4 times the model's, or 8/3 of it, up to a multiple of 256, where it is gated.
+    """A model by its shape. The MLP's width is 4 times the model's, or 8/3 of it, up to a multiple
+    of 256, where it is gated.
 
-    `has_biases` gives every matrix a bias and every norm two numbers per channel, as GPT-2 has; with `is_gated=False`,
-    `is_tied=True` and `max_positions` the shape is GPT-2's.
+    `has_biases` gives every matrix a bias and every norm two numbers per channel, as GPT-2 has;
+    with `is_gated=False`, `is_tied=True` and `max_positions` the shape is GPT-2's.
     """
     counts = {"layers": layers, "hidden": hidden, "heads": heads, "vocab": vocab, "kv-heads": kv_heads, "head-dim": head_dim}
     counts |= {"ffn-hidden": ffn_hidden, "expert-ffn-hidden": expert_ffn_hidden}
@@ -146,8 +148,9 @@ def _custom_experts(layers: int, num: int, top_k: int, ffn_hidden: int, shared: 
 def scaled_model(num_params: float) -> Model:
     """A llama of about so many parameters, for a question that names no model: "7b", "10b".
 
-    Heads of 128 (of 64 below a width of 1024), an MLP of 8/3 of the width, a vocabulary of 32000, tied below 1 B, an even number
-    of layers; of the widths that come within 3 %, the one nearest to 128 channels per layer, which Llama's 7B, 13B and 405B have.
+    Heads of 128 (of 64 below a width of 1024), an MLP of 8/3 of the width, a vocabulary of 32000,
+    tied below 1 B, an even number of layers; of the widths that come within 3 %, the one nearest to
+    128 channels per layer, which Llama's 7B, 13B and 405B have.
     """
     if not _MIN_SCALED <= num_params <= _MAX_SCALED:
         raise UsageError(
@@ -204,7 +207,10 @@ _SUFFIXES = re.compile(r"[-_ ](hf|instruct|base|chat|it|pt)$", re.IGNORECASE)
 
 
 def _plain(word: str) -> str:
-    """A name without its owner, case, separators and kind of tuning. Dots stay: gpt3-1.3b is not gpt3-13b."""
+    """A name without its owner, case, separators and kind of tuning.
+
+    Dots stay: gpt3-1.3b is not gpt3-13b.
+    """
     name = word.rsplit("/", 1)[-1].strip().casefold()
     while (shorter := _SUFFIXES.sub("", name)) != name:
         name = shorter

@@ -16,7 +16,8 @@ from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, s
 from stepscope.planner.devices import MAX_DEVICES, NamedDevice, find_device, joined, links_of
 
 LEAST, MOST = 1e-6, 1e15
-"""Of any rate, size, price or time in the units of the file: beyond, products and quotients are no numbers any more."""
+"""Of any rate, size, price or time in the units of the file: beyond,
+products and quotients are no numbers any more."""
 _Count = Annotated[int, Meta(ge=1, le=MAX_DEVICES, description=f"a whole number from 1 to {MAX_DEVICES}")]
 _Number = Annotated[float, Meta(ge=LEAST, lt=MOST, description=f"a number from {LEAST:g} to {MOST:g}")]
 _Word = Annotated[str, Meta(max_length=200, description="a short text")]

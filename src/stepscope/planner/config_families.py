@@ -1,4 +1,5 @@
-"""From the fields of a Hugging Face config to a Model, family by family, as transformers' modeling files build it."""
+"""From the fields of a Hugging Face config to a Model, family by family,
+as transformers' modeling files build it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from stepscope.planner.model import Experts, Latent, Model
 
 
 def llama(f: Fields, *, tied: bool = False, kv_heads: int | None = None, head_dim: int | None = None) -> Model:
-    """Llama's shape: RMS norms, a gated MLP, no learned positions; biases where the config asks for them."""
+    """Llama's shape: RMS norms, a gated MLP, no learned positions.
+
+    Biases where the config asks for them.
+    """
     hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
     bias = f.flag("attention_bias", default=False)
     return Model(
@@ -33,7 +37,8 @@ def llama(f: Fields, *, tied: bool = False, kv_heads: int | None = None, head_di
 
 
 def _windowed(f: Fields, model: Model, layers: int | None = None) -> Model:
-    """The model with its sliding window, which `layers` of the layers have, or as many as `layer_types` says."""
+    """The model with its sliding window, which `layers` of the layers have,
+    or as many as `layer_types` says."""
     window = f.count("sliding_window", default=0, at_least=0)
     kinds = f.words("layer_types")
     num = sum(kind == "sliding_attention" for kind in kinds) if kinds else layers
@@ -196,7 +201,10 @@ def _gpt_oss(f: Fields) -> Model:
 
 
 def _deepseek(f: Fields) -> Model:
-    """DeepSeek-V2 and V3 (Kimi-K2 is alike): latent attention, dense layers first, then mixtures with shared experts."""
+    """DeepSeek-V2 and V3 (Kimi-K2 is alike).
+
+    Latent attention, dense layers first, then mixtures with shared experts.
+    """
     latent = Latent(
         kv_rank=f.count("kv_lora_rank"),
         q_rank=_q_rank(f),
@@ -226,13 +234,17 @@ def _deepseek(f: Fields) -> Model:
 
 
 def _q_rank(f: Fields) -> int | None:
-    """A null says that queries have no small vector; where nothing is said they have transformers' 1536."""
+    """A null says that queries have no small vector.
+
+    Where nothing is said they have transformers' 1536.
+    """
     says_none = "q_lora_rank" in f.values and not f.has("q_lora_rank")
     return None if says_none else f.count("q_lora_rank", default=1536)
 
 
 def with_further_layers(model: Model, num: int) -> Model:
-    """The model with layers that predict further tokens, as DeepSeek-V3 has: a whole layer, three norms and a matrix 2h x h.
+    """The model with layers that predict further tokens, as DeepSeek-V3 has: a whole layer, three
+    norms and a matrix 2h x h.
 
     Embedding and head are the model's own.
     """
@@ -246,7 +258,10 @@ def with_further_layers(model: Model, num: int) -> Model:
 
 
 def _llama4(f: Fields) -> Model:
-    """Llama 4's text part: every nth layer a mixture with one shared expert; three layers of four look back on a chunk."""
+    """Llama 4's text part: every nth layer a mixture with one shared expert.
+
+    Three layers of four look back on a chunk.
+    """
     expert = f.count("intermediate_size")
     model = replace(llama(f, head_dim=128), ffn_hidden=f.count("intermediate_size_mlp", default=16384), has_mlp_bias=False)
     step, listed = f.count("interleave_moe_layer_step", default=1), f.counts("moe_layers")
@@ -281,7 +296,10 @@ def _glm4_moe(f: Fields) -> Model:
 
 
 def _balances(f: Fields) -> bool:
-    """Whether each expert has a bias that balances the load: V3's way of choosing experts, and the only one of its type."""
+    """Whether each expert has a bias that balances the load.
+
+    V3's way of choosing experts, and the only one of its type.
+    """
     method = f.word("topk_method")
     return method == "noaux_tc" or (not method and f.word("model_type") == "deepseek_v3")
 

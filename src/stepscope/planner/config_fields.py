@@ -13,7 +13,10 @@ _MAX_SHOWN = 60
 
 
 class Fields:
-    """Named values of one config. The first name of a question that the config has is the answer."""
+    """Named values of one config.
+
+    The first name of a question that the config has is the answer.
+    """
 
     def __init__(self, values: Mapping[str, object], where: str) -> None:
         self.values = values
@@ -86,7 +89,10 @@ class Fields:
         return fields
 
     def head_dim(self, hidden: int, heads: int) -> int:
-        """Channels of one attention head: as the config says, else the model's width over its heads."""
+        """Channels of one attention head.
+
+        As the config says, else the model's width over its heads.
+        """
         if self.has("head_dim"):
             return self.count("head_dim")
         if hidden % heads:

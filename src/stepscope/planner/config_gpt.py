@@ -1,4 +1,7 @@
-"""Models of GPT-2's shape: learned positions, LayerNorms, plain MLPs; and encoders, which share it."""
+"""Models of GPT-2's shape: learned positions, LayerNorms, plain MLPs.
+
+Encoders share it.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,8 @@ def _mpt(f: Fields) -> Model:
 
 
 def _falcon(f: Fields) -> Model:
-    """Falcon: the 7B has one key for all heads and one norm per layer, the later ones groups and two."""
+    """Falcon: the 7B has one key for all heads and one norm per layer,
+    the later ones groups and two."""
     bias, new = f.flag("bias", default=False), f.flag("new_decoder_architecture", default=f.has("n_head_kv"))
     parallel = f.flag("parallel_attn", default=True) or new
     model = _gpt(f, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=bias, is_parallel=parallel)
@@ -114,7 +118,10 @@ def _phi(f: Fields) -> Model:
 
 
 def _bert(f: Fields) -> Model:
-    """BERT and RoBERTa with their pooler, as they are counted; the head that predicts masked words is the embedding."""
+    """BERT and RoBERTa with their pooler, as they are counted.
+
+    The head that predicts masked words is the embedding.
+    """
     hidden = f.count("hidden_size")
     return _gpt(
         f,

@@ -1,4 +1,7 @@
-"""A Hugging Face config.json -> Model. The file is a stranger's: bounded, checked, never executed."""
+"""A Hugging Face config.json -> Model.
+
+The file is a stranger's: bounded, checked, never executed.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ def _name_of(path: Path) -> str:
 def model_from_config(values: Mapping[str, object], *, name: str, where: str, has_mtp: bool = False) -> Model:
     """The model that the fields of a config describe. `notes` says what was assumed or left out.
 
-    `has_mtp` counts the layers that predict further tokens, which transformers and published counts leave out.
+    `has_mtp` counts the layers that predict further tokens, which transformers and published counts
+    leave out.
     """
     fields = _text_fields(Fields(values, where))
     kind = fields.word("model_type")
@@ -64,7 +68,8 @@ def model_from_config(values: Mapping[str, object], *, name: str, where: str, ha
 
 
 def _text_fields(fields: Fields) -> Fields:
-    """The part that describes the language model, of a config that also has a vision or audio tower."""
+    """The part that describes the language model,
+    of a config that also has a vision or audio tower."""
     if not fields.has("text_config") or fields.has("hidden_size"):
         return fields
     inner = fields.inner("text_config")

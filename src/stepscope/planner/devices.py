@@ -1,4 +1,5 @@
-"""Devices by their names in any spelling, and how so many of one kind are usually joined into a cluster."""
+"""Devices by their names in any spelling,
+and how so many of one kind are usually joined into a cluster."""
 
 from __future__ import annotations
 
@@ -109,12 +110,14 @@ def joined(named: NamedDevice, num_devices: int, devices_per_node: int | None = 
 
 
 def _equal_share(num_devices: int, usual: int) -> int:
-    """Devices to a node, so that nodes are equal and as large as usual or the next smaller that divides."""
+    """Devices to a node, so that nodes are equal and as large as usual or the next smaller that
+    divides."""
     return next(size for size in range(min(usual, num_devices), 0, -1) if num_devices % size == 0)
 
 
 def with_device(cluster: Cluster, word: str) -> Cluster:
-    """As many devices of another kind, in nodes of the same size, with the other kind's usual links."""
+    """As many devices of another kind, in nodes of the same size,
+    with the other kind's usual links."""
     return joined(find_device(word), cluster.num_devices, cluster.devices_per_node)
 
 
@@ -146,7 +149,10 @@ def _host_rate(spec: DeviceSpec, links: Links) -> float:
 
 
 def find_device(word: str) -> NamedDevice:
-    """The device of a name in any spelling: a key, what is printed or recorded, a short form, with memory or power."""
+    """The device of a name in any spelling.
+
+    A key, what is printed or recorded, a short form, with memory or power.
+    """
     bare, in_brackets = _BRACKETS.sub(" ", word), _BRACKETS.findall(word)
     # "V100 (DGX-2)": what stands in brackets may say which one, or at which site.
     inside = (_keys().get(_plain(text)) for text in in_brackets)
@@ -175,7 +181,8 @@ def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[st
 
 
 def _older_memory(named: NamedDevice) -> NamedDevice:
-    """A device refitted with HBM2e, which has 0.41 TB/s for each stack of 16 GB, as on the A100 of 80 GB."""
+    """A device refitted with HBM2e, which has 0.41 TB/s for each stack of 16 GB,
+    as on the A100 of 80 GB."""
     rate = (named.memory_bytes or named.spec.memory_bytes.value) / 2**34 * _HBM2E_BYTES_PER_S
     if rate >= named.spec.bandwidth_bytes_per_s.value:
         return named

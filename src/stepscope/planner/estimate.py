@@ -51,7 +51,10 @@ class Estimates:
 
     @property
     def mfu(self) -> Floats:
-        """Model FLOP over what the datasheet's peak would have done; every pair of tokens counted, nothing recomputed."""
+        """Model FLOP over what the datasheet's peak would have done.
+
+        Every pair of tokens counted, nothing recomputed.
+        """
         rate = self.tokens_per_s_per_device * model_flops_per_token(self.job.model, self.job.seq_len)
         if self.job.is_adapter:
             # Frozen weights have no gradients: two passes instead of three.
@@ -60,7 +63,10 @@ class Estimates:
 
 
 def estimate(job: TrainingJob, layouts: Layouts) -> Estimates:
-    """Every layout's memory and time. They must divide what they cut: see `search` for those that do."""
+    """Every layout's memory and time.
+
+    They must divide what they cut: see `search` for those that do.
+    """
     if job.model.extra_layer_params:
         # One more layer after the last, which predicts a further token.
         job = replace(job, model=replace(job.model, layers=job.model.layers + 1, extra_layer_params=0))

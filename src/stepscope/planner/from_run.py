@@ -1,8 +1,10 @@
-"""A measured step at other widths: compute and idle time as recorded, collectives carried to wider groups.
+"""A measured step at other widths: compute and idle time as recorded, collectives carried to wider
+groups.
 
-What a rank does by itself is kept. A collective over data ranks moves other volumes in a group of another size: its measured time
-is carried over by its fitted latency and bandwidth where there are such, else by the ring's volume at the bandwidth it reached
-(Thakur, Rabenseifner and Gropp, 2005, section 3). Where the wider cluster's links are known and slower, they decide.
+What a rank does by itself is kept. A collective over data ranks moves other volumes in a group of
+another size: its measured time is carried over by its fitted latency and bandwidth where there are
+such, else by the ring's volume at the bandwidth it reached (Thakur, Rabenseifner and Gropp, 2005,
+section 3). Where the wider cluster's links are known and slower, they decide.
 """
 
 from __future__ import annotations
@@ -97,7 +99,10 @@ def extrapolate(
     is_strong: bool = False,
     cluster: Cluster | None = None,
 ) -> Extrapolation:
-    """The run on so many nodes. Data ranks are added; tensor, pipeline and other groups stay as they are."""
+    """The run on so many nodes.
+
+    Data ranks are added; tensor, pipeline and other groups stay as they are.
+    """
     per_node = per_node or run.width
     model_ranks = run.width // run.num_data
     steps = [_measured(run, per_node)]
@@ -145,7 +150,8 @@ def _carried(
     parts[COMPUTE] = parts.get(COMPUTE, 0.0) * shrink
     exposed = parts.get(COMMS, 0.0)
     hidden = max(before - exposed, 0.0) * shrink
-    # What hid transfers hides as much again and no more; where they get shorter, the same share of them.
+    # What hid transfers hides as much again and no more; where they get shorter, the same share of
+    # them.
     parts[COMMS] = max(after - hidden, exposed * after / before if before > 0 else exposed)
     step = sum(parts.values())
     speedup = (run.step_s / step) * (1.0 if is_strong else growth)

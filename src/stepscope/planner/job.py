@@ -27,7 +27,8 @@ class TrainingJob:
     framework: Framework = MEGATRON_CORE
     optimizer: Optimizer = ADAM
     is_adapter: bool = False
-    """Whether the model's own weights are frozen and only small adapters beside them are trained (LoRA)."""
+    """Whether the model's own weights are frozen and only small adapters beside them are trained
+    (LoRA)."""
     constants: Constants = DEFAULT
 
     @property

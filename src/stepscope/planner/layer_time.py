@@ -1,4 +1,7 @@
-"""One layer on one device: matrix products, attention, passes over memory, and what the host needs to launch them."""
+"""One layer on one device.
+
+Matrix products, attention, passes over memory, and what the host needs to launch them.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ class LayerTime:
 
 
 def products(job: TrainingJob, layouts: Layouts, *, is_mixture: bool) -> list[tuple[Any, Any, Any, Any]]:
-    """The layer's matrix products: how many, and m, n, k of each. Experts' come as one product per expert on the device."""
+    """The layer's matrix products: how many, and m, n, k of each.
+
+    Experts' come as one product per expert on the device.
+    """
     model, tp = job.model, layouts.tp
     tokens = layouts.micro_batch * job.seq_len // layouts.cp
     h = model.hidden
@@ -124,7 +130,8 @@ def layer_time(job: TrainingJob, layouts: Layouts, rates: Rates, network: Networ
     spread: Any = 0.0
     if is_mixture and model.experts is not None:
         middle = model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
-        # Tokens are copied out, into the order of experts, back from it, weighed and summed; fused kernels do the middle of it.
+        # Tokens are copied out, into the order of experts, back from it, weighed and summed; fused
+        # kernels do the middle of it.
         spread = (4 if is_fused else 8) * tokens * model.experts.top_k * model.hidden
     # Two norms, two residual sums; rotations; the activation.
     passes = outer * model.hidden * (10 + 2 * DROPPED_PASSES * framework.has_dropout)
@@ -187,7 +194,8 @@ def _attention(job: TrainingJob, layouts: Layouts, rates: Rates) -> tuple[Floats
     pairs_share = (0.5 if job.model.is_causal else 1.0) * (1 + job.constants.attention_half / part)
     flash_forward = flops * pairs_share / rates.attention
     flash_backward = 2.5 * flops * pairs_share / rates.attention_backward
-    # Without one kernel for it: two batched products with a short inner size, and passes over all scores.
+    # Without one kernel for it: two batched products with a short inner size, and passes over all
+    # scores.
     model = job.model
     scores = layouts.micro_batch * model.heads / layouts.tp * job.seq_len * (job.seq_len / layouts.cp)
     inner = model.head_dim / (model.head_dim + rates.half_k)

@@ -19,7 +19,10 @@ OFFLOAD = ("none", "optimizer", "all")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One way to cut the job. Devices: tp x cp x pp x dp; the batch: dp x micro_batch x num_micro."""
+    """One way to cut the job.
+
+    Devices: tp x cp x pp x dp; the batch: dp x micro_batch x num_micro.
+    """
 
     tp: int = 1
     pp: int = 1
@@ -32,7 +35,8 @@ class Layout:
     num_micro: int = 1
     """Micro-batches of a step, on each data rank."""
     zero_stage: int = 0
-    """0 nothing is sharded over data ranks, 1 the optimizer, 2 gradients too, 3 weights too (FSDP)."""
+    """0 nothing is sharded over data ranks, 1 the optimizer, 2 gradients too,
+    3 weights too (FSDP)."""
     shard: int = 0
     """Ranks that share one copy of the weights (HSDP); 0 is all of them."""
     is_sequence_parallel: bool = False
@@ -101,7 +105,10 @@ class Layouts:
 
     @property
     def shard_width(self) -> Ints:
-        """Ranks over which states are sharded: those of the data and the context width, which hold the same weights."""
+        """Ranks over which states are sharded.
+
+        Those of the data and the context width, which hold the same weights.
+        """
         copies = self.dp * self.cp
         return np.where(self.shard > 0, np.minimum(self.shard, copies), copies)
 

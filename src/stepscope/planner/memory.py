@@ -27,7 +27,8 @@ class Memory:
     buffers: Floats
     """Of collectives, and of micro-batches on their way between stages."""
     update: Floats
-    """What the optimizer makes while it updates, as far as that is more than the activations that have gone by then."""
+    """What the optimizer makes while it updates,
+    as far as that is more than the activations that have gone by then."""
     slack: Floats
     """What the allocator holds and does not use."""
     context: Floats
@@ -104,7 +105,10 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
 
 
 def state_widths(job: TrainingJob) -> tuple[float, float, float]:
-    """Bytes of a weight, its gradient and its optimizer's states below ZeRO-3. In fp32 there is no second copy."""
+    """Bytes of a weight, its gradient and its optimizer's states below ZeRO-3.
+
+    In fp32 there is no second copy.
+    """
     framework, moments = job.framework, job.optimizer.moment_bytes
     if job.value_bytes == 4:
         return 4.0, 4.0, moments
@@ -119,7 +123,8 @@ def _context(job: TrainingJob, layouts: Layouts) -> Floats:
 
 
 def layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
-    """Kept of one micro-batch by one layer until its backward, nothing recomputed (Korthikanti et al. 2022, section 4)."""
+    """Kept of one micro-batch by one layer until its backward,
+    nothing recomputed (Korthikanti et al. 2022, section 4)."""
     model, framework = job.model, job.framework
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     outer = np.where(layouts.is_sequence_parallel == 1, tokens / layouts.tp, tokens)
@@ -169,7 +174,8 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
     flight = np.choose(
         layouts.schedule, (flight, num_micro, np.minimum(pp, num_micro), np.minimum(2 * pp, num_micro), np.minimum(pp, num_micro))
     )
-    # The layer that runs backward just now is whole, however little is kept of it; and its gradients beside it.
+    # The layer that runs backward just now is whole, however little is kept of it; and its
+    # gradients beside it.
     working = np.where(layouts.recompute == 2, whole, 0.0)
     first = layer * in_stage * flight + working
     last = layer * in_stage * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0)) + working

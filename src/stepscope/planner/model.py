@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """A mixture: each token goes to `top_k` of `num` routed experts, and through the shared ones."""
+    """A mixture: each token goes to `top_k` of `num` routed experts,
+    and through the shared ones."""
 
     num: int
     top_k: int

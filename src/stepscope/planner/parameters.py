@@ -27,7 +27,10 @@ class Parameters:
 
 
 def head_rows(job: TrainingJob, layouts: Layouts) -> Floats:
-    """Tokens of the vocabulary that one tensor rank has: filled up to a multiple of 128 where the framework does so."""
+    """Tokens of the vocabulary that one tensor rank has.
+
+    Filled up to a multiple of 128 where the framework does so.
+    """
     rows = job.model.vocab / layouts.tp
     if job.framework.pads_vocab:
         return np.asarray(np.ceil(rows / 128) * 128)
@@ -35,13 +38,19 @@ def head_rows(job: TrainingJob, layouts: Layouts) -> Floats:
 
 
 def shared_out(params: Parameters, layouts: Layouts, num_ranks: Floats) -> Floats:
-    """Parameters of one device when so many ranks share them: an expert's copies are fewer by the expert width."""
+    """Parameters of one device when so many ranks share them.
+
+    An expert's copies are fewer by the expert width.
+    """
     experts = np.maximum(num_ranks // layouts.ep, 1)
     return np.asarray(params.dense / num_ranks + params.routed / experts)
 
 
 def fullest_stage(job: TrainingJob, layouts: Layouts) -> Floats:
-    """Layers of the stage that has most. Where stages are balanced, the one with the head has fewer and the others more."""
+    """Layers of the stage that has most.
+
+    Where stages are balanced, the one with the head has fewer and the others more.
+    """
     model = job.model
     if not job.framework.balances_stages:
         return np.ceil(model.layers / layouts.pp)

@@ -1,4 +1,7 @@
-"""How long a device takes for a matrix product, for attention, for a pass over memory: by datasheet or by measurement."""
+"""How long a device takes for a matrix product, for attention, for a pass over memory.
+
+By datasheet or by measurement.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ Floats = npt.NDArray[Any]
 TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.80), (64, 64, 0.60))
 """Sizes of the blocks that a product is cut into, and what each reaches of the best one's rate."""
 ALIGNED, UNEVEN, UNALIGNED, ODD = 64, 1.10, 1.8, 3.0
-"""What sizes cost that are no multiple of 64 (128 bytes), none of 8 (16 bytes), and odd ones. The last is from nanoGPT, which ran
-25 % faster on A100s when its vocabulary went from 50,257 to 50,304: planned with this, 1.26 times."""
+"""What sizes cost that are no multiple of 64 (128 bytes), none of 8 (16 bytes), and odd ones.
+The last is from nanoGPT, which ran 25 % faster on A100s when its vocabulary went from 50,257 to
+50,304: planned with this, 1.26 times."""
 USUAL_SMS = 108
 FLOOR_S = 4e-6
 """Of any kernel."""
@@ -56,7 +60,8 @@ class Rates:
             waves = tiles / self.num_sms
             waves = waves + self.wave_tail * (np.ceil(waves) - waves)
             work = np.minimum(work, waves * self.num_sms * rows * columns / share)
-        # Tensor cores want sizes that fill their tiles: other ones are padded, or take a slower way.
+        # Tensor cores want sizes that fill their tiles: other ones are padded, or take a slower
+        # way.
         is_uneven = ((n % ALIGNED != 0) | (k % ALIGNED != 0)) & (np.minimum(n, k) > ALIGNED)
         is_unaligned = (n % 8 != 0) | (k % 8 != 0)
         is_odd = (n % 2 == 1) | (k % 2 == 1)

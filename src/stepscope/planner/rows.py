@@ -1,4 +1,7 @@
-"""Published results, a row each: what was trained on what, without what was measured. See docs/planner.md for the format."""
+"""Published results, a row each: what was trained on what, without what was measured.
+
+See docs/planner.md for the format.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,8 @@ MOST_BYTES = 1 << 20
 USUAL_VOCAB = 51200
 USUAL_SEQ = 1024
 FUSED_EXPERTS = "26.06"
-"""Of Megatron-Bridge, the container from which experts' products are fused and steps are graphs on Blackwell (notes of 0.5.1)."""
+"""Of Megatron-Bridge, the container from which experts' products are fused and steps are graphs on
+Blackwell (notes of 0.5.1)."""
 LAST_WITHOUT_FLASH = 2022
 """The last year of Megatron-LM without attention in a single kernel."""
 GIB = 2**30
@@ -123,7 +127,10 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
 
 
 def _megatron(name: str, options: str) -> tuple[Framework, bool]:
-    """Megatron-LM, its core, or what is built on them: as of the version or the year in its name."""
+    """Megatron-LM, its core, or what is built on them.
+
+    As of the version or the year in its name.
+    """
     if "core r0." in name:
         # Before 2025 attention was FlashAttention 2.
         return replace(MEGATRON_CORE, attention=2), True
@@ -215,7 +222,10 @@ def _precision(word: Any, peaks: Any) -> str:
 
 
 def published_result(row: dict[str, Any]) -> PublishedResult:
-    """A row as a job and its layouts. What was not published is chosen as a user would: the fastest that fits."""
+    """A row as a job and its layouts.
+
+    What was not published is chosen as a user would: the fastest that fits.
+    """
     stated = row.get("layout") or {}
     model, cluster = model_of(row), cluster_of(row)
     framework, has_flash = framework_of(row)
@@ -226,7 +236,8 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
     _check_widths(row, {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp})
     num_gpus = int((row.get("cluster") or {}).get("num_gpus") or 0)
     if 0 < num_gpus < tp * pp * cp * dp and num_gpus % (tp * pp * cp) == 0:
-        # More ranks than there were devices: those are counted, data ranks are often copied from another line.
+        # More ranks than there were devices: those are counted, data ranks are often copied from
+        # another line.
         dp = num_gpus // (tp * pp * cp)
     if "tp" not in stated and "pp" not in stated:
         # The product alone is known: tensor ranks fill a node before stages come.
@@ -303,7 +314,10 @@ def _virtual(stated: dict[str, Any], row: dict[str, Any], model: Model, pp: int)
 
 
 def best_of(row: PublishedResult) -> tuple[Estimates, int]:
-    """The estimates and the index of the layout meant: of several the fastest that fits, else the smallest."""
+    """The estimates and the index of the layout meant.
+
+    Of several the fastest that fits, else the smallest.
+    """
     estimates = estimate(row.job, row.layouts)
     # What ran did fit: what we take for a little too large may be it.
     fits = np.broadcast_to(estimates.memory_bytes <= BARELY * row.job.cluster.memory_bytes, len(row.layouts))
@@ -314,7 +328,10 @@ def best_of(row: PublishedResult) -> tuple[Estimates, int]:
 
 
 def recomputed_share(row: PublishedResult, estimates: Estimates, index: int) -> float:
-    """The share of layers that are recomputed whole: all, or only as many as memory needs where no number was published."""
+    """The share of layers that are recomputed whole.
+
+    All, or only as many as memory needs where no number was published.
+    """
     layouts = row.layouts
     if row.is_recompute_stated or RECOMPUTE[int(layouts.recompute[index])] != "full":
         return 1.0

@@ -1,4 +1,7 @@
-"""The fastest layouts of a job that fit: memory of all of them first, time of those that are left."""
+"""The fastest layouts of a job that fit.
+
+Memory of all of them first, time of those that are left.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from stepscope.planner.rates import Floats
 from stepscope.planner.space import Grid, Space
 
 SAME = 0.001
-"""Layouts whose devices do the same work, this near to each other in time, are variants: only the plainest is shown."""
+"""Layouts whose devices do the same work, this near to each other in time, are variants:
+only the plainest is shown."""
 MOST_OF_A_CUT = 3
 """Shown of one cut of the devices, so that others are seen beside it."""
 MANY = 600_000
@@ -97,7 +101,8 @@ class SearchResult:
 def search(
     job: TrainingJob, space: Space | None = None, *, top: int = 20, rivals: Sequence[Layout] = (), num_workers: int | None = 1
 ) -> SearchResult:
-    """Try all of a space. `num_workers=None` is a process per core where the space is large enough to be worth it.
+    """Try all of a space. `num_workers=None` is a process per core where the space is large enough
+    to be worth it.
 
     Processes are spawned: a script that asks for them needs its `if __name__ == "__main__"`.
     """
@@ -124,7 +129,10 @@ class Least:
 
 
 def least_memory(job: TrainingJob, space: Space | None = None) -> Least | None:
-    """The least that any layout needs whose node can hold what is offloaded; None where there is none. No look at time."""
+    """The least that any layout needs whose node can hold what is offloaded.
+
+    None where there is none. No look at time.
+    """
     space = space or Space()
     if space.micro_batch is None:
         # Nothing grows when micro-batches shrink.
@@ -268,7 +276,10 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], bars: tuple[float, ...], num_
 
 
 def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:
-    """What the devices of a node keep in its memory: the optimizer's states, with gradients, and weights where all is there."""
+    """What the devices of a node keep in its memory.
+
+    The optimizer's states, with gradients, and weights where all is there.
+    """
     # Experts that are spread already have fewer ranks left to share them.
     width = layouts.shard_width
     shared = params.dense / width + params.routed / np.maximum(width // layouts.ep, 1)
@@ -298,7 +309,10 @@ def _cut_keys(layouts: Layouts) -> Floats:
 
 
 def _work_keys(layouts: Layouts) -> Floats:
-    """One number for those whose devices have the same work: half a sequence of two is one whole sequence."""
+    """One number for those whose devices have the same work.
+
+    Half a sequence of two is one whole sequence.
+    """
     return _keys(layouts.tp, layouts.pp, layouts.ep, layouts.dp * layouts.cp, layouts.micro_batch / layouts.cp)
 
 

@@ -26,7 +26,10 @@ _ONE_F_ONE_B, _GPIPE, _ZB1P, _ZB2P, _ZBV = range(len(SCHEDULES))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What a search may choose from. None is every value that makes sense; a tuple pins or restricts."""
+    """What a search may choose from.
+
+    None is every value that makes sense; a tuple pins or restricts.
+    """
 
     tp: tuple[int, ...] | None = None
     pp: tuple[int, ...] | None = None
@@ -54,7 +57,10 @@ class Space:
 
 
 def open_space(job: TrainingJob) -> Space:
-    """With nothing held back: offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes."""
+    """With nothing held back.
+
+    Offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes.
+    """
     shards = (0, *divisors(job.cluster.num_devices)[1:-1])
     every: dict[str, Any] = {"zero_stage": (0, 1, 2, 3), "is_sequence_parallel": (False, True), "schedule": SCHEDULES}
     return Space(shard=shards, **every, offload=OFFLOAD, is_flash=(True, False), spans_nodes=True)
@@ -67,9 +73,11 @@ def divisors(whole: int) -> list[int]:
 
 
 class Grid:
-    """A space over a job. `cuts` divide devices and batch; each combines with every pipeline, shard and method it allows.
+    """A space over a job. `cuts` divide devices and batch; each combines with every pipeline, shard
+    and method it allows.
 
-    The three are tables of their own, so that how many layouts there are is known before one is made.
+    The three are tables of their own, so that how many layouts there are is known before one is
+    made.
     """
 
     def __init__(self, job: TrainingJob, space: Space) -> None:
@@ -117,7 +125,8 @@ class Grid:
         return self._pipe_mask(cuts), allowed
 
     def _offload_mask(self, cuts: Mapping[str, Any]) -> Mask:
-        """Weights live on the host only where ranks share them (ZeRO-3), or where there is one rank."""
+        """Weights live on the host only where ranks share them (ZeRO-3),
+        or where there is one rank."""
         stage, offload = self._shards["zero_stage"][None, :, None], self._methods["offload"][None, None, :]
         alone = (cuts["dp"] * cuts["cp"] == 1)[:, :, None]
         return np.asarray((offload < OFFLOAD.index("all")) | (stage == 3) | alone, dtype=bool)
@@ -189,7 +198,10 @@ class Grid:
         return {name: column[order] for name, column in table.items()}
 
     def _widths(self, whole: int, most: int) -> list[int]:
-        """What may be tried to cut `whole`: what divides the devices or, where some may be idle, what divides `whole` too."""
+        """What may be tried to cut `whole`.
+
+        What divides the devices or, where some may be idle, what divides `whole` too.
+        """
         widths = set(divisors(self.job.cluster.num_devices))
         if self.space.leaves_idle:
             widths |= set(divisors(whole))
@@ -226,7 +238,8 @@ class Grid:
         pp, num_micro, layers = cuts["pp"], cuts["num_micro"], self.job.model.layers
         interleaved = (schedule == _ONE_F_ONE_B) & (pp > 1) & (num_micro % pp == 0) & (layers % (pp * vpp) == 0)
         plain = (schedule == _ONE_F_ONE_B) | (pp > 1)
-        # With fewer micro-batches these have the bubbles that they are made to fill; zbv has two pieces to a stage.
+        # With fewer micro-batches these have the bubbles that they are made to fill; zbv has two
+        # pieces to a stage.
         enough = np.choose(schedule, (1, 1, 1, 2, 2)) * pp
         plain &= (schedule <= _GPIPE) | (num_micro >= enough)
         plain &= (schedule != _ZBV) | (layers >= 2 * pp)

@@ -1,4 +1,5 @@
-"""A whole step: layers and head through the pipeline, gradients over the data ranks, the optimizer, and what is offloaded."""
+"""A whole step: layers and head through the pipeline, gradients over the data ranks, the optimizer,
+and what is offloaded."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def step_times(job: TrainingJob, layouts: Layouts, rates: Rates, network: Networ
 
 
 def _per_micro_batch(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) -> tuple[_Layers, Floats]:
-    """A micro-batch through all layers and through the head, computed once for all layouts that cut a layer alike."""
+    """A micro-batch through all layers and through the head,
+    computed once for all layouts that cut a layer alike."""
     if len(layouts) <= FEW:
         return _layers(job, layouts, rates, network), _head(job, layouts, rates)
     is_spread = layouts.zero_stage == 3
@@ -214,8 +216,8 @@ def _data_comms(
 ) -> Floats:
     """Gradients over the data ranks, and weights back where each updates only its part.
 
-    `hides` are the forward and the backward of a micro-batch on this stage: gradients go behind the last backward, weights behind
-    the first forward, where the framework lets them.
+    `hides` are the forward and the backward of a micro-batch on this stage: gradients go behind the
+    last backward, weights behind the first forward, where the framework lets them.
     """
     framework = job.framework
     copies = layouts.dp * layouts.cp
@@ -265,7 +267,10 @@ def _optimizer(job: TrainingJob, layouts: Layouts, rates: Rates, parameters: Par
 
 
 def _offload(job: TrainingJob, layouts: Layouts, parameters: Parameters, compute_s: Floats) -> Floats:
-    """Gradients out, the update on the host, weights back; and weights for each pass where they live there."""
+    """Gradients out, the update on the host, weights back.
+
+    And weights for each pass where they live there.
+    """
     cluster = job.cluster
     local = parameters.dense + parameters.routed
     shard = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)

@@ -58,7 +58,8 @@ TIGHT = 0.95
 def parse_layout(word: str, job: TrainingJob | None = None) -> Layout:
     """A layout as it is printed, "tp8-pp16-dp8-mb1-z1-sp-full", in any order.
 
-    With a job, what is left out is filled in: data ranks from the devices, micro-batches from the batch.
+    With a job, what is left out is filled in: data ranks from the devices, micro-batches from the
+    batch.
     """
     if len(word) > 200:
         raise UsageError("a layout is a few words such as tp8-pp16-dp8-mb1-z1-sp-full, not so many")
@@ -226,7 +227,8 @@ class MemoryFit:
     largest_part: str
     missing_host_bytes: float
     nearest: Layout | None
-    """The same with as little as possible changed, such that it fits; None where nothing tried does, or it fits already."""
+    """The same with as little as possible changed, such that it fits;
+    None where nothing tried does, or it fits already."""
 
 
 def memory_fit(job: TrainingJob, layout: Layout) -> MemoryFit:
@@ -245,7 +247,10 @@ def memory_fit(job: TrainingJob, layout: Layout) -> MemoryFit:
 
 
 def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
-    """By what changes least, each on top of the last: sequence parallelism, shards, recompute, a smaller micro-batch, offload."""
+    """By what changes least, each on top of the last.
+
+    Sequence parallelism, shards, recompute, a smaller micro-batch, offload.
+    """
     tried = layout
     smaller: list[dict[str, object]] = [{"micro_batch": micro} for micro in reversed(divisors(layout.micro_batch)[:-1])]
     steps: list[dict[str, object]] = [

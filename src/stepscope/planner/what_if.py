@@ -1,4 +1,7 @@
-"""The questions people bring: what fits, how many devices it takes, how it scales, what a change would give, what it costs."""
+"""The questions people bring.
+
+What fits, how many devices it takes, how it scales, what a change would give, what it costs.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ class Largest:
 
 
 def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
-    """The largest that fits on the job's cluster at its sequence and batch; the job's own model does not matter."""
+    """The largest that fits on the job's cluster at its sequence and batch.
+
+    The job's own model does not matter.
+    """
     low, high = SMALLEST_PARAMS, MOST_PARAMS
     model = None
     while high / low > NEAR:
@@ -72,7 +78,8 @@ def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
 
 
 def _by_size(job: TrainingJob, most: float) -> Iterator[Model]:
-    """Those that have so many parameters and positions for the job's sequence, the largest first."""
+    """Those that have so many parameters and positions for the job's sequence,
+    the largest first."""
     models = (find_model(name) for name in model_names())
     reach = (model for model in models if not model.max_positions or model.max_positions >= job.seq_len)
     yield from sorted((model for model in reach if model.num_params <= most), key=lambda model: -model.num_params)
@@ -95,7 +102,8 @@ class Smallest:
 
 
 def smallest_cluster(job: TrainingJob, space: Space | None = None, *, most_nodes: int = MOST_NODES) -> Smallest | None:
-    """The fewest devices of the job's kind: a part of a node, or whole nodes. None where so many nodes do not do.
+    """The fewest devices of the job's kind: a part of a node, or whole nodes. None where so many
+    nodes do not do.
 
     How many devices the job's own cluster has does not matter, how many a node has does.
     """
@@ -144,7 +152,10 @@ class Point:
 def scaling(
     job: TrainingJob, space: Space | None, nums_devices: Sequence[int], *, grows_batch: bool = False
 ) -> tuple[Point, ...]:
-    """The best on each number of devices; with `grows_batch` each has as many sequences a device as the job has."""
+    """The best on each number of devices.
+
+    With `grows_batch` each has as many sequences a device as the job has.
+    """
     points: list[Point] = []
     first: Choice | None = None
     for num in nums_devices:
@@ -203,7 +214,10 @@ _FACTORS = ("network", "batch", "seq", "nodes")
 
 
 def parse_change(word: str) -> Change:
-    """KEY=VALUE, several with commas: device=B200, network=2, batch=0.5, seq=2, nodes=4 (each times what is), precision=fp8."""
+    """KEY=VALUE, several with commas.
+
+    device=B200, network=2, batch=0.5, seq=2, nodes=4 (each times what is), precision=fp8.
+    """
     factors: dict[str, float] = {}
     names: dict[str, str] = {}
     for part in word.split(","):
@@ -303,7 +317,8 @@ class Budget:
 
 
 def budget(job: TrainingJob, choice: Choice, tokens: float) -> Budget:
-    """Time, devices' hours, price and energy of a token budget, at a layout's speed, without a pause."""
+    """Time, devices' hours, price and energy of a token budget, at a layout's speed,
+    without a pause."""
     if not 0 < tokens < math.inf:
         raise UsageError(f"a budget of {tokens:g} tokens makes no sense; give a number above 0")
     num_steps = math.ceil(tokens / job.tokens)
