@@ -16,7 +16,7 @@ MOST_CHARACTERS = 200
 LEFT = ' style="text-align:left"'
 
 
-def said(value: object) -> str:
+def cell_text(value: object) -> str:
     """A value as text that no browser obeys; `-` is not measured."""
     if value is None:
         return "-"
@@ -29,14 +29,14 @@ def table_html(rows: Any, name: str) -> str:
     shown = rows.slice(0, MOST_ROWS)
     cells = list(zip(*(column.to_pylist() for column in shown.columns), strict=True))
     more = f", the first {MOST_ROWS} shown" if rows.num_rows > MOST_ROWS else ""
-    caption = f"{said(name)}: {rows.num_rows} rows{more}"
+    caption = f"{cell_text(name)}: {rows.num_rows} rows{more}"
     return grid(rows.column_names, cells, caption)
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[object]], caption: str) -> str:
     """A plain table; `caption` is HTML already."""
-    top = "".join(f'<th scope="col"{LEFT}>{said(name)}</th>' for name in head)
-    body = "".join("<tr>" + "".join(f"<td{LEFT}>{said(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    top = "".join(f'<th scope="col"{LEFT}>{cell_text(name)}</th>' for name in head)
+    body = "".join("<tr>" + "".join(f"<td{LEFT}>{cell_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><caption>{caption}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -44,7 +44,7 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
     """The verdict, the step and the findings."""
     step = diagnosis.step
     verdict = diagnosis.verdict
-    told = "not measured" if step.ms is None else f"{ms(step.ms * 1e6)} ({_source(step.source)})"
+    step_text = "not measured" if step.ms is None else f"{ms(step.ms * 1e6)} ({_source(step.source)})"
     shares = ", ".join(
         f"{name} {percent(share)}" for name, share in sorted(verdict.shares.items(), key=lambda kv: -kv[1]) if share > 0
     )
@@ -59,20 +59,25 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
         for finding in diagnosis.findings
     ]
     head = ("finding", "what was seen", "what to do", "predicted gain", "step after")
-    found = grid(head, rows, "Findings, the largest gain first") if rows else "<p>No findings.</p>"
+    findings = grid(head, rows, "Findings, the largest gain first") if rows else "<p>No findings.</p>"
     notes = "".join(f"<li>{_long(note)}</li>" for note in diagnosis.notes)
-    more = f"<details><summary>What could not be judged</summary><ul>{notes}</ul></details>" if notes else ""
-    gain = f"<p>If it were free, the step would be shorter by: {said(shares)}</p>" if shares else ""
+    more = gain = ""
+    if notes:
+        more = f"<details><summary>What could not be judged</summary><ul>{notes}</ul></details>"
+    if shares:
+        gain = f"<p>If it were free, the step would be shorter by: {cell_text(shares)}</p>"
     return (
-        f'<div class="stepscope"><p><strong>{said(verdict.bound)}</strong>: {_long(verdict.summary)}</p>'
-        f"<p>Step: {said(told)}</p>{gain}{found}{more}</div>"
+        f'<div class="stepscope"><p><strong>{cell_text(verdict.bound)}</strong>: {_long(verdict.summary)}</p>'
+        f"<p>Step: {cell_text(step_text)}</p>{gain}{findings}{more}</div>"
     )
 
 
 def _source(source: str) -> str:
-    return {"given": "given", "measured": "measured with no profiler", "trace": "from the trace, with the profiler's cost"}.get(
-        source, source
-    )
+    words = {
+        "measured": "measured with no profiler",
+        "trace": "from the trace, with the profiler's cost",
+    }
+    return words.get(source, source)
 
 
 def _long(text: str) -> str:
