@@ -13,28 +13,28 @@ HEIGHT = 10
 MARKS = "oxv+#*"
 
 
-def summary(found: Calibrated) -> str:
+def summary(calibration: Calibrated) -> str:
     """All of it, as plain text."""
-    parts = [_machine(found), _gemms(found), _attention(found), _copies(found), _host(found), _links(found), plot(found)]
-    parts.append("".join(f"note: {note}\n" for note in found.notes))
+    sections = (_machine, _gemms, _attention, _copies, _host, _links, plot)
+    parts = [section(calibration) for section in sections]
+    parts.append("".join(f"note: {note}\n" for note in calibration.notes))
     return "\n".join(part for part in parts if part)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """The first column to the left, the others to the right."""
     lines = [list(head), *map(list, rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
-    told = []
+    widths = [max(len(line[index]) for line in lines) for index in range(len(head))]
+    texts = []
     for line in lines:
-        cells = [
-            cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        told.append("  " + "  ".join(cells).rstrip())
-    return "\n".join(told) + "\n"
+        padded = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        padded[0] = line[0].ljust(widths[0])
+        texts.append("  " + "  ".join(padded).rstrip())
+    return "\n".join(texts) + "\n"
 
 
 def size_text(size: float) -> str:
-    """1536 as `1.5 KB`; powers of 1024, as sizes of messages are told."""
+    """1536 as `1.5 KB`; powers of 1024, as is usual for sizes of messages."""
     for unit in ("B", "KB", "MB"):
         if size < 1024:
             return f"{size:.3g} {unit}"
@@ -63,8 +63,8 @@ def flops_text(rate: float) -> str:
     return f"{rate / 1e6:.3g} MFLOP/s"
 
 
-def _machine(found: Calibrated) -> str:
-    machine = found.machine
+def _machine(calibration: Calibrated) -> str:
+    machine = calibration.machine
     parts = [printable(machine.device)]
     if machine.memory_bytes:
         parts.append(f"{machine.memory_bytes / 1e9:.0f} GB")
@@ -77,21 +77,21 @@ def _machine(found: Calibrated) -> str:
     return ", ".join(parts) + "\n"
 
 
-def _gemms(found: Calibrated) -> str:
+def _gemms(calibration: Calibrated) -> str:
     rows = []
-    kept = best_flops(found.sustained)
-    for precision, best in best_flops(found.gemms).items():
-        points = [point for point in found.gemms if point.precision == precision]
+    sustained = best_flops(calibration.sustained)
+    for precision, best in best_flops(calibration.gemms).items():
+        points = [point for point in calibration.gemms if point.precision == precision]
         thin = min(points, key=lambda point: point.flops / point.time.seconds)
-        fit = found.burst_gemm(precision)
-        told = ["-"] * 5
+        fit = calibration.burst_gemm(precision)
+        fitted = ["-"] * 5
         if fit:
             share = f"{fit.efficiency:.1%}" if fit.peak_source == "datasheet" else "-"
             tile = f"{fit.tile_m}x{fit.tile_n}" if fit.tile_m else "-"
-            told = [share, f"{fit.half_k:.0f}", tile, f"{fit.median_misfit:.2f}x", f"{fit.worst_misfit:.2f}x"]
-        for_long = flops_text(kept[precision]) if precision in kept else "-"
+            fitted = [share, f"{fit.half_k:.0f}", tile, f"{fit.median_misfit:.2f}x", f"{fit.worst_misfit:.2f}x"]
+        for_long = flops_text(sustained[precision]) if precision in sustained else "-"
         rows.append(
-            [precision, flops_text(best), for_long, f"{flops_text(thin.flops / thin.time.seconds)} at {_shape(thin)}", *told]
+            [precision, flops_text(best), for_long, f"{flops_text(thin.flops / thin.time.seconds)} at {_shape(thin)}", *fitted]
         )
     head = ("products", "bursts", "for long", "slowest shape (m, n, k)", "of datasheet", "half k", "tile", "misfit", "worst")
     return table(head, rows) if rows else ""
@@ -101,9 +101,9 @@ def _shape(point: GemmPoint) -> str:
     return f"{point.m}, {point.n}, {point.k}"
 
 
-def _attention(found: Calibrated) -> str:
+def _attention(calibration: Calibrated) -> str:
     best: dict[tuple[str, int], tuple[float, int]] = {}
-    for point in found.attention:
+    for point in calibration.attention:
         key = (point.direction, point.head_dim)
         best[key] = max(best.get(key, (0.0, 0)), (point.flops / point.time.seconds, point.length))
     rows = [
@@ -112,34 +112,34 @@ def _attention(found: Calibrated) -> str:
     return table(("causal attention", "best", "at length"), rows) if rows else ""
 
 
-def _copies(found: Calibrated) -> str:
+def _copies(calibration: Calibrated) -> str:
     rows = []
-    for kind in dict.fromkeys(point.kind for point in found.copies):
-        last = max((point for point in found.copies if point.kind == kind), key=lambda point: point.size_bytes)
+    for kind in dict.fromkeys(point.kind for point in calibration.copies):
+        last = max((point for point in calibration.copies if point.kind == kind), key=lambda point: point.size_bytes)
         rows.append([printable(kind).replace("_", " "), rate_text(last.bytes_per_s), size_text(last.size_bytes)])
     return table(("copies", "rate", "at"), rows) if rows else ""
 
 
-def _host(found: Calibrated) -> str:
+def _host(calibration: Calibrated) -> str:
     rows = []
-    if found.launch:
-        rows.append(["start of a kernel, host", time_text(found.launch.host.seconds)])
-        if found.launch.device:
-            rows.append(["shortest kernel, device", time_text(found.launch.device.seconds)])
-    if found.host:
-        rows.append(["rounds of Python", f"{found.host.python_ops_per_s / 1e6:.3g} M/s"])
-        rows.append(["small tensor operations", f"{found.host.torch_ops_per_s / 1e6:.3g} M/s"])
+    if calibration.launch:
+        rows.append(["start of a kernel, host", time_text(calibration.launch.host.seconds)])
+        if calibration.launch.device:
+            rows.append(["shortest kernel, device", time_text(calibration.launch.device.seconds)])
+    if calibration.host:
+        rows.append(["rounds of Python", f"{calibration.host.python_ops_per_s / 1e6:.3g} M/s"])
+        rows.append(["small tensor operations", f"{calibration.host.torch_ops_per_s / 1e6:.3g} M/s"])
     return table(("host", ""), rows) if rows else ""
 
 
-def _links(found: Calibrated) -> str:
+def _links(calibration: Calibrated) -> str:
     rows = []
-    for fit in found.collective_fits:
-        for at, region in enumerate(fit.regions):
+    for fit in calibration.collective_fits:
+        for index, region in enumerate(fit.regions):
             beta = rate_text(region.beta_bytes_per_s) if region.beta_bytes_per_s else "-"
             until = f"to {size_text(region.up_to_bytes)}" if region.up_to_bytes else "on"
-            fitness = [f"{fit.r2:.3f}", f"{fit.worst_misfit:.2f}x at {size_text(fit.worst_bytes)}"] if at == 0 else ["", ""]
-            rows.append([_group(fit) if at == 0 else "", until, region.name, time_text(region.alpha_s), beta, *fitness])
+            fitness = [f"{fit.r2:.3f}", f"{fit.worst_misfit:.2f}x at {size_text(fit.worst_bytes)}"] if index == 0 else ["", ""]
+            rows.append([_group(fit) if index == 0 else "", until, region.name, time_text(region.alpha_s), beta, *fitness])
     return table(("collective", "sizes", "region", "alpha", "beta (bus)", "R2", "worst"), rows) if rows else ""
 
 
@@ -147,13 +147,16 @@ def _group(fit: CollectiveFit) -> str:
     return f"{printable(fit.kind)}, {fit.group_size} ranks, {printable(fit.tier)}"
 
 
-def plot(found: Calibrated) -> str:
-    """Bus bandwidth over size, one mark a collective, in the group with most ranks; both axes by powers of two."""
-    if not found.collectives:
+def plot(calibration: Calibrated) -> str:
+    """Bus bandwidth over size, one mark a collective, in the group with most ranks.
+
+    Both axes by powers of two.
+    """
+    if not calibration.collectives:
         return ""
-    most = max(found.collectives, key=lambda point: (point.group_size, point.tier == "world"))
+    most = max(calibration.collectives, key=lambda point: (point.group_size, point.tier == "world"))
     curves: dict[str, list[CollectivePoint]] = defaultdict(list)
-    for point in found.collectives:
+    for point in calibration.collectives:
         if (point.tier, point.group_size, point.backend) == (most.tier, most.group_size, most.backend):
             curves[point.kind].append(point)
     points = [point for members in curves.values() for point in members]
@@ -165,7 +168,7 @@ def plot(found: Calibrated) -> str:
             column = round(_share(point.size_bytes, low, high) * (WIDTH - 1))
             grid[HEIGHT - 1 - round(_share(point.bus_bytes_per_s, slow, fast) * (HEIGHT - 1))][column] = mark
     labels = {0: rate_text(fast), HEIGHT - 1: rate_text(slow)}
-    lines = [f"  {labels.get(at, ''):>9} |{''.join(row).rstrip()}" for at, row in enumerate(grid)]
+    lines = [f"  {labels.get(row_index, ''):>9} |{''.join(row).rstrip()}" for row_index, row in enumerate(grid)]
     ends = f"{size_text(low)}{size_text(high):>{WIDTH - len(size_text(low))}}"
     legend = "  ".join(f"{mark} {printable(kind)}" for mark, kind in zip(MARKS * 2, curves, strict=False))
     head = f"bus bandwidth over size, {most.group_size} ranks ({printable(most.tier)}, {printable(most.backend)})"

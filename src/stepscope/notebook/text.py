@@ -56,7 +56,7 @@ def _count(total: int, shown: int) -> str:
 def _sizes(heads: Sequence[str], columns: Sequence[Sequence[str]], right: Sequence[bool], width: int) -> list[int]:
     """How wide each column is.
 
-    As its widest cell, and the widest columns of text give way until all fit.
+    A column is as wide as its widest cell; the widest columns of text give way until all fit.
     """
     sizes = []
     for head, cells, side in zip(heads, columns, right, strict=True):

@@ -91,7 +91,7 @@ class Fields:
     def head_dim(self, hidden: int, heads: int) -> int:
         """Channels of one attention head.
 
-        As the config says, else the model's width over its heads.
+        The config's own value, else the model's width over its heads.
         """
         if self.has("head_dim"):
             return self.count("head_dim")

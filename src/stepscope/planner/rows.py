@@ -129,7 +129,7 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
 def _megatron(name: str, options: str) -> tuple[Framework, bool]:
     """Megatron-LM, its core, or what is built on them.
 
-    As of the version or the year in its name.
+    Conventions are those of the version or the year in its name.
     """
     if "core r0." in name:
         # Before 2025 attention was FlashAttention 2.

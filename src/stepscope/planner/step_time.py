@@ -269,7 +269,7 @@ def _optimizer(job: TrainingJob, layouts: Layouts, rates: Rates, parameters: Par
 def _offload(job: TrainingJob, layouts: Layouts, parameters: Parameters, compute_s: Floats) -> Floats:
     """Gradients out, the update on the host, weights back.
 
-    And weights for each pass where they live there.
+    Weights too, for each pass, where they live on the host.
     """
     cluster = job.cluster
     local = parameters.dense + parameters.routed

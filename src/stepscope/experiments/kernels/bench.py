@@ -31,7 +31,7 @@ from stepscope.experiments.kernels.errors import OutputCheck, compare, judge, ro
 from stepscope.experiments.kernels.execution import Built, ExecutionSettings, split
 from stepscope.experiments.kernels.space import Settings
 from stepscope.experiments.kernels.target import Inputs, Target, make_inputs
-from stepscope.experiments.kernels.timer import KernelMeter
+from stepscope.experiments.kernels.timer import KernelTimer
 
 SEED = 20_240_229
 KEPT_BYTES = 4 << 30
@@ -98,7 +98,7 @@ class KernelBench:
         self._torch = device.torch
         self._gradients = gradients
         self._ways = ExecutionSettings(self._torch, target, device.kind)
-        self._meter = KernelMeter(self._torch, device.kind, device.cache_bytes, by=by, cold=cold)
+        self._timer = KernelTimer(self._torch, device.kind, device.cache_bytes, by=by, cold=cold)
         self._kept: dict[Case, _ReferenceOutputs] = {}
         self._ready: dict[str, Callable[[], object]] = {}
         self._ready_case: Case | None = None
@@ -167,7 +167,7 @@ class KernelBench:
                 for _ in range(3):
                     self._ready[key]()
                 self._wait()
-            return SampleResult(ns=self._meter.sample(self._ready[key], inner))
+            return SampleResult(ns=self._timer.sample(self._ready[key], inner))
         except UsageError:
             raise
         except Exception as problem:  # noqa: BLE001 - the user's kernel may raise anything
@@ -312,12 +312,12 @@ class KernelBench:
             return call
         key = (id(call), f"{rounded_to or dtype} {dtype}")
         if key not in self._models:
-            model = copy.deepcopy(call).to(self.device.place, getattr(torch, rounded_to or dtype))
+            model = copy.deepcopy(call).to(self.device.torch_device, getattr(torch, rounded_to or dtype))
             self._models[key] = model.to(getattr(torch, dtype)).eval()
         return self._models[key]
 
     def _inputs(self, case: Case) -> Inputs:
-        return make_inputs(self.target, self._torch, case.shapes, case.dtype, self.device.place, SEED)
+        return make_inputs(self.target, self._torch, case.shapes, case.dtype, self.device.torch_device, SEED)
 
     def _work(self, case: Case, reference: _ReferenceOutputs) -> tuple[int, float | None]:
         """Bytes that must move and FLOPs of products, of the call as it is timed."""
@@ -379,7 +379,7 @@ class KernelBench:
         if self.device.kind != "cuda":
             return False
         try:
-            self._torch.zeros(1, device=self.device.place).add_(1)
+            self._torch.zeros(1, device=self.device.torch_device).add_(1)
             self._torch.cuda.synchronize()
         except Exception:  # noqa: BLE001 - any error here says the same
             return True

@@ -20,7 +20,7 @@ COLD_CALLS = 20
 Call = Callable[[], object]
 
 
-class KernelMeter:
+class KernelTimer:
     """Times `inner` calls.
 
     `by` is device (the device alone, the host's part hidden) or call (one call after another).
