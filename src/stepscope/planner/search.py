@@ -38,11 +38,12 @@ SAVED = 0.98
 STATES, ACTIVATIONS, HOST = "weights, gradients and optimizer alone", "with activations and buffers", "the host's memory"
 
 PART_WORDS = {
-    "gemm": "matrix products", "attention": "attention", "stream": "memory-bound kernels", "recompute": "recomputation",
-    "head": "output head", "host": "launches", "tensor_comms": "tensor collectives", "expert_comms": "expert exchange",
-    "context_comms": "context exchange", "shard_comms": "gathering shards", "pipeline_comms": "stage sends",
-    "bubble": "bubble", "data_comms": "gradient collectives", "optimizer": "optimizer", "offload": "offload traffic",
-    "jitter": "waiting for the slowest",
+    "gemm": "matrix products", "attention": "attention", "stream": "memory-bound kernels",
+    "recompute": "recomputation", "head": "output head", "host": "launches",
+    "tensor_comms": "tensor collectives", "expert_comms": "expert exchange",
+    "context_comms": "context exchange", "shard_comms": "gathering shards",
+    "pipeline_comms": "stage sends", "bubble": "bubble", "data_comms": "gradient collectives",
+    "optimizer": "optimizer", "offload": "offload traffic", "jitter": "waiting for the slowest",
 }  # fmt: skip
 
 

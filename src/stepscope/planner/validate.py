@@ -36,8 +36,8 @@ class Problem:
 # Layouts in words.
 
 _NUMBERS = {
-    "tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "ep": "ep", "mb": "micro_batch", "v": "vpp", "vpp": "vpp",
-    "z": "zero_stage", "zero": "zero_stage",
+    "tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "ep": "ep", "mb": "micro_batch",
+    "v": "vpp", "vpp": "vpp", "z": "zero_stage", "zero": "zero_stage",
 }  # fmt: skip
 _WORD = re.compile(r"([a-z]+?)(\d{1,9})(?:v(\d{1,9})|/(\d{1,9}))?")
 _FLAGS: dict[str, tuple[str, object]] = {

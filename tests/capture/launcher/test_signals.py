@@ -187,7 +187,7 @@ def test_a_job_of_our_own_that_will_not_end_is_ended(tmp_path: Path, monkeypatch
     with subprocess.Popen(python(code, str(tmp_path / "log")), env=environment(**mark), start_new_session=True) as process:
         until(lambda: len(watchdog_process.members(None, str(tmp_path).encode())) == 2)
         started_at = watchdog_process.processes()[process.pid].started
-        watchdog_process.end(watchdog_process.Job(process.pid, started_at), str(tmp_path).encode())
+        watchdog_process.end(watchdog_process.WatchedJob(process.pid, started_at), str(tmp_path).encode())
         assert not watchdog_process.members(None, str(tmp_path).encode())
     assert process.returncode == -signal.SIGKILL
 
@@ -197,8 +197,8 @@ def test_a_number_that_is_another_processs_by_now_is_left_alone() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         started_at = watchdog_process.processes()[process.pid].started
-        assert watchdog_process.members(watchdog_process.Job(process.pid, started_at), b"") == {process.pid}
-        assert watchdog_process.members(watchdog_process.Job(process.pid, started_at - 1), b"") == set()
+        assert watchdog_process.members(watchdog_process.WatchedJob(process.pid, started_at), b"") == {process.pid}
+        assert watchdog_process.members(watchdog_process.WatchedJob(process.pid, started_at - 1), b"") == set()
         process.kill()
 
 

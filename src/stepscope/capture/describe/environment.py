@@ -1,4 +1,5 @@
-"""The environment variables that bear on a run's speed, with whatever looks like a secret left out."""
+"""The environment variables that bear on a run's speed,
+with whatever looks like a secret left out."""
 
 from __future__ import annotations
 
@@ -32,40 +33,47 @@ _DEVICE_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F-]{8,36}")
 _PIECE = re.compile(r"[A-Za-z0-9+=_\-]{20,}")
 _BASE64 = re.compile(r"(?![/.])[A-Za-z0-9+/=_\-]{32,}")
 MOST_BITS = 3.5
-"""Bits per character beyond which a long piece is taken for a secret: words and paths have some 3, random letters over 4."""
+"""Bits per character beyond which a long piece is taken for a secret: words and paths have some 3,
+random letters over 4."""
 
 
 def environment_notes(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables worth telling, each at most MOST_CHARS long."""
-    return {name: _told(name, environ[name]) for name in sorted(environ) if _is_of_interest(name)}
+    """The variables worth a note, each at most MOST_CHARS long."""
+    return {name: _masked(name, environ[name]) for name in sorted(environ) if _is_of_interest(name)}
 
 
 def masked_words(command: Sequence[str]) -> list[str]:
-    """A command line as it may be written down: without keys, what follows a bare --token, and what looks like a secret."""
-    told, follows_secret = [], False
+    """A command line as it may be written down.
+
+    Without keys, what follows a bare --token, and what looks like a secret.
+    """
+    masked, follows_secret = [], False
     for word in command:
         name, equals, _ = word.partition("=")
         is_named = word.startswith("-") and _SECRET_NAME.search(name) is not None
         if follows_secret and not word.startswith("-"):
-            told.append(MASK)
+            masked.append(MASK)
         elif is_named and equals:
-            told.append(f"{name}={MASK}")
+            masked.append(f"{name}={MASK}")
         else:
-            told.append(word if os.sep in word or is_named or not looks_secret(word) else MASK)
+            masked.append(word if os.sep in word or is_named or not looks_secret(word) else MASK)
         follows_secret = is_named and not equals
-    return told
+    return masked
 
 
 def _is_of_interest(name: str) -> bool:
     return name in NAMES or name.startswith(PREFIXES)
 
 
-def _told(name: str, value: str) -> str:
+def _masked(name: str, value: str) -> str:
     return MASK if _SECRET_NAME.search(name) or looks_secret(value) else value[:MOST_CHARS]
 
 
 def looks_secret(value: str) -> bool:
-    """Whether a value may be a password, a key or a token. It rather errs by hiding what is none."""
+    """Whether a value may be a password, a key or a token.
+
+    It rather errs by hiding what is none.
+    """
     value = _DEVICE_UUID.sub("", value)
     if _USER_IN_URL.search(value) or _SECRET_START.search(value) or _SECRET_ASSIGNED.search(value):
         return True

@@ -58,14 +58,17 @@ _next(_start())
 def prepare(
     run: Path, command: Sequence[str], options: Mapping[str, Any], version: str, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Makes the run folder; returns what RUN/run.json has by now. `settings` are applied on top of the job's own."""
+    """Makes the run folder; returns what RUN/run.json has by now.
+
+    `settings` are applied on top of the job's own.
+    """
     import stepscope
 
     site = run / SITE_FOLDER
     site.mkdir(parents=True, exist_ok=True)
     assert stepscope.__file__ is not None
     (site / "sitecustomize.py").write_text(SITE.format(init=os.path.abspath(stepscope.__file__)), encoding="utf-8")
-    told: dict[str, Any] = {
+    run_info: dict[str, Any] = {
         "schema": SCHEMA,
         "stepscope": version,
         "command": masked_words(command),
@@ -73,8 +76,8 @@ def prepare(
         "started_wall_ns": time.time_ns(),
         **({"settings": dict(settings)} if settings else {}),
     }
-    write_json(run / RUN_FILE, told)
-    return told
+    write_json(run / RUN_FILE, run_info)
+    return run_info
 
 
 def environment(run: Path | None) -> dict[str, str]:
@@ -92,18 +95,18 @@ def _site(run: Path) -> str:
 def launch(
     run: Path | None,
     command: Sequence[str],
-    told: dict[str, Any],
+    run_info: dict[str, Any],
     *,
     meanwhile: Callable[[], object] | None = None,
-    asked: Callable[[], object] | None = None,
+    on_usr2: Callable[[], object] | None = None,
 ) -> int:
     """Runs the command to its end and returns its exit code, 128 + N where signal N ended it.
 
-    The job is in our process group, so that a terminal is its terminal; signals that we alone get are passed on. SIGUSR2 calls
-    `asked`; `meanwhile` is called now and then.
+    The job is in our process group, so that a terminal is its terminal; signals that we alone get
+    are passed on. SIGUSR2 calls `on_usr2`; `meanwhile` is called now and then.
     """
     with closing(Watchdog("" if run is None else _site(run), is_job_ours=False)) as watchdog:
-        relay = Relay(watchdog, asked)
+        relay = Relay(watchdog, on_usr2)
         with relay:
             process = subprocess.Popen(list(command), env=environment(run))
             watchdog.watch(process)
@@ -112,7 +115,7 @@ def launch(
     code = 128 - code if code < 0 else code
     if run is not None:
         try:
-            write_json(run / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": code})
+            write_json(run / RUN_FILE, {**run_info, "ended_wall_ns": time.time_ns(), "exit_code": code})
         except OSError as problem:
             say(f"{str(run / RUN_FILE)!r} could not be written: {problem.strerror}")
     return code

@@ -20,8 +20,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 HANG_UP, END = "hang-up", "end"
-"""What becomes of the job when stepscope is gone: what a closed terminal does to it, or its end, with
-all that it started."""
+"""What becomes of the job when stepscope is gone: what a closed terminal does to it, or its end,
+with all that it started."""
 GRACE_S = 5.0
 """Between asking a process to end and ending it."""
 LOOK_S = 0.05
@@ -37,7 +37,7 @@ class Process(NamedTuple):
     """In ticks after boot: with the number it names a process for good."""
 
 
-class Job(NamedTuple):
+class WatchedJob(NamedTuple):
     """The job's first process."""
 
     pid: int
@@ -51,15 +51,15 @@ def main() -> None:
         word, *rest = line.split()
         if word == b"job":
             process = processes().get(int(rest[0]))
-            job = Job(int(rest[0]), None if process is None else process.started)
+            job = WatchedJob(int(rest[0]), None if process is None else process.started)
         elif word == b"asked":
-            os.write(1, b" ".join([*rest, *(b"%d" % number for number in taken())]) + b"\n")
+            os.write(1, b" ".join([*rest, *(b"%d" % number for number in take_pending())]) + b"\n")
         elif word == b"done":
             return
     (hang_up if fate == HANG_UP else end)(job, mark)
 
 
-def taken() -> list[int]:
+def take_pending() -> list[int]:
     """The signals that wait, which thereby wait no longer."""
     numbers = sorted(signal.sigpending())
     for number in numbers:
@@ -67,28 +67,28 @@ def taken() -> list[int]:
     return numbers
 
 
-def hang_up(job: Job | None, mark: bytes) -> None:
+def hang_up(job: WatchedJob | None, mark: bytes) -> None:
     """As the kernel does when a terminal closes. SIGHUP, because nohup makes a job ignore it; what
     has left the session, as by setsid, is not asked."""
-    session, asked = os.getsid(0), set[int]()
+    session, signaled = os.getsid(0), set[int]()
     # A process may start another while we look.
-    while pids := {pid for pid in members(job, mark) if _session(pid) == session} - asked:
+    while pids := {pid for pid in members(job, mark) if _session(pid) == session} - signaled:
         for pid in pids:
             _send(pid, signal.SIGHUP)
             # One that is stopped could not end.
             _send(pid, signal.SIGCONT)
-        asked |= pids
+        signaled |= pids
 
 
-def end(job: Job | None, mark: bytes) -> None:
+def end(job: WatchedJob | None, mark: bytes) -> None:
     """Asks every process of the job to end, and ends those that have not after a while."""
-    asked = set[int]()
+    signaled = set[int]()
     until = time.monotonic() + GRACE_S
     while (pids := members(job, mark)) and time.monotonic() < until:
-        for pid in pids - asked:
+        for pid in pids - signaled:
             _send(pid, signal.SIGTERM)
             _send(pid, signal.SIGCONT)
-        asked |= pids
+        signaled |= pids
         time.sleep(LOOK_S)
     until = time.monotonic() + GRACE_S
     while (pids := members(job, mark)) and time.monotonic() < until:
@@ -97,26 +97,26 @@ def end(job: Job | None, mark: bytes) -> None:
         time.sleep(LOOK_S)
 
 
-def members(job: Job | None, mark: bytes) -> set[int]:
+def members(job: WatchedJob | None, mark: bytes) -> set[int]:
     """The job's processes: its first one, its group, whoever has the mark in its environment, and
     their descendants."""
-    known = processes()
-    if not known and job is not None:
+    running = processes()
+    if not running and job is not None:
         # Not Linux: the first one is all that can be looked up.
         return {job.pid} if _session(job.pid) is not None else set()
-    pids = {pid for pid in known if mark and mark in _environment(pid)}
+    pids = {pid for pid in running if mark and mark in _environment(pid)}
     if job is not None:
-        pids |= {pid for pid, process in known.items() if process.group == job.pid}
-        if job.pid in known and known[job.pid].started == job.started:
+        pids |= {pid for pid, process in running.items() if process.group == job.pid}
+        if job.pid in running and running[job.pid].started == job.started:
             pids.add(job.pid)
-    while children := {pid for pid, process in known.items() if process.parent in pids} - pids:
+    while children := {pid for pid, process in running.items() if process.parent in pids} - pids:
         pids |= children
     return pids - {os.getpid()}
 
 
 def processes() -> dict[int, Process]:
-    """Those that run, by number; empty where the system does not tell."""
-    known = {}
+    """Those that run, by number; empty where the system does not say."""
+    running = {}
     with suppress(OSError):
         for name in os.listdir("/proc") if sys.platform == "linux" else ():
             path = f"/proc/{name}/stat"
@@ -125,8 +125,8 @@ def processes() -> dict[int, Process]:
                 state, *fields = file.read().rpartition(b")")[2].split()
                 if state != b"Z":
                     parent, group, session = (int(field) for field in fields[:3])
-                    known[int(name)] = Process(parent, group, session, int(fields[18]))
-    return known
+                    running[int(name)] = Process(parent, group, session, int(fields[18]))
+    return running
 
 
 def _environment(pid: int) -> bytes:

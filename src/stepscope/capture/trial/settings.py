@@ -1,4 +1,5 @@
-"""The settings that can be applied on top of a job's own from outside, and which findings each of them fixes."""
+"""The settings that can be applied on top of a job's own from outside,
+and which findings each of them fixes."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ Value = bool | int | float | str
 MOST_WORKERS = 8
 """Loader workers to try first: beyond this, memory and start-up grow faster than what is gained."""
 SAME, ROUNDING, DIFFERS = "same", "rounding", "differs"
-"""What a setting does to the numbers: nothing; another order of sums, so the last bits; or more than that."""
+"""What a setting does to the numbers: nothing; another order of sums, so the last bits;
+or more than that."""
 
 
 @dataclass(frozen=True)
@@ -64,55 +66,71 @@ COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune", "max-autot
 
 _ALL = (
     _int(
-        "num_workers", "worker processes of every DataLoader; what a dataset draws at random is drawn anew in each", 0, 0, 256,
-        fixes=("serial-loader", "starved-loader"),
+        "num_workers",
+        "worker processes of every DataLoader; what a dataset draws at random is drawn anew in each",
+        0, 0, 256, fixes=("serial-loader", "starved-loader"),
     ),
     _bool("pin_memory", "batches in pinned memory; needs a GPU", False, fixes=("pageable-copy",)),
     _int(
-        "prefetch_factor", "batches that each worker keeps ready", 2, 1, 64, fixes=("shallow-prefetch", "starved-loader")
+        "prefetch_factor", "batches that each worker keeps ready", 2, 1, 64,
+        fixes=("shallow-prefetch", "starved-loader"),
     ),
-    _bool("persistent_workers", "workers live on from one epoch to the next", False, fixes=("loader-respawn", "serial-loader")),
-    _int("batch_size", "samples a batch, where no batch sampler of the job's own makes them", None, 1, 1 << 20, numerics=DIFFERS),
+    _bool("persistent_workers", "workers live on from one epoch to the next", False,
+          fixes=("loader-respawn", "serial-loader")),
+    _int("batch_size", "samples a batch, where no batch sampler of the job's own makes them",
+         None, 1, 1 << 20, numerics=DIFFERS),
     Setting(
-        name="bucket_cap_mb", kind="float", words="size of DDP's buckets of gradients", usual=25.0, low=0.1, high=4096.0,
-        numerics=ROUNDING, fixes=("tiny-buckets",),
+        name="bucket_cap_mb", kind="float", words="size of DDP's buckets of gradients",
+        usual=25.0, low=0.1, high=4096.0, numerics=ROUNDING, fixes=("tiny-buckets",),
     ),
     _bool("gradient_as_bucket_view", "DDP's gradients lie in its buckets", False),
     _bool("static_graph", "DDP may take every step for like the first", False),
-    _bool("find_unused_parameters", "DDP looks for parameters without gradients", False, fixes=("unused-parameter-scan",)),
+    _bool("find_unused_parameters", "DDP looks for parameters without gradients", False,
+          fixes=("unused-parameter-scan",)),
     _bool(
         "broadcast_buffers", "DDP sends the first rank's buffers before each forward pass", True,
         numerics=DIFFERS, fixes=("buffer-broadcast",),
     ),
     _bool("fused_optimizer", "one kernel for many parameters; Adam, AdamW, SGD, Adagrad", False,
           numerics=ROUNDING, fixes=("looped-optimizer",)),
-    _bool("foreach_optimizer", "one kernel per operation for many parameters", None, numerics=ROUNDING),
+    _bool("foreach_optimizer", "one kernel per operation for many parameters", None,
+          numerics=ROUNDING),
     Setting(
-        name="compile_mode", kind="choice", words="mode of torch.compile; models are compiled where the job does not",
-        usual="off", choices=COMPILE_MODES, numerics=ROUNDING, fixes=("launch-overhead", "unfused-pointwise", "python-overhead"),
+        name="compile_mode", kind="choice",
+        words="mode of torch.compile; models are compiled where the job does not",
+        usual="off", choices=COMPILE_MODES, numerics=ROUNDING,
+        fixes=("launch-overhead", "unfused-pointwise", "python-overhead"),
     ),
     _bool("compile_dynamic", "torch.compile takes sizes for changing from the first", None,
           numerics=ROUNDING, fixes=("recompilation",)),
-    _bool("tf32", "TF32 in matrix products of float32", False, numerics=DIFFERS, fixes=("fp32-matmul",)),
-    _bool("cudnn_benchmark", "cuDNN tries its algorithms out", False, numerics=ROUNDING, fixes=("untuned-convolution",)),
-    _bool("channels_last", "models with 2D convolutions in channels_last", False, numerics=ROUNDING, fixes=("nchw-layout",)),
+    _bool("tf32", "TF32 in matrix products of float32", False,
+          numerics=DIFFERS, fixes=("fp32-matmul",)),
+    _bool("cudnn_benchmark", "cuDNN tries its algorithms out", False,
+          numerics=ROUNDING, fixes=("untuned-convolution",)),
+    _bool("channels_last", "models with 2D convolutions in channels_last", False,
+          numerics=ROUNDING, fixes=("nchw-layout",)),
     Setting(
-        name="amp", kind="choice", words="autocast around the forward pass of every model", usual="off", choices=("off", "bf16"),
-        numerics=DIFFERS,
+        name="amp", kind="choice", words="autocast around the forward pass of every model",
+        usual="off", choices=("off", "bf16"), numerics=DIFFERS,
     ),
-    _int("num_threads", "threads of torch's operators on the host", None, 1, 1024, numerics=ROUNDING,
-         fixes=("thread-oversubscription",), environment=("OMP_NUM_THREADS", "MKL_NUM_THREADS")),
+    _int("num_threads", "threads of torch's operators on the host", None, 1, 1024,
+         numerics=ROUNDING, fixes=("thread-oversubscription",),
+         environment=("OMP_NUM_THREADS", "MKL_NUM_THREADS")),
     Setting(
-        name="allocator", kind="text", words="how the CUDA allocator is set up, such as expandable_segments:True", usual="",
-        fixes=("fragmentation", "allocator-churn"), environment=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+        name="allocator", kind="text",
+        words="how the CUDA allocator is set up, such as expandable_segments:True", usual="",
+        fixes=("fragmentation", "allocator-churn"),
+        environment=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     ),
-    _bool("empty_cache", "torch.cuda.empty_cache() does what it says", True, fixes=("allocator-churn",)),
+    _bool("empty_cache", "torch.cuda.empty_cache() does what it says", True,
+          fixes=("allocator-churn",)),
     _bool("anomaly_mode", "autograd looks for the origin of NaNs", False, fixes=("debug-mode",)),
     _bool("launch_blocking", "the host waits for every kernel", False,
           fixes=("debug-mode",), environment=("CUDA_LAUNCH_BLOCKING",)),
     _bool("deterministic", "deterministic algorithms alone", False, numerics=ROUNDING),
     Setting(
-        name="gc", kind="choice", words="Python's collector after the first step: freeze leaves out what is there by then",
+        name="gc", kind="choice",
+        words="Python's collector after the first step: freeze leaves out what is there by then",
         usual="on", choices=("on", "freeze", "off"), fixes=("gc-pause",),
     ),
 )  # fmt: skip
@@ -120,7 +138,10 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _ALL}
 
 
 def fixes(code: str, *, num_ranks: int = 1) -> dict[str, Value] | None:
-    """What to try first for a finding, with so many ranks on this machine; None where nothing can be set from outside."""
+    """What to try first for a finding, with so many ranks on this machine.
+
+    None where nothing can be set from outside.
+    """
     cores = max(1, own_cores() // max(num_ranks, 1))
     workers = min(MOST_WORKERS, max(1, cores - 1))
     tried: dict[str, dict[str, Value]] = {
@@ -153,18 +174,19 @@ def fix_reasons(code: str, *, num_ranks: int = 1) -> dict[str, str]:
     """Why these values are tried where there is no run to go by, for each setting of the fix."""
     tried = fixes(code, num_ranks=num_ranks) or {}
     cores = own_cores()
-    here = f"the {cores} cores that this process may use" if cores > 1 else "the one core that this process may use"
+    count = f"{cores} cores" if cores > 1 else "one core"
+    cores_text = f"the {count} that this process may use"
     if num_ranks > 1:
-        here += f", shared by {num_ranks} ranks"
-    given = {
-        ("serial-loader", "num_workers"): f"{here}, less one for the training process, and {MOST_WORKERS} at most",
-        ("starved-loader", "num_workers"): f"{here}, between 2 and {2 * MOST_WORKERS}",
-        ("thread-oversubscription", "num_threads"): here,
+        cores_text += f", shared by {num_ranks} ranks"
+    known_reasons = {
+        ("serial-loader", "num_workers"): f"{cores_text}, less one for the training process, and {MOST_WORKERS} at most",
+        ("starved-loader", "num_workers"): f"{cores_text}, between 2 and {2 * MOST_WORKERS}",
+        ("thread-oversubscription", "num_threads"): cores_text,
         ("shallow-prefetch", "prefetch_factor"): "four times PyTorch's own, 2",
         ("starved-loader", "prefetch_factor"): "twice PyTorch's own, 2",
         ("tiny-buckets", "bucket_cap_mb"): "four times DDP's own, 25",
     }
-    reasons = {name: given.get((code, name), SETTINGS[name].words) for name in tried}
+    reasons = {name: known_reasons.get((code, name), SETTINGS[name].words) for name in tried}
     more = "a job that has as much already keeps its own"
     return {name: f"{why}; {more}" if name in RAISED else why for name, why in reasons.items()}
 
@@ -177,7 +199,10 @@ def own_cores() -> int:
 
 
 def checked(knobs: Mapping[str, Any]) -> dict[str, Value]:
-    """These settings, each of its kind and within its bounds; a ValueError says what is wrong with one that is not."""
+    """These settings, each of its kind and within its bounds.
+
+    A ValueError says what is wrong with one that is not.
+    """
     return {name: _checked(name, value) for name, value in knobs.items()}
 
 
@@ -202,24 +227,25 @@ def _fits(setting: Setting, value: Any) -> bool:
     return setting.low is not None and setting.high is not None and setting.low <= value <= setting.high
 
 
+_BOOLS = {
+    **dict.fromkeys(("true", "1", "on", "yes"), True),
+    **dict.fromkeys(("false", "0", "off", "no"), False),
+}
+
+
 def value_of(name: str, text: str) -> Value:
     """The value that a text gives for this setting, as on a command line."""
     setting = SETTINGS.get(name)
     kind = "text" if setting is None else setting.kind
     try:
         if kind == "bool":
-            value: Value = {
-                "true": True,
-                "1": True,
-                "on": True,
-                "yes": True,
-                "false": False,
-                "0": False,
-                "off": False,
-                "no": False,
-            }[text.lower()]
+            value: Value = _BOOLS[text.lower()]
+        elif kind == "int":
+            value = int(text)
+        elif kind == "float":
+            value = float(text)
         else:
-            value = int(text) if kind == "int" else float(text) if kind == "float" else text
+            value = text
     except (KeyError, ValueError):
         value = text
     return _checked(name, value)
@@ -227,11 +253,11 @@ def value_of(name: str, text: str) -> Value:
 
 def environment_of(knobs: Mapping[str, Any]) -> dict[str, str]:
     """The variables that carry these settings."""
-    laid = {}
+    variables = {}
     for name, value in knobs.items():
         for variable in SETTINGS[name].environment:
-            laid[variable] = str(int(value)) if isinstance(value, bool) else str(value)
-    return laid
+            variables[variable] = str(int(value)) if isinstance(value, bool) else str(value)
+    return variables
 
 
 def table() -> str:

@@ -160,11 +160,11 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> int:
             os.environ.setdefault("TRITON_INTERPRET", "1")
         bench = open_bench(opening)
     except UsageError as problem:
-        _tell(answers, Answer(usage=str(problem)))
+        _send(answers, Answer(usage=str(problem)))
         return 2
-    _tell(answers, Answer())
+    _send(answers, Answer())
     for line in requests:
-        _tell(answers, answer(bench, msgspec.json.decode(line, type=Request)))
+        _send(answers, answer(bench, msgspec.json.decode(line, type=Request)))
     return 0
 
 
@@ -175,7 +175,7 @@ def main() -> int:
     return serve(sys.stdin.buffer, answers)
 
 
-def _tell(answers: IO[bytes], reply: Answer) -> None:
+def _send(answers: IO[bytes], reply: Answer) -> None:
     answers.write(msgspec.json.encode(reply) + b"\n")
     answers.flush()
 
