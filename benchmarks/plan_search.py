@@ -24,8 +24,8 @@ from pathlib import Path
 
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster_parse import parse_cluster
-from stepscope.planner.job import Job
-from stepscope.planner.search import Found, search
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.search import SearchResult, search
 from stepscope.planner.space import Space, open_space
 
 OUT = Path(__file__).parent / "out"
@@ -45,7 +45,7 @@ class Cost:
     memory_bytes: float
 
 
-def measured(job: Job, space: Space, num_workers: int) -> tuple[Found, Cost]:
+def measured(job: TrainingJob, space: Space, num_workers: int) -> tuple[SearchResult, Cost]:
     """A search and what it cost."""
     cpu, wall = _cpu_s(), time.monotonic()
     found = search(job, space, num_workers=num_workers)
@@ -67,7 +67,7 @@ def _peak(who: int) -> int:
     return resource.getrusage(who).ru_maxrss
 
 
-def table(found: Found, cost: Cost, batch: int) -> str:
+def table(found: SearchResult, cost: Cost, batch: int) -> str:
     rate = found.num_layouts / cost.cpu_s
     lines = [
         f"GPT-3 175B on 1,024 A100s, batch {batch}, sequence {SEQ_LEN}",
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--space", choices=("open", "usual"), default="open")
     arguments = parser.parse_args()
-    job = Job(model=find_model(MODEL), cluster=parse_cluster(CLUSTER), seq_len=SEQ_LEN, global_batch=arguments.batch)
+    job = TrainingJob(model=find_model(MODEL), cluster=parse_cluster(CLUSTER), seq_len=SEQ_LEN, global_batch=arguments.batch)
     space = replace(open_space(job), leaves_idle=True) if arguments.space == "open" else Space()
     found, cost = measured(job, space, arguments.workers)
     text = table(found, cost, arguments.batch)

@@ -25,7 +25,7 @@ from stepscope.planner.catalog import custom_model
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import estimate_one
 from stepscope.planner.framework import DDP
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
 
 ONE_B = {"layers": 16, "hidden": 2048, "heads": 16, "kv_heads": 16, "ffn_hidden": 5632, "vocab": 32000}
@@ -146,7 +146,7 @@ def main() -> int:
             passes = 24.0 if compiled else DDP.logit_passes
             framework = replace(DDP, fuses=compiled, is_compiled=compiled, has_fused_update=True, logit_passes=passes)
             model = custom_model(**shape)  # type: ignore[arg-type]
-            job = Job(model=model, cluster=cluster, seq_len=length, global_batch=batch, framework=framework)
+            job = TrainingJob(model=model, cluster=cluster, seq_len=length, global_batch=batch, framework=framework)
             planned = estimate_one(job, Layout(micro_batch=batch))
             seconds, peak = train(shape, length, batch, compiled=compiled)
             gc.collect()

@@ -15,7 +15,7 @@ import pytest
 
 from stepscope.calibration.collectives import KINDS, measure_collectives
 from stepscope.calibration.device import find_device
-from stepscope.calibration.groups import Job, groups_of, in_job, number
+from stepscope.calibration.groups import World, groups_of, in_job, number
 from stepscope.calibration.sweep import CPU_QUICK
 from stepscope.core.calibrated import Timing, bus_factor, ring_steps
 from stepscope.errors import UsageError
@@ -28,10 +28,10 @@ from pathlib import Path
 from stepscope.calibration.device import find_device
 from stepscope.calibration.sweep import CPU_QUICK
 from stepscope.calibration.groups import join
-from stepscope.calibration.saving import save
-from stepscope.calibration.survey import measure_job
+from stepscope.calibration.hardware_file import save
+from stepscope.calibration.measure import measure_links
 job = join(find_device("cpu"))
-found = measure_job(job, replace(CPU_QUICK, collectives=(1024, 4096, 10001, 65536), point_s=0.0), "test", lambda _: None)
+found = measure_links(job, replace(CPU_QUICK, collectives=(1024, 4096, 10001, 65536), point_s=0.0), "test", lambda _: None)
 save(found, Path(sys.argv[1]) / f"rank-{job.rank}.json")
 job.dist.destroy_process_group()
 """
@@ -114,7 +114,7 @@ class FakeDist:
         return [FakeWork()]
 
 
-class FixedMeter:
+class FixedTimer:
     def time(self, call: Callable[[], object], budget_s: float) -> Timing:
         raise AssertionError("collectives are sampled by what the ranks agree on")
 
@@ -126,10 +126,10 @@ class FixedMeter:
         return 1e-3
 
 
-def job(rank: int, nodes: tuple[tuple[int, ...], ...], missing: str = "") -> Job:
+def job(rank: int, nodes: tuple[tuple[int, ...], ...], missing: str = "") -> World:
     size = sum(map(len, nodes))
-    device = replace(find_device("cpu"), meter=FixedMeter())
-    return Job(device=device, dist=FakeDist(missing), backend="gloo", rank=rank, size=size, nodes=nodes)
+    device = replace(find_device("cpu"), timer=FixedTimer())
+    return World(device=device, dist=FakeDist(missing), backend="gloo", rank=rank, size=size, nodes=nodes)
 
 
 @pytest.mark.parametrize(("rank", "node", "is_across"), [(0, (0, 1), True), (3, (2, 3), False)])

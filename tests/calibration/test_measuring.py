@@ -1,4 +1,4 @@
-"""Measuring for real on the CPU, with shapes so small that it takes no time; and the meter under a clock that is ours."""
+"""Measuring for real on the CPU, with shapes so small that it takes no time; and the timer under a clock that is ours."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from types import SimpleNamespace
 import pytest
 
 from stepscope.calibration.device import Device, find_device
-from stepscope.calibration.saving import save
-from stepscope.calibration.survey import measure_device, unsteady_note
-from stepscope.calibration.sweep import CPU_FULL, CPU_QUICK, CUDA_FULL, CUDA_QUICK, Extent
-from stepscope.calibration.timer import DeviceMeter, HostMeter, how_many, timing
+from stepscope.calibration.hardware_file import save
+from stepscope.calibration.measure import measure_device, unsteady_note
+from stepscope.calibration.sweep import CPU_FULL, CPU_QUICK, CUDA_FULL, CUDA_QUICK, Sweep
+from stepscope.calibration.timer import DeviceTimer, HostTimer, how_many, timing
 from stepscope.core.calibrated import Calibrated, Timing
 from stepscope.readers.system.hardware_file import read_hardware
 from stepscope.report.calibration_view import calibration_document, rate_text, size_text, time_text
 from stepscope.report.document.terminal import to_text
 
-TINY = Extent(
+TINY = Sweep(
     gemms=((16, 16, 16), (16, 32, 16), (32, 32, 32), (64, 16, 32), (48, 48, 8)),
     attention=((1, 2, 16, 8),),
     copies=(1024, 65536),
@@ -34,7 +34,7 @@ TINY = Extent(
 )
 
 
-class FixedMeter:
+class FixedTimer:
     """Every call takes two milliseconds; the calls are made, so that what cannot be done here is found out."""
 
     def time(self, call: Callable[[], object], budget_s: float) -> Timing:
@@ -52,7 +52,7 @@ class FixedMeter:
 
 
 def cpu() -> Device:
-    return replace(find_device("cpu"), meter=FixedMeter())
+    return replace(find_device("cpu"), timer=FixedTimer())
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_every_part_is_measured(found: Calibrated) -> None:
     assert found.host.python_ops_per_s > 0
     assert {fit.precision for fit in found.gemm_fits} == {"fp32", "bf16"}
     assert len(found.notes) == 1
-    assert "points spread by more than" in found.notes[0], "the fixed meter tells of 1 to 3 ms"
+    assert "points spread by more than" in found.notes[0], "the fixed timer tells of 1 to 3 ms"
 
 
 def test_rates_are_work_over_time(found: Calibrated) -> None:
@@ -141,7 +141,7 @@ def test_the_summary_tells_all_of_it(found: Calibrated) -> None:
     assert next(line for line in older.splitlines() if "fp32" in line).split()[:4] == ["fp32", "32.8", "MFLOP/s", "-"]
 
 
-def test_the_host_meter_divides_by_its_calls() -> None:
+def test_the_host_timer_divides_by_its_calls() -> None:
     clock = [0.0]
     calls = []
 
@@ -149,7 +149,7 @@ def test_the_host_meter_divides_by_its_calls() -> None:
         clock[0] += 2e-6
         calls.append(1)
 
-    told = HostMeter(lambda: clock[0]).time(call, budget_s=0.004)
+    told = HostTimer(lambda: clock[0]).time(call, budget_s=0.004)
     assert told.seconds == pytest.approx(2e-6)
     assert told.repeats == 20, "100 calls of 2 us are a sample; 20 of them are 4 ms"
     assert len(calls) == 2 + 20 * 100
@@ -166,16 +166,16 @@ def test_timing_is_the_median_with_its_spread() -> None:
     assert timing([1.0, 2.0]).seconds == 1.5
 
 
-@pytest.mark.parametrize("extent", [CUDA_FULL, CUDA_QUICK, CPU_FULL, CPU_QUICK], ids=["cuda", "cuda-quick", "cpu", "cpu-quick"])
-def test_extents_keep_the_shape_dependence(extent: Extent) -> None:
-    assert len(set(extent.gemms)) == len(extent.gemms)
-    work = [m * n * k for m, n, k in extent.gemms]
+@pytest.mark.parametrize("sweep", [CUDA_FULL, CUDA_QUICK, CPU_FULL, CPU_QUICK], ids=["cuda", "cuda-quick", "cpu", "cpu-quick"])
+def test_sweeps_keep_the_shape_dependence(sweep: Sweep) -> None:
+    assert len(set(sweep.gemms)) == len(sweep.gemms)
+    work = [m * n * k for m, n, k in sweep.gemms]
     assert work == sorted(work), "from the smallest, so that what is too long is known before it is tried"
-    assert sum(m == n == k for m, n, k in extent.gemms) >= 5
-    assert any(k * 8 <= min(m, n) for m, n, k in extent.gemms), "small k"
-    assert any(m * 8 <= n for m, n, _ in extent.gemms), "few rows"
-    assert any(n * 8 <= m for m, n, _ in extent.gemms), "few columns"
-    assert extent.collectives[0] == 1024
+    assert sum(m == n == k for m, n, k in sweep.gemms) >= 5
+    assert any(k * 8 <= min(m, n) for m, n, k in sweep.gemms), "small k"
+    assert any(m * 8 <= n for m, n, _ in sweep.gemms), "few rows"
+    assert any(n * 8 <= m for m, n, _ in sweep.gemms), "few columns"
+    assert sweep.collectives[0] == 1024
 
 
 def test_fp8_shapes_are_ones_the_hardware_takes() -> None:
@@ -225,10 +225,10 @@ class FakeCuda:
 
 
 @pytest.mark.parametrize("kernel_s", [3e-6, 5e-3])
-def test_the_device_meter_times_the_calls_and_not_the_hold(kernel_s: float) -> None:
+def test_the_device_timer_times_the_calls_and_not_the_hold(kernel_s: float) -> None:
     cuda = FakeCuda(kernel_s)
     FakeCuda.Event.owner = cuda
-    told = DeviceMeter(SimpleNamespace(cuda=cuda)).time(cuda.kernel, budget_s=0.05)
+    told = DeviceTimer(SimpleNamespace(cuda=cuda)).time(cuda.kernel, budget_s=0.05)
     assert told.seconds == pytest.approx(kernel_s)
     assert told.high_s == pytest.approx(kernel_s)
     assert cuda.num_holds == told.repeats + 1

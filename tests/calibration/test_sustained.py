@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from stepscope.calibration.gemms import chosen
-from stepscope.calibration.timer import DeviceMeter, HostMeter
+from stepscope.calibration.timer import DeviceTimer, HostTimer
 from stepscope.core.calibrated import Calibrated, GemmFit, GemmPoint, Machine, Timing
 
 HOT_AFTER_S = 0.3
@@ -62,16 +62,16 @@ def hot(monkeypatch: pytest.MonkeyPatch) -> HotDevice:
 
 
 def test_a_sustained_rate_is_that_of_a_hot_device(hot: HotDevice) -> None:
-    meter = DeviceMeter(SimpleNamespace(cuda=hot), lambda: hot.done_at)
-    assert meter.time(hot.kernel, 0.05).seconds == pytest.approx(COOL), "a burst"
-    told = meter.sustained(hot.kernel, 0.5, 1.5)
+    timer = DeviceTimer(SimpleNamespace(cuda=hot), lambda: hot.done_at)
+    assert timer.time(hot.kernel, 0.05).seconds == pytest.approx(COOL), "a burst"
+    told = timer.sustained(hot.kernel, 0.5, 1.5)
     assert told.low_s == pytest.approx(HOT)
     assert told.high_s == pytest.approx(HOT)
     assert told.repeats * 100 * HOT == pytest.approx(1.5, rel=0.02), "samples of 100 calls for a second and a half"
 
 
 def test_without_warm_up_the_cool_device_would_be_seen(hot: HotDevice) -> None:
-    told = DeviceMeter(SimpleNamespace(cuda=hot), lambda: hot.done_at).sustained(hot.kernel, 0.0, 1.5)
+    told = DeviceTimer(SimpleNamespace(cuda=hot), lambda: hot.done_at).sustained(hot.kernel, 0.0, 1.5)
     assert told.low_s == pytest.approx(COOL)
 
 
@@ -79,21 +79,21 @@ def test_a_call_of_seconds_is_still_timed_three_times(hot: HotDevice) -> None:
     def long() -> None:
         hot.done_at += 4.0
 
-    told = DeviceMeter(SimpleNamespace(cuda=hot), lambda: hot.done_at).sustained(long, 0.5, 1.5)
+    told = DeviceTimer(SimpleNamespace(cuda=hot), lambda: hot.done_at).sustained(long, 0.5, 1.5)
     assert (told.seconds, told.repeats) == (4.0, 3)
 
 
-def test_the_host_meter_sustains_by_its_clock() -> None:
+def test_the_host_timer_sustains_by_its_clock() -> None:
     clock = [0.0]
 
     def call() -> None:
         clock[0] += 1e-3 if clock[0] < 0.1 else 2e-3
 
-    told = HostMeter(lambda: clock[0]).sustained(call, 0.2, 0.39)
+    told = HostTimer(lambda: clock[0]).sustained(call, 0.2, 0.39)
     assert told.seconds == pytest.approx(2e-3)
     assert told.low_s == pytest.approx(2e-3)
     assert told.repeats == pytest.approx(10, abs=1), "samples of twenty calls, which took 20 ms when they were counted"
-    assert HostMeter(lambda: clock[0]).sustained(call, 0.0, 0.0).repeats == 3
+    assert HostTimer(lambda: clock[0]).sustained(call, 0.0, 0.0).repeats == 3
 
 
 def test_the_best_large_and_the_best_middling_product_are_chosen() -> None:

@@ -79,7 +79,7 @@ def test_a_guarded_failure_is_told_once_and_the_rest_undone() -> None:
     guard = Guard()
     told: list[str] = []
     undone: list[str] = []
-    guard.tell = told.append
+    guard.report = told.append
     guard.at_end(lambda: undone.append("first"))
     guard.at_end(lambda: undone.remove("nobody"))
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.calibration.sweep import Extent
+from stepscope.calibration.sweep import Sweep
 from stepscope.cli.main import main
 from stepscope.readers.system.hardware_file import read_hardware
 
-TINY = Extent(
+TINY = Sweep(
     gemms=((16, 16, 16), (16, 32, 16), (32, 32, 32), (64, 16, 32)),
     attention=((1, 2, 16, 8),),
     copies=(1024,),
@@ -36,7 +36,7 @@ TESTS = """\
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepscope.calibration.sweep.extent_of", lambda kind, quick: TINY)
+    monkeypatch.setattr("stepscope.calibration.sweep.sweep_of", lambda kind, quick: TINY)
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
 

@@ -8,7 +8,7 @@ import torch
 
 from stepscope.core.kernel_tuning import Error
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.bench import Compared, KernelBench
+from stepscope.experiments.kernels.bench import CheckResult, KernelBench
 from stepscope.experiments.kernels.call import direction_like
 from stepscope.experiments.kernels.errors import compare, judge, rounding, times
 from tests.kernels.running import bench_of, case
@@ -16,7 +16,7 @@ from tests.kernels.running import bench_of, case
 
 def checked(
     bench: KernelBench, settings: dict[str, bool | int | float | str], *shapes: tuple[int, ...], dtype: str = "float32"
-) -> Compared:
+) -> CheckResult:
     where = case(*shapes, dtype=dtype)
     referred = bench.refer(where)
     assert referred.problem is None

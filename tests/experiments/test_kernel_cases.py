@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stepscope.core.kernel_tuning import shape_words
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.cases import declared_shapes, edge_shapes, make_cases, parse_dtypes, parse_shapes
-from stepscope.experiments.kernels.space import declared_configs, default_ways, parse_configs, process_of, product
+from stepscope.experiments.kernels.space import declared_configs, default_options, parse_configs, process_of, product
 
 
 def test_shapes_are_read_as_cases_of_tensors() -> None:
@@ -80,7 +80,7 @@ def test_declared_configs_may_be_axes_or_a_list() -> None:
 
 
 def test_process_wide_settings_have_a_process_of_their_own() -> None:
-    ways = default_ways(on_gpu=True, has_compiler=True, has_conv=True, has_products=True)
+    ways = default_options(on_gpu=True, has_compiler=True, has_conv=True, has_products=True)
     assert {process_of(one) for one in ways} == {(), ("cudnn_benchmark",), ("tunable_op",)}
-    without = default_ways(on_gpu=False, has_compiler=False, has_conv=False, has_products=False)
+    without = default_options(on_gpu=False, has_compiler=False, has_conv=False, has_products=False)
     assert without == ({"backend": "aot_eager"},)

@@ -10,15 +10,15 @@ import pytest
 
 from stepscope.core.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG
 from stepscope.core.trials import Value
-from stepscope.experiments.kernels.bench import Sampled
+from stepscope.experiments.kernels.bench import SampleResult
 from stepscope.experiments.kernels.choice import gain, timed
-from stepscope.experiments.kernels.timing import Race, Raced
+from stepscope.experiments.kernels.timing import Race, RaceResult
 from stepscope.experiments.kernels.tuner import Plan, SweepPolicy, tune_kernel
 from stepscope.experiments.kernels.worker import Described
 from tests.kernels.running import Scripted, case
 
 
-def raced(bench: Scripted, names: list[str], *, has_reference: bool = False) -> Raced:
+def raced(bench: Scripted, names: list[str], *, has_reference: bool = False) -> RaceResult:
     settings: dict[int, dict[str, Value]] = {at: {} if name == "base" else {"k": name} for at, name in enumerate(names)}
     race = Race(
         bench=bench,
@@ -85,7 +85,7 @@ class Breaking(Scripted):
 
     def sample(self, settings, case, inner, limit_s):  # type: ignore[no-untyped-def]
         told = super().sample(settings, case, inner, limit_s)
-        return Sampled(ns=None, why="its process ended") if self.log.count("b") > 5 and settings == {"k": "b"} else told
+        return SampleResult(ns=None, why="its process ended") if self.log.count("b") > 5 and settings == {"k": "b"} else told
 
 
 def test_one_that_fails_while_it_is_timed_cannot_win() -> None:
@@ -108,7 +108,7 @@ def test_intervals_of_a_gain_are_order_statistics() -> None:
 def swept(bench: Scripted, names: list[str], *, now: Callable[[], float] | None = None, budget_s: float = 100.0):  # type: ignore[no-untyped-def]
     described = Described(
         name="m:f", is_module=False, reference="m:plain", has_reference=True, has_inputs=False, needs_settings=(), shapes=None,
-        edges=None, configs=None, autotuned=(), default_ways=(), device="a device", kind="cpu", cache_bytes=10, spec=None,
+        edges=None, configs=None, autotuned=(), default_options=(), device="a device", kind="cpu", cache_bytes=10, spec=None,
         versions={"torch": "2"}, is_interpreted=False, allows_tf32=False,
     )  # fmt: skip
     plan = Plan(

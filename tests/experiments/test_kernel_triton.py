@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.errors import times
-from stepscope.experiments.kernels.ways import autotune_configs
+from stepscope.experiments.kernels.execution import autotune_configs
 from stepscope.experiments.kernels.worker import Opening, describe, open_bench
 from tests.kernels.running import bench_of, case
 from tests.shared_data import ROOT

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stepscope.core.kernel_tuning import Case, Error
 from stepscope.core.trials import Value
-from stepscope.experiments.kernels.bench import Compared, KernelBench, Referred, Sampled
+from stepscope.experiments.kernels.bench import CheckResult, KernelBench, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.worker import Opening, open_bench
 
 FOLDER = Path(__file__).parent
@@ -50,17 +50,17 @@ class Scripted:
     def warm_up(self) -> None:
         self.log.append("warm")
 
-    def refer(self, case: Case) -> Referred:
-        return Referred(problem=None, error=Error(worst=1e-7, rms=1e-7), truth="float64", bytes_moved=1000, flops=2000.0)
+    def refer(self, case: Case) -> ReferenceResult:
+        return ReferenceResult(problem=None, error=Error(worst=1e-7, rms=1e-7), truth="float64", bytes_moved=1000, flops=2000.0)
 
-    def check(self, settings: Mapping[str, Value], case: Case, allowed: Error, limit_s: float) -> Compared:
+    def check(self, settings: Mapping[str, Value], case: Case, allowed: Error, limit_s: float) -> CheckResult:
         name = str(settings.get("k", "base"))
         self.checked.append(name)
         if name in self.failing:
-            return Compared(why="RuntimeError: out of resource: shared memory")
+            return CheckResult(why="RuntimeError: out of resource: shared memory")
         error = 0.5 if name in self.wrong else allowed.worst / 2
         is_right = error <= allowed.worst
-        return Compared(
+        return CheckResult(
             why=None,
             output="output",
             error=error,
@@ -70,10 +70,10 @@ class Scripted:
             num_checks=1,
         )
 
-    def sample(self, settings: Mapping[str, Value] | None, case: Case, inner: int, limit_s: float) -> Sampled:
+    def sample(self, settings: Mapping[str, Value] | None, case: Case, inner: int, limit_s: float) -> SampleResult:
         name = "reference" if settings is None else str(settings.get("k", "base"))
         self.log.append(name)
-        return Sampled(ns=self.times[name] * self.drift(name))
+        return SampleResult(ns=self.times[name] * self.drift(name))
 
     def drift(self, name: str) -> float:
         """By what this sample differs from the true time."""

@@ -16,7 +16,7 @@ from stepscope.planner.cluster import Cluster
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import estimate, estimate_one
 from stepscope.planner.framework import FRAMEWORKS, INTERNEVO, MEGATRON, MEGATRON_CORE
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, SCHEDULES, Layout, Layouts
 from stepscope.planner.memory import layer_bytes
 from stepscope.planner.network import Group, Network
@@ -28,9 +28,9 @@ GPT3 = find_model("gpt3-175b")
 A100S = parse_cluster("128x8xA100")
 
 
-def job(cluster: Cluster = A100S, **more: object) -> Job:
+def job(cluster: Cluster = A100S, **more: object) -> TrainingJob:
     told = {"model": GPT3, "cluster": cluster, "seq_len": 2048, "global_batch": 1536, "precision": "fp16", "framework": MEGATRON}
-    return Job(**{**told, **more})  # type: ignore[arg-type]
+    return TrainingJob(**{**told, **more})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tp", [1, 8])
@@ -171,7 +171,7 @@ def test_many_at_once_are_what_each_is_alone() -> None:
     layouts = many()
     together = estimate(job(), layouts)
     for place in range(0, len(layouts), 97):
-        alone = estimate_one(job(), layouts.one(place))
+        alone = estimate_one(job(), layouts.layout(place))
         assert alone.step_s[0] == pytest.approx(together.step_s[place])
         assert alone.memory_bytes[0] == pytest.approx(together.memory_bytes[place])
 
@@ -294,7 +294,7 @@ def test_a_group_with_one_member_in_each_node_has_one_card_each() -> None:
 def test_a_layout_says_itself_in_one_word() -> None:
     layout = Layout(tp=8, pp=12, vpp=2, dp=16, ep=4, micro_batch=2, zero_stage=1, is_sequence_parallel=True, recompute="full")
     assert str(layout) == "tp8-pp12v2-dp16-ep4-mb2-z1-sp-full"
-    assert Layouts.of([layout]).one(0) == layout
+    assert Layouts.of([layout]).layout(0) == layout
 
 
 def test_a_window_is_less_to_look_at() -> None:

@@ -34,7 +34,7 @@ def test_megatron_models_follow_the_formula_of_their_paper(name: str, layers: in
 
 def test_parts_add_up_to_the_whole() -> None:
     model = find_model("mixtral-8x7b")
-    layer = model.attention_params + model.norm_params + model.beside_experts_params + 8 * model.expert_params
+    layer = model.attention_params + model.norm_params + model.router_and_shared_params + 8 * model.expert_params
     assert model.num_params == 32 * layer + model.embedding_params + model.head_params + model.hidden
     assert model.num_params - model.active_params == 32 * 6 * model.expert_params
 
@@ -59,5 +59,5 @@ def test_a_layer_for_further_tokens_adds_what_deepseek_says_and_little_of_it_is_
     plain, further = find_model("deepseek-v3"), find_model("deepseek-v3-mtp")
     assert further.num_params - plain.num_params + 2 * 129280 * 7168 == pytest.approx(14e9, rel=0.05)
     # One mixture layer with 8 of its 256 experts, a matrix from 2h to h and three norms.
-    active = plain.attention_params + plain.norm_params + plain.beside_experts_params + 8 * plain.expert_params
+    active = plain.attention_params + plain.norm_params + plain.router_and_shared_params + 8 * plain.expert_params
     assert further.active_params - plain.active_params == active + 2 * 7168**2 + 3 * 7168

@@ -16,10 +16,10 @@ from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.devices import make_cluster
 from stepscope.planner.estimate import estimate, estimate_one
 from stepscope.planner.framework import MEGATRON, TORCHTITAN
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
 from stepscope.planner.model import Model
-from stepscope.planner.search import Choice, Found, least_memory, search, why
+from stepscope.planner.search import Choice, SearchResult, least_memory, search, why
 from stepscope.planner.space import CHUNK_ROWS, Grid, Space, divisors, open_space
 
 DENSE = custom_model(layers=6, hidden=512, heads=8, kv_heads=2, vocab=32000, name="dense")
@@ -34,16 +34,16 @@ def small_cluster(memory_gib: float = 2.0, num: int = 8, per_node: int = 4) -> C
     return make_cluster("A100", num, per_node, memory_bytes=memory_gib * 2**30)
 
 
-def small_job(model: Model = DENSE, **changes: object) -> Job:
-    job = Job(model=model, cluster=small_cluster(), seq_len=1024, global_batch=8, framework=ABLE)
+def small_job(model: Model = DENSE, **changes: object) -> TrainingJob:
+    job = TrainingJob(model=model, cluster=small_cluster(), seq_len=1024, global_batch=8, framework=ABLE)
     return replace(job, **changes)  # type: ignore[arg-type]
 
 
 def layouts_of(grid: Grid) -> list[Layout]:
-    return [chunk.one(place) for chunk in grid.chunks() for place in range(len(chunk))]
+    return [chunk.layout(place) for chunk in grid.chunks() for place in range(len(chunk))]
 
 
-def every_layout(job: Job) -> Iterator[Layout]:
+def every_layout(job: TrainingJob) -> Iterator[Layout]:
     """All that OPEN allows, by loops over every number up to the devices."""
     model, num = job.model, job.cluster.num_devices
     widths = range(1, num + 1)
@@ -65,7 +65,7 @@ def every_layout(job: Job) -> Iterator[Layout]:
                     yield layout
 
 
-def cut_divides(job: Job, tp: int, cp: int, pp: int, dp: int, ep: int) -> bool:
+def cut_divides(job: TrainingJob, tp: int, cp: int, pp: int, dp: int, ep: int) -> bool:
     model = job.model
     if tp > job.cluster.devices_per_node or model.heads % tp or model.ffn_hidden % tp:
         return False
@@ -76,7 +76,7 @@ def cut_divides(job: Job, tp: int, cp: int, pp: int, dp: int, ep: int) -> bool:
     return model.experts.num % ep == 0 and (dp * cp) % ep == 0 and model.experts.ffn_hidden % tp == 0
 
 
-def habits_make_sense(job: Job, layout: Layout) -> bool:
+def habits_make_sense(job: TrainingJob, layout: Layout) -> bool:
     copies = layout.dp * layout.cp
     if layout.vpp > 1 and (layout.pp == 1 or layout.schedule != "1f1b" or layout.num_micro % layout.pp):
         return False
@@ -108,7 +108,7 @@ def test_a_grid_is_what_loops_find(model: Model) -> None:
 
 
 def test_pieces_are_bounded_and_hold_everything_once() -> None:
-    job = Job(model=find_model("llama3-70b"), cluster=parse_cluster("8x8xH100"), seq_len=8192, global_batch=1024)
+    job = TrainingJob(model=find_model("llama3-70b"), cluster=parse_cluster("8x8xH100"), seq_len=8192, global_batch=1024)
     grid = Grid(job, replace(Space(), offload=OFFLOAD))
     sizes = [len(chunk) for chunk in grid.chunks()]
     assert len(sizes) > 1
@@ -154,7 +154,7 @@ def test_selective_recompute_with_one_kernel_is_for_frameworks_that_mean_more_by
 
 
 def test_the_open_space_of_175b_is_larger_than_calculons() -> None:
-    job = Job(model=find_model("gpt3-175b"), cluster=parse_cluster("128x8xA100"), seq_len=2048, global_batch=1536)
+    job = TrainingJob(model=find_model("gpt3-175b"), cluster=parse_cluster("128x8xA100"), seq_len=2048, global_batch=1536)
     assert len(Grid(job, replace(open_space(job), leaves_idle=True))) > 11_700_000
 
 
@@ -167,7 +167,7 @@ def test_divisors_are_all_of_them() -> None:
 
 
 @pytest.fixture(scope="module", params=[DENSE, MIXTURE], ids=lambda model: model.name)
-def tried(request: pytest.FixtureRequest) -> tuple[Job, list[tuple[Layout, float, float]]]:
+def tried(request: pytest.FixtureRequest) -> tuple[TrainingJob, list[tuple[Layout, float, float]]]:
     """A job that some layouts fit, and each layout's step and memory, of one call for all and of one for some."""
     job = small_job(request.param, global_batch=4)
     layouts = layouts_of(Grid(job, Space(offload=OFFLOAD)))
@@ -180,7 +180,7 @@ def tried(request: pytest.FixtureRequest) -> tuple[Job, list[tuple[Layout, float
     return replace(job, cluster=replace(job.cluster, memory_bytes=middle)), rows
 
 
-def test_the_best_is_the_fastest_that_fits(tried: tuple[Job, list[tuple[Layout, float, float]]]) -> None:
+def test_the_best_is_the_fastest_that_fits(tried: tuple[TrainingJob, list[tuple[Layout, float, float]]]) -> None:
     job, rows = tried
     found = search(job, Space(offload=OFFLOAD))
     fit = [(layout, step) for layout, step, memory in rows if memory <= job.cluster.memory_bytes]
@@ -196,7 +196,7 @@ def test_the_best_is_the_fastest_that_fits(tried: tuple[Job, list[tuple[Layout, 
 
 
 def test_what_fits_is_not_beaten_in_memory_and_time_by_more_than_the_front(
-    tried: tuple[Job, list[tuple[Layout, float, float]]],
+    tried: tuple[TrainingJob, list[tuple[Layout, float, float]]],
 ) -> None:
     job, rows = tried
     front = search(job, Space(offload=OFFLOAD)).front
@@ -212,7 +212,7 @@ def test_what_fits_is_not_beaten_in_memory_and_time_by_more_than_the_front(
             assert beats_or_ties, layout
 
 
-def test_a_rival_is_placed_among_all(tried: tuple[Job, list[tuple[Layout, float, float]]]) -> None:
+def test_a_rival_is_placed_among_all(tried: tuple[TrainingJob, list[tuple[Layout, float, float]]]) -> None:
     job, rows = tried
     fit = sorted((step, str(layout), layout) for layout, step, memory in rows if memory <= job.cluster.memory_bytes)
     step, _, layout = fit[len(fit) // 2]
@@ -227,7 +227,7 @@ def test_a_rival_is_placed_among_all(tried: tuple[Job, list[tuple[Layout, float,
     assert rival.num_cuts_faster == sum(other < step * (1 - 1e-9) for other in cuts.values())
 
 
-def test_the_least_memory_is_the_least(tried: tuple[Job, list[tuple[Layout, float, float]]]) -> None:
+def test_the_least_memory_is_the_least(tried: tuple[TrainingJob, list[tuple[Layout, float, float]]]) -> None:
     job, rows = tried
     least = least_memory(job, Space(offload=OFFLOAD))
     assert least is not None
@@ -237,7 +237,7 @@ def test_the_least_memory_is_the_least(tried: tuple[Job, list[tuple[Layout, floa
     assert smallest.memory_bytes == pytest.approx(least.memory_bytes)
 
 
-def told(found: Found) -> list[tuple[str, float, str]]:
+def told(found: SearchResult) -> list[tuple[str, float, str]]:
     return [(str(each.layout), each.step_s, each.why) for each in (*found.best, *found.front)]
 
 
@@ -266,7 +266,7 @@ def test_variants_collapse_into_the_plainest() -> None:
         replace(base, tp=4, dp=2): 1.2,
     }
     rows = search_module._Rows(layouts=Layouts.of(timed), step_s=np.array([*timed.values()]), memory_bytes=np.ones(len(timed)))
-    shown = [rows.layouts.one(place) for place in search_module._shown(rows, 10)]
+    shown = [rows.layouts.layout(place) for place in search_module._shown(rows, 10)]
     assert shown == [list(timed)[place] for place in (1, 6, 3, 4)]
     assert len(search_module._shown(rows, 2)) == 2
 

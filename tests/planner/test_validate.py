@@ -14,7 +14,7 @@ from stepscope.planner.cluster import resized
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import estimate_one
 from stepscope.planner.framework import MEGATRON
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
 from stepscope.planner.search import least_memory
 from stepscope.planner.space import Grid, Space
@@ -23,16 +23,16 @@ from stepscope.planner.validate import (
     check_job,
     check_layout,
     check_space,
+    memory_fit,
     parse_layout,
     problems,
-    room_of,
     shortfall,
     warnings,
 )
 
 
-def job_of(model: str, cluster: str, seq_len: int, global_batch: int, **rest: object) -> Job:
-    job = Job(model=find_model(model), cluster=parse_cluster(cluster), seq_len=seq_len, global_batch=global_batch)
+def job_of(model: str, cluster: str, seq_len: int, global_batch: int, **rest: object) -> TrainingJob:
+    job = TrainingJob(model=find_model(model), cluster=parse_cluster(cluster), seq_len=seq_len, global_batch=global_batch)
     return replace(job, **rest)  # type: ignore[arg-type]
 
 
@@ -119,16 +119,16 @@ def test_any_text_is_a_layout_or_an_error(word: str) -> None:
         (replace(GPT, seq_len=4096), "dp96", "learned positions for 2048 tokens, not 4096"),
     ],
 )
-def test_a_bad_layout_gets_the_reason_and_the_nearest_good_choice(job: Job, word: str, said: str) -> None:
+def test_a_bad_layout_gets_the_reason_and_the_nearest_good_choice(job: TrainingJob, word: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         check_layout(job, parse_layout(word, job))
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("job", [LLAMA, MIXTRAL, replace(GPT, framework=LLAMA.framework)])
-def test_what_the_search_tries_has_no_problem(job: Job) -> None:
+def test_what_the_search_tries_has_no_problem(job: TrainingJob) -> None:
     chunk = next(Grid(job, replace(Space(), offload=OFFLOAD)).chunks())
-    tried = [chunk.one(place) for place in range(0, len(chunk), 499)]
+    tried = [chunk.layout(place) for place in range(0, len(chunk), 499)]
     assert len(tried) > 10
     assert [problems(job, layout) for layout in tried] == [[]] * len(tried)
 
@@ -142,7 +142,7 @@ def test_wide_tensor_groups_and_zero_2_under_a_pipeline_are_warned_of() -> None:
 
 def test_a_layout_that_does_not_fit_gets_one_that_does() -> None:
     layout = parse_layout("tp2-pp1-dp32-mb4-z1", LLAMA)
-    room = room_of(LLAMA, layout)
+    room = memory_fit(LLAMA, layout)
     alone = float(estimate_one(LLAMA, layout).memory_bytes[0])
     assert room.memory_bytes == alone
     assert room.missing_bytes == alone - LLAMA.cluster.memory_bytes > 0
@@ -150,7 +150,7 @@ def test_a_layout_that_does_not_fit_gets_one_that_does() -> None:
     check_layout(LLAMA, room.nearest)
     assert estimate_one(LLAMA, room.nearest).memory_bytes[0] <= LLAMA.cluster.memory_bytes
     assert (room.nearest.tp, room.nearest.pp, room.nearest.dp) == (2, 1, 32)
-    fits = room_of(LLAMA, parse_layout("tp8-pp8-mb1-z1-sp-full", LLAMA))
+    fits = memory_fit(LLAMA, parse_layout("tp8-pp8-mb1-z1-sp-full", LLAMA))
     assert (fits.missing_bytes, fits.nearest) == (0.0, None)
 
 
@@ -170,7 +170,7 @@ def test_a_layout_that_does_not_fit_gets_one_that_does() -> None:
         (LLAMA, Space(schedule=()), "schedule is one of"),
     ],
 )
-def test_a_job_without_a_layout_gets_the_reason(job: Job, space: Space, said: str) -> None:
+def test_a_job_without_a_layout_gets_the_reason(job: TrainingJob, space: Space, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         check_job(job, space)
     assert said in str(caught.value)

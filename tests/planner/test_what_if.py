@@ -12,7 +12,7 @@ from stepscope.planner.catalog import find_model, scaled_model
 from stepscope.planner.cluster import resized
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.framework import MEGATRON
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, Layout
 from stepscope.planner.search import Choice, search
 from stepscope.planner.space import Space
@@ -34,12 +34,12 @@ STATE_BYTES = 16
 """Of a parameter in training with Adam and mixed precision, the least that any framework here keeps."""
 
 
-def job_of(model: str, cluster: str, seq_len: int, global_batch: int, **rest: object) -> Job:
-    job = Job(model=find_model(model), cluster=parse_cluster(cluster), seq_len=seq_len, global_batch=global_batch)
+def job_of(model: str, cluster: str, seq_len: int, global_batch: int, **rest: object) -> TrainingJob:
+    job = TrainingJob(model=find_model(model), cluster=parse_cluster(cluster), seq_len=seq_len, global_batch=global_batch)
     return replace(job, **rest)  # type: ignore[arg-type]
 
 
-def at_peak_s(job: Job) -> float:
+def at_peak_s(job: TrainingJob) -> float:
     """Seconds of a step if every device ran at its peak: six operations for each weight and token, attention left out."""
     body = job.model.active_params - job.model.embedding_params
     return 6 * body * job.tokens / (job.cluster.num_devices * job.cluster.peak_flops[job.precision])

@@ -8,9 +8,9 @@ import pytest
 
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster_parse import parse_cluster
-from stepscope.planner.job import Job
-from stepscope.planner.layout import Layout
-from stepscope.planner.search import choices_of
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.layout import Layout, Layouts
+from stepscope.planner.search import choice_of, choices_of
 from stepscope.planner.what_if import budget
 from stepscope.report.document.terminal import to_text
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Plan, Variant, account_of
@@ -19,13 +19,13 @@ from stepscope.report.plan.json import plan_contract
 from stepscope.report.plan.text import plan_document
 from stepscope.report.plan.words import gib, money, seconds, short_count
 
-JOB = Job(model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16)
+JOB = TrainingJob(model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16)
 BEST = Layout(dp=8, num_micro=2, zero_stage=3)
 OTHER = Layout(tp=2, dp=4, num_micro=4, zero_stage=1, is_sequence_parallel=True, recompute="full")
 
 
-def plan_of(job: Job = JOB, **more: object) -> Plan:
-    first, second = (account_of(job, choice) for choice in choices_of(job, [BEST, OTHER]))
+def plan_of(job: TrainingJob = JOB, **more: object) -> Plan:
+    first, second = (account_of(job, choice) for choice in choices_of(job, Layouts.of([BEST, OTHER])))
     second = replace(second, why="recomputation +0.40 s")
     return Plan(job=job, best=first, layouts=(first, second), counts={"tried": 2, "fit": 2}, **more)  # type: ignore[arg-type]
 
@@ -53,7 +53,7 @@ def test_a_loser_has_its_reason_and_the_best_has_none() -> None:
 
 def test_power_and_price_that_are_not_known_are_not_zero() -> None:
     dark = replace(JOB, cluster=replace(JOB.cluster, power_w=None, price_per_hour=None))
-    told = budget(dark, choices_of(dark, [BEST])[0], 1e12)
+    told = budget(dark, choice_of(dark, BEST), 1e12)
     text = to_text(plan_document(plan_of(dark, budget=told)))
     assert "not known: this device's power is not" in text
     assert "cost" not in text
@@ -72,7 +72,7 @@ def test_a_strangers_model_name_reaches_no_terminal() -> None:
 
 
 def test_the_account_multiplies_out() -> None:
-    account = account_of(JOB, choices_of(JOB, [OTHER])[0])
+    account = account_of(JOB, choice_of(JOB, OTHER))
     (_, _, shape), (_, _, memory), (_, _, time) = explained(JOB, account)
     assert [part.word for part in shape] == ["devices", "sequences", "parameters here"]
     words = {part.word: part.formula for part in memory}

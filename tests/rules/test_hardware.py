@@ -13,7 +13,7 @@ import pytest
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.rank_context import build_context, device_of
-from stepscope.calibration.saving import save
+from stepscope.calibration.hardware_file import save
 from stepscope.cli.main import main
 from stepscope.core.calibrated import AttentionPoint, Calibrated, CopyPoint, GemmPoint, Launch, Machine, Timing
 from stepscope.core.hardware import DeviceSpec

@@ -1,1 +1,4 @@
-"""Measures the machine at hand: products, attention, copies, launches, collectives; and fits few constants to them."""
+"""Measures the machine at hand: products, attention, copies, launches, collectives.
+
+Fits a few constants to them.
+"""

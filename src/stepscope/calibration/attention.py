@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.calibration.device import Device
-from stepscope.calibration.sweep import Extent, Heads
+from stepscope.calibration.device import Device, first_line
+from stepscope.calibration.sweep import Heads, Sweep
 from stepscope.core.calibrated import AttentionPoint
 
 DIRECTIONS = ("forward", "backward")
 
 
-def measure_attention(device: Device, extent: Extent, note: Callable[[str], None]) -> list[AttentionPoint]:
+def measure_attention(device: Device, sweep: Sweep, note: Callable[[str], None]) -> list[AttentionPoint]:
     """bf16 on a GPU, fp32 on a CPU."""
     points: list[AttentionPoint] = []
     precision = "bf16" if device.kind == "cuda" else "fp32"
     best = 0.0
-    for shape in sorted(extent.attention, key=_work):
-        if best and 2 * _work(shape) / best > extent.longest_call_s:
+    for shape in sorted(sweep.attention, key=_work):
+        if best and 2 * _work(shape) / best > sweep.longest_call_s:
             note(f"attention of length {shape[2]} with heads of {shape[3]} left out, too long for this machine")
             continue
         for direction in DIRECTIONS:
             try:
-                time = device.meter.time(_call(device, direction, shape), extent.point_s)
+                time = device.timer.time(_call(device, direction, shape), sweep.point_s)
             except RuntimeError as problem:
-                told = (str(problem).splitlines() or [""])[0][:120]
-                note(f"attention {direction} of length {shape[2]} with heads of {shape[3]}: not supported here ({told})")
+                note(
+                    f"attention {direction} of length {shape[2]} with heads of {shape[3]}: "
+                    f"not supported here ({first_line(problem)})"
+                )
                 continue
             batch, heads, length, head_dim = shape
             point = AttentionPoint(
@@ -48,7 +50,7 @@ def _call(device: Device, direction: str, shape: Heads) -> Callable[[], object]:
     attend = torch.nn.functional.scaled_dot_product_attention
 
     def tensor(needs_grad: bool) -> Any:
-        return torch.randn(*shape, device=device.place, dtype=dtype, requires_grad=needs_grad)
+        return torch.randn(*shape, device=device.torch_device, dtype=dtype, requires_grad=needs_grad)
 
     inputs = tuple(tensor(direction == "backward") for _ in range(3))
     if direction == "forward":

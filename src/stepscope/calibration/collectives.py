@@ -1,7 +1,8 @@
 """Collectives by size, in each group of ranks.
 
-All ranks meet before each sample, a sample is several calls, and a call's time is the slowest rank's: what a rank is late by is
-spread over the sample and does not look like the link's. Sizes count as in nccl-tests: the whole buffer of a rank.
+All ranks meet before each sample, a sample is several calls, and a call's time is the slowest
+rank's: what a rank is late by is spread over the sample and does not look like the link's. Sizes
+count as in nccl-tests: the whole buffer of a rank.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.calibration.groups import Group, Job, groups_of
-from stepscope.calibration.sweep import Extent
+from stepscope.calibration.groups import Group, World, groups_of
+from stepscope.calibration.sweep import Sweep
 from stepscope.calibration.timer import LEAST_REPEATS, timing
 from stepscope.core.calibrated import CollectivePoint
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
 ELEMENT_BYTES = 4
 SAMPLE_S = 2e-3
-"""A sample is made of calls enough to last this long: ranks do not leave a meeting at the same moment."""
+"""A sample is made of calls enough to last this long:
+ranks do not leave a meeting at the same moment."""
 NUM_PILOTS = 3
 MOST_INNER = 40
 MOST_REPEATS = 15
@@ -26,88 +28,93 @@ QUEUE_S = 30e-6
 Note = Callable[[str], None]
 
 
-def measure_collectives(job: Job, extent: Extent, note: Note, told: Note) -> list[CollectivePoint]:
+def measure_collectives(world: World, sweep: Sweep, note: Note, report: Note) -> list[CollectivePoint]:
     """Called by every rank; every rank gets the same points."""
     points: list[CollectivePoint] = []
-    for group in groups_of(job):
+    for group in groups_of(world):
         for kind in KINDS:
-            told(f"{kind} of {len(group.ranks)} ranks ({group.tier})")
-            points += _measure(job, group, kind, extent, note)
+            report(f"{kind} of {len(group.ranks)} ranks ({group.tier})")
+            points += _measure(world, group, kind, sweep, note)
     return points
 
 
-def _measure(job: Job, group: Group, kind: str, extent: Extent, note: Note) -> list[CollectivePoint]:
+def _measure(world: World, group: Group, kind: str, sweep: Sweep, note: Note) -> list[CollectivePoint]:
     points: list[CollectivePoint] = []
     spent_s = 0.0
-    sharing = max(len(node) for node in job.nodes) if job.device.kind == "cpu" or job.ranks_share_a_device else 1
-    room = job.smallest(job.device.free_bytes() / sharing / 4)
-    for asked in extent.collectives:
-        size = _whole(asked, len(group.ranks))
+    sharing = 1
+    if world.device.kind == "cpu" or world.ranks_share_a_device:
+        sharing = max(len(node) for node in world.nodes)
+    room = world.smallest(world.device.free_bytes() / sharing / 4)
+    for wanted_size in sweep.collectives:
+        size = _whole(wanted_size, len(group.ranks))
         if size > room:
             note(
                 f"{kind} of {len(group.ranks)} ranks ({group.tier}): sizes from {size} bytes on left out, not enough free memory"
             )
             break
-        if points and spent_s + _least_s(points[-1], size) > extent.collective_s:
+        if points and spent_s + _least_s(points[-1], size) > sweep.collective_s:
             note(f"{kind} of {len(group.ranks)} ranks ({group.tier}): sizes from {size} bytes on left out, out of time")
             break
-        call = _prepared(job, group, kind, size)
-        if job.largest([0.0 if call else 1.0])[0]:
-            note(f"{kind} of {len(group.ranks)} ranks ({group.tier}): not supported by {job.backend}")
+        call = _prepared(world, group, kind, size)
+        if world.largest([0.0 if call else 1.0])[0]:
+            note(f"{kind} of {len(group.ranks)} ranks ({group.tier}): not supported by {world.backend}")
             break
-        point, took_s = _point(job, group, kind, size, call, extent)
+        point, took_s = _point(world, group, kind, size, call, sweep)
         spent_s += took_s
         points.append(point)
     return points
 
 
 def _point(
-    job: Job, group: Group, kind: str, size: int, call: Callable[[], object] | None, extent: Extent
+    world: World, group: Group, kind: str, size: int, call: Callable[[], object] | None, sweep: Sweep
 ) -> tuple[CollectivePoint, float]:
     # From what all agree on: ranks that counted by their own clocks would not make the same calls.
-    pilots = job.largest([_sample(job, group, call, 1) for _ in range(NUM_PILOTS)])
+    pilots = world.largest([_sample(world, group, call, 1) for _ in range(NUM_PILOTS)])
     inner = min(max(int(SAMPLE_S / min(pilots)), 1), MOST_INNER)
-    repeats = min(max(int(extent.point_s / (inner * min(pilots))), LEAST_REPEATS), MOST_REPEATS)
-    samples = job.largest([_sample(job, group, call, inner) for _ in range(repeats)])
+    repeats = min(max(int(sweep.point_s / (inner * min(pilots))), LEAST_REPEATS), MOST_REPEATS)
+    samples = world.largest([_sample(world, group, call, inner) for _ in range(repeats)])
     point = CollectivePoint(
-        kind=kind, backend=job.backend, tier=group.tier, group_size=len(group.ranks), size_bytes=size, time=timing(samples)
+        kind=kind, backend=world.backend, tier=group.tier, group_size=len(group.ranks), size_bytes=size, time=timing(samples)
     )
     return point, inner * sum(samples) + sum(pilots)
 
 
-def _sample(job: Job, group: Group, call: Callable[[], object] | None, inner: int) -> float:
-    job.meet()
+def _sample(world: World, group: Group, call: Callable[[], object] | None, inner: int) -> float:
+    world.meet()
     if call is None or not group.is_member:
         return 0.0
-    return job.device.meter.sample(call, inner, QUEUE_S)
+    return world.device.timer.sample(call, inner, QUEUE_S)
 
 
-def _prepared(job: Job, group: Group, kind: str, size: int) -> Callable[[], object] | None:
-    """The call, tried twice; None where the backend has none such. A rank outside the group has nothing to try."""
+def _prepared(world: World, group: Group, kind: str, size: int) -> Callable[[], object] | None:
+    """The call, tried twice; None where the backend has none such.
+
+    A rank outside the group has nothing to try.
+    """
     if not group.is_member:
         return lambda: None
     try:
-        call = _call(job, group, kind, size)
+        call = _call(world, group, kind, size)
         call()
         call()
-        if job.device.kind == "cuda":
-            job.device.torch.cuda.synchronize()
+        if world.device.kind == "cuda":
+            world.device.torch.cuda.synchronize()
     except (RuntimeError, NotImplementedError, ValueError):
         return None
     return call
 
 
-def _call(job: Job, group: Group, kind: str, size: int) -> Callable[[], object]:
-    torch, dist, handle, ranks = job.device.torch, job.dist, group.handle, group.ranks
+def _call(world: World, group: Group, kind: str, size: int) -> Callable[[], object]:
+    torch, dist, handle, ranks = world.device.torch, world.dist, group.handle, group.ranks
 
     def buffer(parts: int = 1) -> Any:
-        return torch.zeros(size // ELEMENT_BYTES // parts, dtype=torch.float32, device=job.device.place)
+        return torch.zeros(size // ELEMENT_BYTES // parts, dtype=torch.float32, device=world.device.torch_device)
 
     whole = buffer()
     if kind == "all_reduce":
         return lambda: dist.all_reduce(whole, group=handle)
     if kind == "broadcast":
-        return _rotating_broadcast(job, group, whole)
+        return _rotating_broadcast(world, group, whole)
     if kind == "all_gather":
         part = buffer(len(ranks))
         # The same call; newer releases have renamed it and warn of the older name.
@@ -121,11 +128,12 @@ def _call(job: Job, group: Group, kind: str, size: int) -> Callable[[], object]:
     if kind == "all_to_all":
         return lambda: dist.all_to_all_single(other, whole, group=handle)
     assert kind == "send_recv", kind
-    at = ranks.index(job.rank)
-    after, before = ranks[(at + 1) % len(ranks)], ranks[at - 1]
+    index = ranks.index(world.rank)
+    after, before = ranks[(index + 1) % len(ranks)], ranks[index - 1]
 
     def shift() -> None:
-        """Each rank sends to the next and receives from the one before, as nccl-tests' sendrecv does."""
+        """Each rank sends to the next and receives from the one before,
+        as nccl-tests' sendrecv does."""
         sent, got = dist.P2POp(dist.isend, whole, after, handle), dist.P2POp(dist.irecv, other, before, handle)
         for work in dist.batch_isend_irecv([sent, got]):
             work.wait()
@@ -133,14 +141,17 @@ def _call(job: Job, group: Group, kind: str, size: int) -> Callable[[], object]:
     return shift
 
 
-def _rotating_broadcast(job: Job, group: Group, whole: Any) -> Callable[[], object]:
-    """From another rank each time: a root that stays the same runs ahead, and several are under way at once."""
+def _rotating_broadcast(world: World, group: Group, whole: Any) -> Callable[[], object]:
+    """From another rank each time.
+
+    A root that stays the same runs ahead, and several are under way at once.
+    """
     turn = 0
 
     def call() -> object:
         nonlocal turn
         turn += 1
-        return job.dist.broadcast(whole, src=group.ranks[turn % len(group.ranks)], group=group.handle)
+        return world.dist.broadcast(whole, src=group.ranks[turn % len(group.ranks)], group=group.handle)
 
     return call
 
@@ -152,5 +163,8 @@ def _whole(size: int, num_ranks: int) -> int:
 
 
 def _least_s(last: CollectivePoint, size: int) -> float:
-    """What the next size will take at least: two tries, three pilots and three samples, if time grows with size."""
+    """What the next size will take at least.
+
+    Two tries, three pilots and three samples, if time grows with size.
+    """
     return 8 * last.time.seconds * size / last.size_bytes

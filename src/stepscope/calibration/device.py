@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepscope.calibration.timer import DeviceMeter, HostMeter, Meter
+from stepscope.calibration.timer import DeviceTimer, HostTimer, Timer
 from stepscope.core.calibrated import Machine
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import DeviceProperties
@@ -17,7 +17,7 @@ from stepscope.errors import UsageError
 from stepscope.hardware.lookup import find_spec
 
 USUAL_CACHE_BYTES = 64 << 20
-"""Where the device does not tell: an H100 has 50 MB of L2, servers' CPUs 32 MB and more of L3."""
+"""Where the device does not say: an H100 has 50 MB of L2, servers' CPUs 32 MB and more of L3."""
 
 WARM_UP_S = 0.7
 
@@ -29,10 +29,10 @@ class Device:
     torch: Any
     kind: str
     index: int
-    meter: Meter
+    timer: Timer
 
     @property
-    def place(self) -> str:
+    def torch_device(self) -> str:
         return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
 
     @property
@@ -41,14 +41,17 @@ class Device:
 
     @property
     def cache_bytes(self) -> int:
-        told = getattr(self.properties, "L2_cache_size", 0) if self.kind == "cuda" else 0
-        return int(told) or USUAL_CACHE_BYTES
+        l2_bytes = getattr(self.properties, "L2_cache_size", 0) if self.kind == "cuda" else 0
+        return int(l2_bytes) or USUAL_CACHE_BYTES
 
     def warm_up(self, seconds: float = WARM_UP_S) -> None:
-        """Keeps a GPU busy until its clocks have risen: an idle one starts at a fraction of them."""
+        """Keeps a GPU busy until its clocks have risen.
+
+        An idle one starts at a fraction of them.
+        """
         if self.kind != "cuda":
             return
-        matrix = self.torch.randn(4096, 4096, device=self.place, dtype=self.torch.bfloat16)
+        matrix = self.torch.randn(4096, 4096, device=self.torch_device, dtype=self.torch.bfloat16)
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             for _ in range(20):
@@ -64,7 +67,10 @@ class Device:
 
 
 def find_device(kind: str | None, index: int = 0) -> Device:
-    """The device asked for, or a GPU where there is one. Ranks beyond the number of GPUs share them."""
+    """The device asked for, or a GPU where there is one.
+
+    Ranks beyond the number of GPUs share them.
+    """
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
@@ -77,10 +83,10 @@ def find_device(kind: str | None, index: int = 0) -> Device:
             "--device cuda: PyTorch sees no GPU here. Give --device cpu, or look at `python -m torch.utils.collect_env`"
         )
     if kind == "cpu" or not has_cuda:
-        return Device(torch=torch, kind="cpu", index=0, meter=HostMeter())
+        return Device(torch=torch, kind="cpu", index=0, timer=HostTimer())
     index %= torch.cuda.device_count()
     torch.cuda.set_device(index)
-    return Device(torch=torch, kind="cuda", index=index, meter=DeviceMeter(torch))
+    return Device(torch=torch, kind="cuda", index=index, timer=DeviceTimer(torch))
 
 
 def describe(device: Device) -> Machine:
@@ -91,12 +97,12 @@ def describe(device: Device) -> Machine:
         return Machine(
             kind="cpu", device=_cpu_name(), memory_bytes=_host_bytes(), num_devices=1, num_threads=threads, torch=version
         )
-    told = device.properties
+    properties = device.properties
     return Machine(
         kind="cuda",
-        device=str(told.name)[:100],
-        memory_bytes=int(told.total_memory),
-        num_sms=int(told.multi_processor_count),
+        device=str(properties.name)[:100],
+        memory_bytes=int(properties.total_memory),
+        num_sms=int(properties.multi_processor_count),
         num_devices=int(torch.cuda.device_count()),
         num_threads=threads,
         driver=_driver(),
@@ -121,6 +127,11 @@ def spec_of(machine: Machine) -> DeviceSpec | None:
     )
 
 
+def first_line(problem: BaseException) -> str:
+    """What an error says, for a note: the first line, else its kind."""
+    return (str(problem).splitlines() or [""])[0][:120] or type(problem).__name__
+
+
 def host_free_bytes() -> int:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii", errors="replace").splitlines()
@@ -141,8 +152,8 @@ def _cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return "CPU"
-    found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return found[:100] or "CPU"
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return name[:100] or "CPU"
 
 
 def _driver() -> str | None:

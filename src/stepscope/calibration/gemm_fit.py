@@ -1,8 +1,10 @@
-"""Few constants that tell how long a matrix product takes: efficiency, half_k, tile; see `core.calibrated.GemmFit`.
+"""Few constants that tell how long a matrix product takes: efficiency, half_k, tile; see
+`core.calibrated.GemmFit`.
 
-The rate falls where k is short (the loop's start and end weigh more: k / (k + half_k)) and where the tiles of the output do not
-fill the last wave of SMs. Constants are searched for on a grid, twice, the second time finely around the first's best, with the
-least mean |log(fitted / measured)|: relative, and a shape for which the library has a trick of its own does not pull the rest.
+The rate falls where k is short (the loop's start and end weigh more: k / (k + half_k)) and where
+the tiles of the output do not fill the last wave of SMs. Constants are searched for on a grid,
+twice, the second time finely around the first's best, with the least mean |log(fitted / measured)|:
+relative, and a shape for which the library has a trick of its own does not pull the rest.
 """
 
 from __future__ import annotations
@@ -22,22 +24,27 @@ TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 192), (128, 256), (25
 """What cuBLAS and CUTLASS cut outputs into."""
 
 
-def fit_gemms(found: Calibrated, spec: DeviceSpec | None) -> tuple[GemmFit, ...]:
-    """One fit per precision measured. Peaks are the datasheet's where the device is known, else the best measured."""
-    bandwidth = found.copy_bytes_per_s()
+def fit_gemms(calibration: Calibrated, spec: DeviceSpec | None) -> tuple[GemmFit, ...]:
+    """One fit per precision measured.
+
+    Peaks are the datasheet's where the device is known, else the best measured.
+    """
+    bandwidth = calibration.copy_bytes_per_s()
     if bandwidth is None:
         return ()
-    # On a CPU the host that starts the product also does it.
-    floor = (found.launch.device or found.launch.host).seconds if found.launch else 0.0
+    floor = 0.0
+    if calibration.launch:
+        # On a CPU the host that starts the product also does it.
+        floor = (calibration.launch.device or calibration.launch.host).seconds
     fits = []
-    for precision, best in best_flops(found.gemms).items():
+    for precision, best in best_flops(calibration.gemms).items():
         sheet = spec.peak_flops.get(precision) if spec else None
-        points = [point for point in found.gemms if point.precision == precision]
+        points = [point for point in calibration.gemms if point.precision == precision]
         fit = fit_gemm(
             points,
             peak=sheet.value if sheet else best,
             peak_source="datasheet" if sheet else "best measured",
-            num_sms=found.machine.num_sms,
+            num_sms=calibration.machine.num_sms,
             bandwidth=bandwidth,
             floor_s=floor,
         )
@@ -89,8 +96,8 @@ def fit_gemm(
 def _waves(m: Float64, n: Float64, tile: tuple[int, int] | None, num_sms: int | None) -> Float64:
     if tile is None or num_sms is None:
         return np.ones(len(m))
-    places = np.ceil(np.ceil(m / tile[0]) * np.ceil(n / tile[1]) / num_sms) * num_sms * tile[0] * tile[1]
-    return np.asarray(m * n / places, np.float64)
+    covered = np.ceil(np.ceil(m / tile[0]) * np.ceil(n / tile[1]) / num_sms) * num_sms * tile[0] * tile[1]
+    return np.asarray(m * n / covered, np.float64)
 
 
 def _search(work: Float64, k: Float64, moved_s: Float64, took: Float64) -> tuple[float, float, float]:
@@ -111,7 +118,7 @@ def _search(work: Float64, k: Float64, moved_s: Float64, took: Float64) -> tuple
 def _judged(fit: GemmFit, points: Sequence[GemmPoint]) -> GemmFit:
     """The fit with how far it lies from what was measured."""
     ratios = [_ratio(fit.seconds(point.m, point.n, point.k), point.time.seconds) for point in points]
-    worst = max(range(len(points)), key=lambda at: ratios[at])
+    worst = max(range(len(points)), key=lambda index: ratios[index])
     return replace(
         fit,
         median_misfit=median(ratios),
@@ -120,5 +127,5 @@ def _judged(fit: GemmFit, points: Sequence[GemmPoint]) -> GemmFit:
     )
 
 
-def _ratio(one: float, other: float) -> float:
-    return max(one / other, other / one)
+def _ratio(fitted: float, measured: float) -> float:
+    return max(fitted / measured, measured / fitted)

@@ -1,7 +1,8 @@
 """Matrix products by precision and shape.
 
-Values are drawn at random: a GPU multiplies zeros at less power and so at a higher clock. The operands are changed from call to
-call, so that they come from memory where they would in a training step, and not from the cache that the last call filled.
+Values are drawn at random: a GPU multiplies zeros at less power and so at a higher clock. The
+operands are changed from call to call, so that they come from memory where they would in a training
+step, and not from the cache that the last call filled.
 """
 
 from __future__ import annotations
@@ -12,40 +13,41 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
-from stepscope.calibration.device import Device
-from stepscope.calibration.sweep import Extent, Shape
+from stepscope.calibration.device import Device, first_line
+from stepscope.calibration.sweep import Shape, Sweep
 from stepscope.core.calibrated import GemmPoint, bytes_per_element, output_bytes
 
 PRECISIONS = {"cuda": ("fp32", "tf32", "fp16", "bf16", "fp8"), "cpu": ("fp32", "bf16")}
 MOST_SETS = 64
 LARGE = 16
-"""A product is large with no less than this part of the largest one's work; a middling one has no less than it again."""
+"""A product is large with no less than this part of the largest one's work;
+a middling one has no less than it again."""
 Note = Callable[[str], None]
 
 
-def measure_gemms(device: Device, extent: Extent, note: Note) -> list[GemmPoint]:
+def measure_gemms(device: Device, sweep: Sweep, note: Note) -> list[GemmPoint]:
     points: list[GemmPoint] = []
     for precision in PRECISIONS[device.kind]:
         with _arithmetic(device.torch, precision):
-            points += _measure(device, extent, precision, note)
+            points += _measure(device, sweep, precision, note)
     return points
 
 
-def sustain_gemms(device: Device, extent: Extent, points: Sequence[GemmPoint], note: Note) -> list[GemmPoint]:
+def sustain_gemms(device: Device, sweep: Sweep, points: Sequence[GemmPoint], note: Note) -> list[GemmPoint]:
     """The best large and the best middling product of each precision, repeated without pause."""
-    found: list[GemmPoint] = []
+    sustained: list[GemmPoint] = []
     for precision in dict.fromkeys(point.precision for point in points):
         mine = [point for point in points if point.precision == precision]
         with _arithmetic(device.torch, precision):
-            for point in chosen(mine, extent.sustained_s):
+            for point in chosen(mine, sweep.sustained_s):
                 call = _product(device, precision, (point.m, point.n, point.k))
                 try:
-                    time = device.meter.sustained(call, extent.warm_s, extent.sustained_s)
+                    time = device.timer.sustained(call, sweep.warm_s, sweep.sustained_s)
                 except RuntimeError as problem:
-                    note(f"sustained products of {precision}: not possible here ({_first_line(problem)})")
+                    note(f"sustained products of {precision}: not possible here ({first_line(problem)})")
                     break
-                found.append(replace(point, time=time))
-    return found
+                sustained.append(replace(point, time=time))
+    return sustained
 
 
 def chosen(points: Sequence[GemmPoint], longest_s: float) -> list[GemmPoint]:
@@ -59,21 +61,21 @@ def chosen(points: Sequence[GemmPoint], longest_s: float) -> list[GemmPoint]:
     return [max(members, key=lambda point: point.flops / point.time.seconds) for members in classes if members]
 
 
-def _measure(device: Device, extent: Extent, precision: str, note: Note) -> Iterator[GemmPoint]:
+def _measure(device: Device, sweep: Sweep, precision: str, note: Note) -> Iterator[GemmPoint]:
     best = 0.0
     left_out: list[str] = []
-    for m, n, k in extent.gemms:
+    for m, n, k in sweep.gemms:
         work = 2.0 * m * n * k
-        if best and work / best > extent.longest_call_s:
+        if best and work / best > sweep.longest_call_s:
             left_out.append(f"{m} x {n} x {k}")
             continue
         if _set_bytes(precision, (m, n, k)) * 3 > device.free_bytes():
             left_out.append(f"{m} x {n} x {k} (memory)")
             continue
         try:
-            time = device.meter.time(_product(device, precision, (m, n, k)), extent.point_s)
+            time = device.timer.time(_product(device, precision, (m, n, k)), sweep.point_s)
         except (RuntimeError, NotImplementedError, TypeError, AttributeError) as problem:
-            note(f"products of {precision}: not supported here ({_first_line(problem)})")
+            note(f"products of {precision}: not supported here ({first_line(problem)})")
             return
         best = max(best, work / time.seconds)
         yield GemmPoint(precision=precision, m=m, n=n, k=k, time=time)
@@ -94,9 +96,9 @@ def _product(device: Device, precision: str, shape: Shape) -> Callable[[], objec
     sets = cycle(
         [
             (
-                torch.randn(m, k, device=device.place, dtype=dtype),
-                torch.randn(k, n, device=device.place, dtype=dtype),
-                torch.empty(m, n, device=device.place, dtype=dtype),
+                torch.randn(m, k, device=device.torch_device, dtype=dtype),
+                torch.randn(k, n, device=device.torch_device, dtype=dtype),
+                torch.empty(m, n, device=device.torch_device, dtype=dtype),
             )
             for _ in range(num_sets)
         ]
@@ -110,20 +112,21 @@ def _product(device: Device, precision: str, shape: Shape) -> Callable[[], objec
 
 
 def _fp8_product(device: Device, shape: Shape, num_sets: int) -> Callable[[], object]:
-    """Both in e4m3, scaled as a whole, the right one column after column, which is the layout that the hardware takes."""
+    """Both in e4m3, scaled as a whole, the right one column after column,
+    which is the layout that the hardware takes."""
     torch = device.torch
     m, n, k = shape
     multiply = torch._scaled_mm  # noqa: SLF001 - the one way there is to multiply fp8
-    one = torch.ones((), device=device.place, dtype=torch.float32)
+    scale = torch.ones((), device=device.torch_device, dtype=torch.float32)
 
     def matrix(rows: int, columns: int) -> Any:
-        return torch.randn(rows, columns, device=device.place, dtype=torch.bfloat16).to(torch.float8_e4m3fn)
+        return torch.randn(rows, columns, device=device.torch_device, dtype=torch.bfloat16).to(torch.float8_e4m3fn)
 
     sets = cycle([(matrix(m, k), matrix(n, k).t()) for _ in range(num_sets)])
 
     def call() -> object:
         left, right = next(sets)
-        return multiply(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
+        return multiply(left, right, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True)
 
     return call
 
@@ -142,7 +145,3 @@ def _arithmetic(torch: Any, precision: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _first_line(problem: BaseException) -> str:
-    return (str(problem).splitlines() or [""])[0][:120] or type(problem).__name__

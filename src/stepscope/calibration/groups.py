@@ -1,4 +1,7 @@
-"""The ranks of a job, and the groups whose links are measured: all of them, those of a node, one of each node."""
+"""The ranks of a job, and the groups whose links are measured.
+
+All of them, those of a node, one of each node.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from stepscope.calibration.device import Device
+from stepscope.calibration.device import Device, first_line
 from stepscope.errors import UsageError
 
 PATIENCE = timedelta(minutes=30)
@@ -43,7 +46,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class World:
     """All ranks, and what they agree on."""
 
     device: Device
@@ -57,9 +60,9 @@ class Job:
     def largest(self, values: Sequence[float]) -> list[float]:
         """Each value's largest over all ranks; every rank gets the same."""
         torch = self.device.torch
-        told = torch.tensor(list(values), dtype=torch.float64, device=self.device.place)
-        self.dist.all_reduce(told, op=self.dist.ReduceOp.MAX)
-        return [float(value) for value in told.tolist()]
+        reduced = torch.tensor(list(values), dtype=torch.float64, device=self.device.torch_device)
+        self.dist.all_reduce(reduced, op=self.dist.ReduceOp.MAX)
+        return [float(value) for value in reduced.tolist()]
 
     def smallest(self, value: float) -> float:
         return -self.largest([-value])[0]
@@ -76,7 +79,7 @@ class Job:
         return max(len(node) for node in self.nodes) > int(self.device.torch.cuda.device_count())
 
 
-def join(device: Device) -> Job:
+def join(device: Device) -> World:
     """Meets the other ranks: NCCL (or RCCL) on GPUs, gloo on CPUs."""
     dist: Any = importlib.import_module("torch.distributed")
     if not dist.is_available():
@@ -89,40 +92,43 @@ def join(device: Device) -> Job:
         rank, size = int(dist.get_rank()), int(dist.get_world_size())
         nodes = _nodes(device, dist, size)
     except (RuntimeError, ValueError) as problem:
-        told = (str(problem).splitlines() or [""])[0][:200]
         raise UsageError(
-            f"the ranks could not meet through {backend}: {told}. NCCL_DEBUG=WARN tells more; --device cpu measures with gloo"
+            f"the ranks could not meet through {backend}: {first_line(problem)}. "
+            "NCCL_DEBUG=WARN says more; --device cpu measures with gloo"
         ) from problem
-    return Job(device=device, dist=dist, backend=backend, rank=rank, size=size, nodes=nodes)
+    return World(device=device, dist=dist, backend=backend, rank=rank, size=size, nodes=nodes)
 
 
-def groups_of(job: Job) -> list[Group]:
+def groups_of(world: World) -> list[Group]:
     """Every rank calls this, and makes the same groups in the same order."""
-    everyone = tuple(range(job.size))
-    if len(job.nodes) == 1:
+    everyone = tuple(range(world.size))
+    if len(world.nodes) == 1:
         return [Group(tier="node", ranks=everyone, is_member=True, handle=None)]
     groups = [Group(tier="world", ranks=everyone, is_member=True, handle=None)]
-    if len({len(node) for node in job.nodes}) == 1 and len(job.nodes[0]) > 1:
-        groups.append(_one_of(job, "node", job.nodes))
-        groups.append(_one_of(job, "across", [tuple(node[0] for node in job.nodes)]))
+    if len({len(node) for node in world.nodes}) == 1 and len(world.nodes[0]) > 1:
+        groups.append(_one_of(world, "node", world.nodes))
+        groups.append(_one_of(world, "across", [tuple(node[0] for node in world.nodes)]))
     return groups
 
 
-def _one_of(job: Job, tier: str, members: Sequence[tuple[int, ...]]) -> Group:
+def _one_of(world: World, tier: str, members: Sequence[tuple[int, ...]]) -> Group:
     """The group that this rank is in, of several that are measured at once."""
-    handles = [job.dist.new_group(list(ranks)) for ranks in members]
-    mine = next((at for at, ranks in enumerate(members) if job.rank in ranks), None)
+    handles = [world.dist.new_group(list(ranks)) for ranks in members]
+    mine = next((index for index, ranks in enumerate(members) if world.rank in ranks), None)
     return Group(tier=tier, ranks=members[mine or 0], is_member=mine is not None, handle=None if mine is None else handles[mine])
 
 
 def _nodes(device: Device, dist: Any, size: int) -> tuple[tuple[int, ...], ...]:
-    """Ranks that say the same host name are on one node. Only a checksum of the name leaves the process."""
+    """Ranks that say the same host name are on one node.
+
+    Only a checksum of the name leaves the process.
+    """
     torch = device.torch
-    mine = torch.tensor([zlib.crc32(socket.gethostname().encode())], dtype=torch.int64, device=device.place)
-    said = [torch.zeros_like(mine) for _ in range(size)]
-    dist.all_gather(said, mine)
+    mine = torch.tensor([zlib.crc32(socket.gethostname().encode())], dtype=torch.int64, device=device.torch_device)
+    checksums = [torch.zeros_like(mine) for _ in range(size)]
+    dist.all_gather(checksums, mine)
     nodes: dict[int, list[int]] = {}
-    for rank, name in enumerate(said):
+    for rank, name in enumerate(checksums):
         nodes.setdefault(int(name.item()), []).append(rank)
     return tuple(tuple(ranks) for ranks in nodes.values())
 
@@ -133,7 +139,10 @@ def _is_shared(device: Device) -> bool:
 
 
 def _let_share() -> None:
-    """Makes NCCL take each rank for another host: two ranks of one host may not share a GPU. They talk over sockets then."""
+    """Makes NCCL take each rank for another host: two ranks of one host may not share a GPU.
+
+    They talk over sockets then.
+    """
     os.environ.setdefault("NCCL_HOSTID", f"stepscope-{number('RANK')}")
     if number("LOCAL_WORLD_SIZE", 1) == number("WORLD_SIZE", 1):
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from stepscope.calibration.device import Device
-from stepscope.calibration.timer import HostMeter, timing
+from stepscope.calibration.timer import HostTimer, timing
 from stepscope.core.calibrated import HostSpeed, Launch
 
 NUM_LAUNCHES = 500
@@ -17,7 +17,7 @@ REPEATS = 9
 
 def measure_launch(device: Device, point_s: float, now: Callable[[], float] = time.perf_counter) -> Launch:
     torch = device.torch
-    value = torch.zeros(1, device=device.place)
+    value = torch.zeros(1, device=device.torch_device)
 
     def call() -> object:
         return value.add_(1)
@@ -32,25 +32,28 @@ def measure_launch(device: Device, point_s: float, now: Callable[[], float] = ti
         for _ in range(NUM_LAUNCHES):
             call()
         samples.append(max((now() - start) / NUM_LAUNCHES, 1e-9))
-    floor = device.meter.time(call, point_s) if device.kind == "cuda" else None
+    floor = device.timer.time(call, point_s) if device.kind == "cuda" else None
     return Launch(host=timing(samples), device=floor)
 
 
-def measure_host(device: Device, point_s: float, meter: HostMeter | None = None) -> HostSpeed:
-    meter = meter or HostMeter()
+def measure_host(device: Device, point_s: float, timer: HostTimer | None = None) -> HostSpeed:
+    timer = timer or HostTimer()
     torch = device.torch
     few = torch.ones(8)
     return HostSpeed(
-        python_ops_per_s=NUM_ROUNDS / meter.time(plain_python, point_s).seconds,
-        torch_ops_per_s=1 / meter.time(lambda: few + few, point_s).seconds,
+        python_ops_per_s=NUM_ROUNDS / timer.time(plain_python, point_s).seconds,
+        torch_ops_per_s=1 / timer.time(lambda: few + few, point_s).seconds,
     )
 
 
 def plain_python() -> int:
-    """A fixed piece of work: arithmetic, a dict and a call in each round, as loops around a model have them."""
-    held: dict[int, int] = {}
+    """A fixed piece of work.
+
+    Arithmetic, a dict and a call in each round, as loops around a model have them.
+    """
+    values: dict[int, int] = {}
     total = 0
     for number in range(NUM_ROUNDS):
-        held[number & 63] = total
-        total = (total + len(held) * number) & 0xFFFF
+        values[number & 63] = total
+        total = (total + len(values) * number) & 0xFFFF
     return total

@@ -8,28 +8,31 @@ from typing import Any
 from stepscope.core.calibrated import Calibrated, GemmFit, bus_factor
 
 
-def draw(found: Calibrated, path: Path) -> None:
-    """Collectives beside products, what there is of them; the file's ending tells the kind of picture."""
+def draw(calibration: Calibrated, path: Path) -> None:
+    """Collectives beside products, what there is of them.
+
+    The file's ending tells the kind of picture.
+    """
     from matplotlib.figure import Figure
 
-    panels = [panel for panel, points in ((_collectives, found.collectives), (_gemms, found.gemms)) if points]
+    panels = [panel for panel, points in ((_collectives, calibration.collectives), (_gemms, calibration.gemms)) if points]
     figure: Any = Figure(figsize=(7 * max(len(panels), 1), 5), layout="constrained")
-    for at, panel in enumerate(panels):
-        panel(figure.add_subplot(1, len(panels), at + 1), found)
+    for index, panel in enumerate(panels):
+        panel(figure.add_subplot(1, len(panels), index + 1), calibration)
     figure.savefig(path)
 
 
-def _collectives(axes: Any, found: Calibrated) -> None:
-    groups = dict.fromkeys((p.kind, p.backend, p.tier, p.group_size) for p in found.collectives)
-    for at, (kind, backend, tier, size) in enumerate(groups):
+def _collectives(axes: Any, calibration: Calibrated) -> None:
+    groups = dict.fromkeys((p.kind, p.backend, p.tier, p.group_size) for p in calibration.collectives)
+    for index, (kind, backend, tier, size) in enumerate(groups):
         points = sorted(
-            (p for p in found.collectives if (p.kind, p.backend, p.tier, p.group_size) == (kind, backend, tier, size)),
+            (p for p in calibration.collectives if (p.kind, p.backend, p.tier, p.group_size) == (kind, backend, tier, size)),
             key=lambda point: point.size_bytes,
         )
-        color = f"C{at % 10}"
+        color = f"C{index % 10}"
         name = f"{kind}, {size} ranks, {tier}".replace("$", "")
         axes.plot([p.size_bytes for p in points], [p.bus_bytes_per_s / 1e9 for p in points], "o", color=color, ms=4, label=name)
-        fit = found.collective(kind, size, tier)
+        fit = calibration.collective(kind, size, tier)
         if fit:
             sizes = _between(points[0].size_bytes, points[-1].size_bytes)
             fitted = [n * bus_factor(kind, size) / fit.seconds(n) / 1e9 for n in sizes]
@@ -39,13 +42,13 @@ def _collectives(axes: Any, found: Calibrated) -> None:
     axes.grid(visible=True, alpha=0.3)
 
 
-def _gemms(axes: Any, found: Calibrated) -> None:
-    for at, precision in enumerate(dict.fromkeys(point.precision for point in found.gemms)):
-        points = sorted((p for p in found.gemms if p.precision == precision), key=lambda point: point.flops)
-        color = f"C{at % 10}"
+def _gemms(axes: Any, calibration: Calibrated) -> None:
+    for index, precision in enumerate(dict.fromkeys(point.precision for point in calibration.gemms)):
+        points = sorted((p for p in calibration.gemms if p.precision == precision), key=lambda point: point.flops)
+        color = f"C{index % 10}"
         rates = [p.flops / p.time.seconds / 1e12 for p in points]
         axes.plot([p.flops for p in points], rates, "o", color=color, ms=4, label=precision.replace("$", ""))
-        fit = found.burst_gemm(precision)
+        fit = calibration.burst_gemm(precision)
         squares = sorted(p.m for p in points if p.m == p.n == p.k)
         if fit and len(squares) > 1:
             sides = [round(side) for side in _between(squares[0], squares[-1])]
@@ -60,4 +63,4 @@ def _rate(fit: GemmFit, side: int) -> float:
 
 
 def _between(low: float, high: float, count: int = 200) -> list[float]:
-    return [low * (high / low) ** (at / (count - 1)) for at in range(count)]
+    return [low * (high / low) ** (index / (count - 1)) for index in range(count)]

@@ -1,8 +1,9 @@
 """Time over size of one collective: up to three lines, each T = steps * alpha + volume / beta.
 
-Libraries change their algorithm and protocol with the size, so that one line does not hold from a kilobyte to a gigabyte. Lines
-are fitted on relative error (weights 1 / T^2) with nothing negative; where to break is tried at every place, and a further line
-must be worth its constants (Schwarz, 1978: BIC).
+Libraries change their algorithm and protocol with the size, so that one line does not hold from a
+kilobyte to a gigabyte. Lines are fitted on relative error (weights 1 / T^2) with nothing negative;
+where to break is tried at every place, and a further line must be worth its constants (Schwarz,
+1978: BIC).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ Line = tuple[float, float]
 
 def fit_collectives(points: Iterable[CollectivePoint]) -> tuple[CollectiveFit, ...]:
     """One fit for each collective of each group; none where there are too few sizes."""
-    together: dict[tuple[str, str, str, int], list[CollectivePoint]] = defaultdict(list)
+    by_group: dict[tuple[str, str, str, int], list[CollectivePoint]] = defaultdict(list)
     for point in points:
-        together[(point.kind, point.backend, point.tier, point.group_size)].append(point)
-    fits = (fit_regions(members) for members in together.values())
+        by_group[(point.kind, point.backend, point.tier, point.group_size)].append(point)
+    fits = (fit_regions(members) for members in by_group.values())
     return tuple(fit for fit in fits if fit is not None)
 
 
@@ -67,7 +68,12 @@ def fit_regions(points: Sequence[CollectivePoint]) -> CollectiveFit | None:
 def _region(first: CollectivePoint, line: Line, span: slice, sizes: Float64) -> Region:
     start, slope = line
     low, high = float(sizes[span][0]), float(sizes[span][-1])
-    name = "latency" if start > slope * high else "bandwidth" if slope * low > start else "mixed"
+    if start > slope * high:
+        name = "latency"
+    elif slope * low > start:
+        name = "bandwidth"
+    else:
+        name = "mixed"
     return Region(
         name=name,
         up_to_bytes=sqrt(high * float(sizes[span.stop])) if span.stop < len(sizes) else None,
@@ -80,7 +86,7 @@ def _region(first: CollectivePoint, line: Line, span: slice, sizes: Float64) -> 
 def _best_breaks(sizes: Float64, took: Float64) -> tuple[int, ...]:
     """Where a new line begins. A size that was measured twice is not parted."""
     count = len(sizes)
-    places = [at for at in range(LEAST_POINTS, count - LEAST_POINTS + 1) if sizes[at] > sizes[at - 1]]
+    candidates = [index for index in range(LEAST_POINTS, count - LEAST_POINTS + 1) if sizes[index] > sizes[index - 1]]
     errors: dict[tuple[int, int], float] = {}
 
     def error(low: int, high: int) -> float:
@@ -91,7 +97,7 @@ def _best_breaks(sizes: Float64, took: Float64) -> tuple[int, ...]:
 
     best: tuple[float, tuple[int, ...]] = (float("inf"), ())
     for num_breaks in range(MOST_REGIONS):
-        for breaks in combinations(places, num_breaks):
+        for breaks in combinations(candidates, num_breaks):
             ends = [0, *breaks, count]
             spans = list(pairwise(ends))
             if any(high - low < LEAST_POINTS or sizes[high - 1] == sizes[low] for low, high in spans):
@@ -119,5 +125,5 @@ def _r2(fitted: Float64, took: Float64) -> float:
     """1 - squared relative errors over those of the best constant."""
     flat = float((1 / took).sum() / (1 / took**2).sum())
     constant = float(((flat / took - 1) ** 2).sum())
-    left = float(((fitted / took - 1) ** 2).sum())
-    return 1 - left / constant if constant > 0 else 1.0
+    residual = float(((fitted / took - 1) ** 2).sum())
+    return 1 - residual / constant if constant > 0 else 1.0

@@ -14,8 +14,11 @@ Heads = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """Shapes are tried from the smallest; one that would take longer than `longest_call_s` a call is left out, and said."""
+class Sweep:
+    """Shapes are tried from the smallest.
+
+    One that would take longer than `longest_call_s` a call is left out, and said.
+    """
 
     gemms: tuple[Shape, ...]
     attention: tuple[Heads, ...]
@@ -28,7 +31,8 @@ class Extent:
     collective_s: float
     """For all sizes of one collective in one group, about."""
     warm_s: float
-    """How long a product runs before its sustained rate is measured: until clocks and power have settled."""
+    """How long a product runs before its sustained rate is measured:
+    until clocks and power have settled."""
     sustained_s: float
     """For how long it is then repeated."""
 
@@ -78,7 +82,7 @@ CPU_GEMMS = _by_work(
     )
 )
 
-CUDA_FULL = Extent(
+CUDA_FULL = Sweep(
     gemms=_by_work((*SQUARES, (16384, 16384, 16384), *THIN)),
     attention=tuple(
         (max(16384 // length, 1), 4096 // size, length, size)
@@ -94,7 +98,7 @@ CUDA_FULL = Extent(
     warm_s=0.5,
     sustained_s=1.5,
 )
-CUDA_QUICK = Extent(
+CUDA_QUICK = Sweep(
     gemms=QUICK_GEMMS,
     attention=tuple((max(8192 // length, 1), 4096 // size, length, size) for size in (64, 128) for length in (1024, 4096)),
     copies=_powers(MIB, GIB, 8),
@@ -106,7 +110,7 @@ CUDA_QUICK = Extent(
     warm_s=0.2,
     sustained_s=0.5,
 )
-CPU_FULL = Extent(
+CPU_FULL = Sweep(
     gemms=CPU_GEMMS,
     attention=tuple((1, 512 // size, length, size) for size in (64, 128) for length in (128, 256, 512, 1024, 2048)),
     copies=_powers(64 * KIB, 512 * MIB, 4),
@@ -118,7 +122,7 @@ CPU_FULL = Extent(
     warm_s=0.2,
     sustained_s=0.6,
 )
-CPU_QUICK = Extent(
+CPU_QUICK = Sweep(
     gemms=tuple(shape for shape in CPU_GEMMS if max(shape) <= 2048),
     attention=((1, 8, 128, 64), (1, 8, 512, 64), (1, 4, 512, 128)),
     copies=_powers(64 * KIB, 256 * MIB, 16),
@@ -132,7 +136,7 @@ CPU_QUICK = Extent(
 )
 
 
-def extent_of(kind: str, quick: bool) -> Extent:
+def sweep_of(kind: str, quick: bool) -> Sweep:
     if kind == "cuda":
         return CUDA_QUICK if quick else CUDA_FULL
     return CPU_QUICK if quick else CPU_FULL

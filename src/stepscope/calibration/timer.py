@@ -1,12 +1,15 @@
-"""How long one call takes: device events on a GPU, the host's clock on a CPU; the median of repeats, with their spread.
+"""How long one call takes: device events on a GPU, the host's clock on a CPU; the median of
+repeats, with their spread.
 
-A burst is too short for a device to run into its power limit; `sustained` repeats a call without pause for as long as it takes.
+A burst is too short for a device to run into its power limit; `sustained` repeats a call without
+pause for as long as it takes.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any, Protocol
 
 from stepscope.core.calibrated import Timing
@@ -21,10 +24,11 @@ CYCLES_PER_S = 2e9
 """Of a GPU, about: for how long it is kept busy while calls are queued behind."""
 LONGEST_HOLD_S = 0.05
 SUSTAINED_SAMPLE_S = 0.02
-"""Calls of a sustained rate are timed in samples of about this length, with no pause between them."""
+"""Calls of a sustained rate are timed in samples of about this length,
+with no pause between them."""
 
 
-class Meter(Protocol):
+class Timer(Protocol):
     """Times calls, within about `budget_s` each."""
 
     def time(self, call: Callable[[], object], budget_s: float) -> Timing: ...
@@ -38,10 +42,10 @@ def timing(samples: Sequence[float]) -> Timing:
     """Median, and the tenth and ninetieth percentile (nearest rank)."""
     assert samples, "nothing was timed"
     ordered = sorted(samples)
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
     last = len(ordered) - 1
-    return Timing(seconds=median, low_s=ordered[round(0.1 * last)], high_s=ordered[round(0.9 * last)], repeats=len(ordered))
+    return Timing(
+        seconds=median(ordered), low_s=ordered[round(0.1 * last)], high_s=ordered[round(0.9 * last)], repeats=len(ordered)
+    )
 
 
 def how_many(call_s: float, budget_s: float, most_inner: int = MOST_INNER) -> tuple[int, int]:
@@ -56,7 +60,7 @@ def calls_of_a_sample(call_s: float) -> int:
     return min(max(int(SUSTAINED_SAMPLE_S / max(call_s, 1e-9)), 1), MOST_INNER)
 
 
-class HostMeter:
+class HostTimer:
     """For work that is done when the call returns."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -87,11 +91,11 @@ class HostMeter:
         return max((self._now() - start) / inner, 1e-9)
 
 
-class DeviceMeter:
+class DeviceTimer:
     """For work that is queued on a GPU.
 
-    The device is held by a kernel that only waits while the calls are queued, so that the events time the calls one after
-    another on the device, and not the host that starts them.
+    The device is held by a kernel that only waits while the calls are queued, so that the events
+    time the calls one after another on the device, and not the host that starts them.
     """
 
     def __init__(self, torch: Any, now: Callable[[], float] = time.perf_counter) -> None:
@@ -115,7 +119,10 @@ class DeviceMeter:
         return timing([self.sample(call, inner, queue_s) for _ in range(repeats)])
 
     def sustained(self, call: Callable[[], object], warm_s: float, for_s: float) -> Timing:
-        """One call among many, after `warm_s` of the same. A sample is always queued behind the one that runs."""
+        """One call among many, after `warm_s` of the same.
+
+        A sample is always queued behind the one that runs.
+        """
         cuda = self._torch.cuda
         call()
         inner = calls_of_a_sample(self.sample(call, 1))
@@ -132,10 +139,13 @@ class DeviceMeter:
                 first = len(marks) - 1
         marks[-1].synchronize()
         pairs = zip(marks[first:-1], marks[first + 1 :], strict=True)
-        return timing([max(float(one.elapsed_time(other)) * 1e-3 / inner, 1e-9) for one, other in pairs])
+        return timing([max(float(start_mark.elapsed_time(end_mark)) * 1e-3 / inner, 1e-9) for start_mark, end_mark in pairs])
 
     def sample(self, call: Callable[[], object], inner: int, queue_s: float = 0.0) -> float:
-        """Seconds of one call, from `inner` of them; `queue_s` is what the host needs to queue one."""
+        """Seconds of one call, from `inner` of them.
+
+        `queue_s` is what the host needs to queue one.
+        """
         cuda = self._torch.cuda
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         cuda.synchronize()

@@ -1,1 +1,4 @@
-"""What runs inside the training process. It needs torch and the standard library alone, and its failure is never the job's."""
+"""What runs inside the training process.
+
+It needs torch and the standard library alone, and its failure is never the job's.
+"""

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Scope:
-    """A stretch of training that is recorded. Whatever goes wrong in it, the training code never sees it."""
+    """A stretch of training that is recorded.
+
+    Whatever goes wrong in it, the training code never sees it.
+    """
 
     def __init__(self, out: str | os.PathLike[str] | None, options: dict[str, Any]) -> None:
         self.out = None if out is None else Path(out)
@@ -43,7 +46,10 @@ class Scope:
             session.guard.watch(session.ended_by_hand)(time.perf_counter_ns())
 
     def close(self) -> None:
-        """Writes down what is there and takes the hooks out. Under `stepscope run` the recording goes on."""
+        """Writes down what is there and takes the hooks out.
+
+        Under `stepscope run` the recording goes on.
+        """
         session, self._session = self._session, None
         if session is not None and self._is_ours:
             session.guard.watch(session.finish)()
@@ -66,19 +72,21 @@ class Scope:
     def _folder(self) -> Path:
         out = self.out
         if out is None:
-            # Ranks that start within the same second agree on it; a job that cannot rely on that names its folder.
+            # Ranks that start within the same second agree on it; a job that cannot rely on that
+            # names its folder.
             out = Path("stepscope-runs") / time.strftime("%Y-%m-%d-%H%M%S")
         out.mkdir(parents=True, exist_ok=True)
         if not (out / RUN_FILE).exists():
-            told = {"schema": SCHEMA, "command": [Path(sys.argv[0]).name], "options": self._options}
-            write_json(out / RUN_FILE, {**told, "started_wall_ns": time.time_ns()})
+            info = {"schema": SCHEMA, "command": [Path(sys.argv[0]).name], "options": self._options}
+            write_json(out / RUN_FILE, {**info, "started_wall_ns": time.time_ns()})
         return out
 
 
 def profile(out: str | os.PathLike[str] | None = None, **options: Any) -> Scope:
-    """Records the steps told by `scope.step()`.
+    """Records the steps that `scope.step()` ends.
 
-    `out` is the run folder, the same on every rank. Options are those of a run: start_step, num_steps, num_windows, every_steps,
-    stacks, memory, warm_up_steps. torch must be imported already.
+    `out` is the run folder, the same on every rank. Options are those of a run: start_step,
+    num_steps, num_windows, every_steps, stacks, memory, warm_up_steps. torch must be imported
+    already.
     """
     return Scope(out, options)

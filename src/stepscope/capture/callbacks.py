@@ -13,7 +13,10 @@ def transformers_callback() -> type:
     base: Any = importlib.import_module("transformers").TrainerCallback
 
     class TransformersCallback(base):  # type: ignore[misc]
-        """Records the steps of a transformers.Trainer: Trainer(..., callbacks=[stepscope.TransformersCallback()])."""
+        """Records the steps of a transformers.Trainer.
+
+        Trainer(..., callbacks=[stepscope.TransformersCallback()]).
+        """
 
         def __init__(self, out: str | None = None, **options: Any) -> None:
             self.scope: Scope = profile(out, **options)
@@ -35,7 +38,10 @@ def lightning_callback() -> type:
     base: Any = _lightning().Callback
 
     class LightningCallback(base):  # type: ignore[misc]
-        """Records the steps of a Lightning Trainer: Trainer(callbacks=[stepscope.LightningCallback()])."""
+        """Records the steps of a Lightning Trainer.
+
+        Trainer(callbacks=[stepscope.LightningCallback()]).
+        """
 
         def __init__(self, out: str | None = None, **options: Any) -> None:
             super().__init__()

@@ -1,4 +1,5 @@
-"""The boundary: whatever goes wrong in a hook is logged once, the capture switches off, and training goes on."""
+"""The boundary: whatever goes wrong in a hook is logged once, the capture switches off,
+and training goes on."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class Guard:
 
     def __init__(self) -> None:
         self.is_on = True
-        self.tell: Callable[[str], None] | None = None
+        self.report: Callable[[str], None] | None = None
         """Where the first problem is written down."""
         self._at_end: list[Callable[[], None]] = []
 
@@ -25,19 +26,25 @@ class Guard:
         self._at_end.append(undo)
 
     def off(self, problem: str | None = None) -> None:
-        """Takes every hook out. The first problem is told; what fails while switching off is no news."""
+        """Takes every hook out.
+
+        The first problem is reported; what fails while switching off is not.
+        """
         if not self.is_on:
             return
         self.is_on = False
-        if problem is not None and self.tell is not None:
+        if problem is not None and self.report is not None:
             with suppress(Exception):
-                self.tell(problem)
+                self.report(problem)
         while self._at_end:
             with suppress(Exception):
                 self._at_end.pop()()
 
     def watch(self, function: Function) -> Function:
-        """The function, as the job may call it: no exception of ours leaves it. Ctrl-C is not ours, and does."""
+        """The function, as the job may call it: no exception of ours leaves it.
+
+        Ctrl-C is not ours, and does.
+        """
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:

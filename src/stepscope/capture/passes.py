@@ -39,7 +39,8 @@ class Passes:
 def outermost(passes: list[tuple[int, int]]) -> tuple[int, int]:
     """The time of these backward passes, and how many they are.
 
-    One inside another is a recomputed part's own: it ends first, and the one around it has its time too.
+    One inside another is a recomputed part's own: it ends first, and the one around it has its time
+    too.
     """
     if len(passes) == 1:
         return passes[0][1] - passes[0][0], 1

@@ -1,4 +1,7 @@
-"""One process of a job, watched: its steps are counted and timed, and now and then a few of them recorded."""
+"""One process of a job, watched.
+
+Its steps are counted and timed, and now and then a few of them recorded.
+"""
 
 from __future__ import annotations
 
@@ -31,29 +34,34 @@ LEAST_INSTEAD = 200
 ALL_MARKED, MARKED = 500, 10
 """Steps measured on the device's clock: the first ones all, then so many of every SELDOM."""
 PATIENCE_NS, PATIENT_STEPS = 2_000_000_000, 10
-"""Backward passes or replays, and time, without any optimizer step, from which these are taken for steps: more than a step
-accumulates, and longer than it takes."""
+"""Backward passes or replays, and time, without any optimizer step, from which these are taken
+for steps: more than a step accumulates, and longer than it takes."""
 SELDOM = 400
 """Steps from one such burst to the next."""
 NOTHING_DUE = 1_000
-"""Steps until the training thread looks again where nothing is due, whatever the writer's thread does meanwhile."""
+"""Steps until the training thread looks again where nothing is due,
+whatever the writer's thread does meanwhile."""
 LONGEST_S = 1.0
-"""To wait for the other thread that reads what the hooks told, which takes milliseconds."""
-MOST_TOLD = 50_000
+"""To wait for the other thread that reads what the hooks recorded, which takes milliseconds."""
+MOST_TAPED = 50_000
 """Of these, until they are read: in a job that never steps nobody does."""
 MOST_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
 
 WAITED, PASSED, STEPPED, SAVED, COLLECTED = range(5)
 Tape = deque[tuple[int, int, int, int]]
-"""What the hooks tell in passing: what it was, when it began and ended, and whose it was. The writer reads it once a second;
-the training thread where a step needs a look, which is seldom."""
+"""What the hooks record: what it was, when it began and ended, and whose it was. The writer
+reads it once a second; the training thread where a step needs a look, which is seldom."""
 
 
 class Session:
-    """What the hooks tell ends here. Made when torch is imported; nothing is written before the first optimizer step."""
+    """What the hooks record ends here.
 
-    # What every step touches lies side by side: after the model has run, the caches are the model's, and each line costs.
+    Made when torch is imported; nothing is written before the first optimizer step.
+    """
+
+    # What every step touches lies side by side: after the model has run, the caches are the
+    # model's, and each line costs.
     __slots__ = (
         "__dict__",
         "_after",
@@ -89,15 +97,16 @@ class Session:
     def __init__(self, run: Path, options: Options, guard: Guard) -> None:
         self.run, self.options, self.guard = run, options, guard
         # The hooks know these two: a forked child, which begins anew, goes on with them.
-        self.tape: Tape = getattr(self, "tape", deque(maxlen=MOST_TOLD))
+        self.tape: Tape = getattr(self, "tape", deque(maxlen=MOST_TAPED))
         self.free_steps: list[None] = getattr(self, "free_steps", [])
-        """One for each optimizer step to come that needs no look: it is told to the tape and no more."""
+        """One for each optimizer step to come that needs no look:
+        it is recorded on the tape and no more."""
         self.tape.clear()
         self.free_steps.clear()
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         """Held by the thread that looks at a step: several may train."""
-        guard.tell = self._tell_problem
+        guard.report = self._write_problem
         self.window: Window | None = None
         self.others = Others()
         self.writer: Writer | None = None
@@ -124,7 +133,8 @@ class Session:
         """A step that an optimizer ended."""
         self._is_hurried = False
         self.nests = False
-        """Whether an optimizer's step was seen inside its own step: of a class on top of another. Told apart by looks alone."""
+        """Whether an optimizer's step was seen inside its own step: of a class on top of another.
+        Only a look can say so."""
         self._after = 0
         self.is_in_backward = backward_asker(sys.modules.get("torch"))
         self._ends_after_backward = 0
@@ -144,7 +154,10 @@ class Session:
             window.between(time.perf_counter_ns())
 
     def after_backward(self, ended: int) -> None:
-        """A backward pass is over that may end a step: optimizers stepped inside it, or none has stepped for long."""
+        """A backward pass is over that may end a step.
+
+        Optimizers stepped inside it, or none has stepped for long.
+        """
         if self._passes_left > 0:
             self._passes_left -= 1
         elif not self.is_in_backward():
@@ -158,8 +171,8 @@ class Session:
             self.ended_step(ended)
         else:
             self._instead(0, ended)
-        is_told_apart = not self._is_instead and self._num_instead + len(self._passes) < LEAST_INSTEAD
-        self._passes_left = LEAST_INSTEAD if is_told_apart else 0
+        is_settled = not self._is_instead and self._num_instead + len(self._passes) < LEAST_INSTEAD
+        self._passes_left = LEAST_INSTEAD if is_settled else 0
 
     def replayed(self, graph: Any, _begun: int, ended: int) -> None:
         """A CUDA graph was replayed: a whole step may be inside."""
@@ -175,7 +188,7 @@ class Session:
 
     def began_epoch(self, _: Any, begun: int, ended: int) -> None:
         self.catch_up()
-        self._told("epoch", begun, ended)
+        self._add_event("epoch", begun, ended)
 
     def collected(self, begun: int, ended: int, generation: int) -> None:
         # Any allocation may come to this, one of our own too: nothing is waited for here.
@@ -188,8 +201,8 @@ class Session:
             self.tape.append((STEPPED, begun, ended, id(optimizer)))
 
     def _alone(self, look: Callable[..., None], *args: Any) -> bool:
-        """Calls it unless another thread that trains is at a step's end, or this one is (a signal's handler may train).
-        Nobody waits: whether it was called."""
+        """Calls it unless another thread that trains is at a step's end, or this one is (a
+        signal's handler may train). Nobody waits: whether it was called."""
         if not self._turn.acquire(blocking=False):
             return False
         try:
@@ -205,7 +218,8 @@ class Session:
             return
         self._optimizer_ns += ended - begun
         if self._is_instead:
-            # Many passes were one step after all: it takes twice as many before they are taken for steps again.
+            # Many passes were one step after all: it takes twice as many before they are taken for
+            # steps again.
             self._is_instead, self._anchor = False, Anchor()
             self._least_instead = 2 * max(self._num_instead + len(self._passes), self._least_instead)
         elif self._last_dur_ns is not None:
@@ -213,13 +227,17 @@ class Session:
         self._num_instead = self._first_instead_ns = 0
         if not self.is_by_hand and self._anchor.ends_step(id(optimizer)):
             if self.is_in_backward():
-                # Optimizers that step as gradients come: a profiler that is attached or taken off inside a pass ends the process.
+                # Optimizers that step as gradients come: a profiler that is attached or taken off
+                # inside a pass ends the process.
                 self._ends_after_backward, self._passes_left = threading.get_ident(), 0
             else:
                 self.ended_step(ended)
 
-    def _instead(self, what: int, now: int) -> None:
-        """Backward passes or replayed graphs end steps where no optimizer does: one of another make, or one inside a graph."""
+    def _instead(self, source: int, now: int) -> None:
+        """Backward passes or replayed graphs end steps where no optimizer does.
+
+        One of another make, or one inside a graph.
+        """
         num = self._num_instead + len(self._passes)
         if self.is_by_hand or (not self._is_instead and num < self._least_instead):
             return
@@ -229,7 +247,7 @@ class Session:
             if now - since < max(PATIENCE_NS, PATIENT_STEPS * (self._usual_ns or 0)):
                 return
             self._is_instead, self._anchor = True, Anchor()
-        if self._anchor.ends_step(what):
+        if self._anchor.ends_step(source):
             self._num_instead = num
             self.ended_step(now)
 
@@ -252,8 +270,12 @@ class Session:
         self._count_anew()
 
     def catch_up(self) -> None:
-        """What the hooks have told since, in its order: rows of steps that needed no look, and parts of the step that runs."""
-        # Whoever comes here from inside here (a signal's handler may train) must not wait for himself.
+        """Reads what the hooks have recorded since, in its order.
+
+        Rows of steps that needed no look, and parts of the step that runs.
+        """
+        # Whoever comes here from inside here (a signal's handler may train) must not wait for
+        # himself.
         if self._lock.acquire(timeout=LONGEST_S):
             try:
                 self._read_tape()
@@ -261,7 +283,8 @@ class Session:
                 self._lock.release()
 
     def _read_tape(self) -> None:
-        # In one function, the usual kinds first: of what a step costs, this is the part that grows with what it tells.
+        # In one function, the usual kinds first: of what a step costs, this is the part that grows
+        # with what is recorded.
         take = self.tape.popleft
         for _ in range(len(self.tape)):
             kind, begun, ended, who = take()
@@ -287,15 +310,15 @@ class Session:
                     self.hurry()
             elif kind == SAVED:
                 self._save_ns += ended - begun
-                self._told("save", begun, ended)
+                self._add_event("save", begun, ended)
             else:
                 self._gc_ns += ended - begun
                 if ended - begun > 1_000_000:
-                    self._told("gc", begun, ended, generation=who)
+                    self._add_event("gc", begun, ended, generation=who)
         if len(self._passes) >= LEAST_INSTEAD:
             self.hurry()
 
-    def _told(self, kind: str, begun: int, ended: int, **more: int) -> None:
+    def _add_event(self, kind: str, begun: int, ended: int, **more: int) -> None:
         if self.writer is not None:
             self.writer.event(kind, ended, dur_ns=ended - begun, step=self.step, **more)
 
@@ -332,7 +355,10 @@ class Session:
             self.hurry()
 
     def notice_device(self) -> None:
-        """A job that began on the CPU uses a GPU by now: the next step is looked at. Asked by the writer's thread."""
+        """A job that began on the CPU uses a GPU by now: the next step is looked at.
+
+        Asked by the writer's thread.
+        """
         if self.device_clock is None and device_clock(sys.modules["torch"]) is not None:
             self.hurry()
 
@@ -354,7 +380,10 @@ class Session:
         return self.window is not None and not self.window.is_over
 
     def abandon(self) -> None:
-        """Takes a profiler off that was attached when the capture ended: only the thread that attached it can."""
+        """Takes a profiler off that was attached when the capture ended.
+
+        Only the thread that attached it can.
+        """
         window = self.window
         if window is not None and window.is_mine:
             self.window = None
@@ -396,7 +425,8 @@ class Session:
             self.device_clock = device_clock(sys.modules["torch"])
         clock, is_marked = self.device_clock, self._is_marked()
         if clock is not None and is_marked:
-            # Before its row is there: the writer takes rows beyond this one for such as will not be measured.
+            # Before its row is there: the writer takes rows beyond this one for such as will not be
+            # measured.
             clock.last = step
         self._add_row(now, self._state())
         if clock is not None:
@@ -404,7 +434,8 @@ class Session:
                 self._measured(earlier, device_ns)
 
     def _is_marked(self) -> bool:
-        """Whether the step that ends now, or next, is measured on the device's clock, where there is one."""
+        """Whether the step that ends now, or next, is measured on the device's clock,
+        where there is one."""
         return self.step < ALL_MARKED or self.step % SELDOM < MARKED
 
     def _add_row(self, now: int, state: int) -> None:
@@ -417,11 +448,12 @@ class Session:
         self.step = step + 1
 
     def _measured(self, step: int, device_ns: int) -> None:
-        """The device's time of an earlier step, written into its row where that has not left yet."""
-        # By place, for the writer takes rows off the other end meanwhile.
-        place = step - self.step
+        """The device's time of an earlier step,
+        written into its row where that has not left yet."""
+        # By index from the end, for the writer takes rows off the other end meanwhile.
+        index = step - self.step
         with suppress(IndexError):
-            row = self.rows[place]
+            row = self.rows[index]
             if row[0] == step:
                 row[3] = device_ns
 
@@ -476,7 +508,7 @@ class Session:
         self.window = Window(torch, self.options, path, self.step, self._last_dur_ns or 0)
         self.window.open()
 
-    def _tell_problem(self, problem: str) -> None:
+    def _write_problem(self, problem: str) -> None:
         """Why the capture ended, once; in the rank's folder where there is one."""
         folder = self.run if self.writer is None else self.writer.folder
         name = f"problem-{os.getpid()}.txt" if self.writer is None else PROBLEM_FILE

@@ -1,7 +1,7 @@
 """What RUN/site/sitecustomize.py does: wait for torch to be imported, then hook this process up.
 
-Every Python of the job runs this at its start, launchers and loader workers too, so it costs nothing until torch comes, and
-nothing that goes wrong here is ever seen by the job.
+Every Python of the job runs this at its start, launchers and loader workers too, so it costs
+nothing until torch comes, and nothing that goes wrong here is ever seen by the job.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
             return None
         self._is_asking = True
         try:
-            spec = (
-                importlib.util.find_spec(name) if path is None else importlib.machinery.PathFinder.find_spec(name, path, target)
-            )
+            if path is None:
+                spec = importlib.util.find_spec(name)
+            else:
+                spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         finally:
             self._is_asking = False
         if spec is not None and spec.loader is not None:
@@ -60,8 +61,8 @@ class _Then(importlib.abc.Loader):
         self._loader, self._run, self._finder = loader, run, finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self._loader.create_module(spec)
-        return made
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
@@ -92,10 +93,10 @@ def _hook_up(run: str) -> None:
 
             begin_parts(session)
     except Exception:  # noqa: BLE001 - before there is a guard, this is it
-        _tell(run)
+        _write_problem(run)
 
 
-def _tell(run: str) -> None:
+def _write_problem(run: str) -> None:
     """Why there is no capture in this process, for the report."""
     import os
     import traceback

@@ -1,4 +1,7 @@
-"""Writes a rank's folder from a thread of its own, a little every second: what a killed process leaves is at most that old."""
+"""Writes a rank's folder from a thread of its own, a little every second.
+
+What a killed process leaves is at most that old.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ from stepscope.protocol.run_folder import (
 from stepscope.protocol.untrusted import read_json_object
 
 MOST_ROWS = 20_000
-"""Steps written one by one; a longer run is told in stretches, but for the steps around a recording."""
+"""Steps written one by one; a longer run is written in stretches,
+but for the steps around a recording."""
 STRETCH_NS = 10_000_000_000
 AROUND = 64
 """Steps before a recording that are written one by one, however long the run is."""
@@ -75,7 +79,7 @@ class Writer:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._is_told = False
+        self._has_looked = False
         self._thread = threading.Thread(target=self._run, name="stepscope", daemon=True)
 
     def start(self) -> None:
@@ -85,13 +89,16 @@ class Writer:
         self._append(PACE_FILE, json_text({"columns": PACE_COLUMNS}))
         self._thread.start()
 
-    def event(self, kind: str, at_ns: int, **told: Any) -> None:
-        """Something worth a line; any thread may tell it."""
+    def event(self, kind: str, at_ns: int, **fields: Any) -> None:
+        """Something worth a line; any thread may add it."""
         self._num_events += 1
-        self._events.append({"kind": kind, "at_ns": at_ns, **told})
+        self._events.append({"kind": kind, "at_ns": at_ns, **fields})
 
     def before_window(self) -> None:
-        """Before a recording, in the training thread: the job's objects are looked at, and the last steps written one by one."""
+        """Before a recording, in the training thread.
+
+        The job's objects are looked at, and the last steps written one by one.
+        """
         self.look()
         with self._lock:
             self._drain(every=False)
@@ -101,13 +108,16 @@ class Writer:
 
     def look(self) -> None:
         """The knobs of the live objects, once."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._has_looked:
+            self._has_looked = True
             self._notes |= live_notes(None if self._session.loader is None else self._session.loader())
             write_json(self.folder / RANK_FILE, self._notes)
 
     def finish(self) -> None:
-        """The last lines. After a fork the child has our files but not our thread: it must not write."""
+        """The last lines.
+
+        After a fork the child has our files but not our thread: it must not write.
+        """
         if os.getpid() != self._pid:
             return
         self._session.guard.watch(self.look)()
@@ -163,9 +173,9 @@ class Writer:
         self._num_rows += keep
         if keep:
             self._append(STEPS_FILE, row_lines(rows[:keep]))
-        told = [json_text(self._events.popleft()) for _ in range(len(self._events))]
-        if told and self._num_events <= MOST_EVENTS:
-            self._append(EVENTS_FILE, "\n".join(told))
+        lines = [json_text(self._events.popleft()) for _ in range(len(self._events))]
+        if lines and self._num_events <= MOST_EVENTS:
+            self._append(EVENTS_FILE, "\n".join(lines))
 
     def _add(self, row: Row) -> None:
         """A step into the stretch it belongs to."""
@@ -191,5 +201,9 @@ class Writer:
 
 
 def row_lines(rows: list[Row]) -> str:
-    """A line for each row. All are encoded at once, which takes a fifth of the time; rows are numbers, so brackets are theirs."""
+    """A line for each row.
+
+    All are encoded at once, which takes a fifth of the time; rows are numbers, so brackets are
+    theirs.
+    """
     return json_text(rows, separators=(",", ":"))[1:-1].replace("],[", "]\n[")

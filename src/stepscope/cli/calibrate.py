@@ -16,7 +16,7 @@ from stepscope.cli.printing import note, print_document, put
 
 if TYPE_CHECKING:
     from stepscope.calibration.device import Device
-    from stepscope.calibration.sweep import Extent
+    from stepscope.calibration.sweep import Sweep
     from stepscope.core.calibrated import Calibrated
 
 DEFAULT = Path("stepscope-hardware.json")
@@ -75,32 +75,32 @@ def _measured(arguments: argparse.Namespace) -> Calibrated | None:
     from stepscope import __version__
     from stepscope.calibration.device import find_device
     from stepscope.calibration.groups import in_job, number
-    from stepscope.calibration.survey import joined, measure_device
-    from stepscope.calibration.sweep import extent_of
+    from stepscope.calibration.measure import joined, measure_device
+    from stepscope.calibration.sweep import sweep_of
 
     is_job = in_job()
     device = find_device(arguments.device, number("LOCAL_RANK") if is_job else 0)
-    extent = extent_of(device.kind, arguments.quick)
+    sweep = sweep_of(device.kind, arguments.quick)
     made_by = f"stepscope {__version__}"
     is_first = not is_job or number("RANK") == 0
     alone = None
     if is_first and arguments.only != "collectives":
-        alone = measure_device(device, extent, made_by, _told)
+        alone = measure_device(device, sweep, made_by, _told)
     if arguments.only == "device" or not (is_job or arguments.ranks):
         return alone
-    links = _in_job(device, extent, made_by) if is_job else _with_ranks(arguments)
+    links = _in_job(device, sweep, made_by) if is_job else _with_ranks(arguments)
     if not is_first or links is None:
         return None
     return joined(alone, links) if alone else links
 
 
-def _in_job(device: Device, extent: Extent, made_by: str) -> Calibrated:
+def _in_job(device: Device, sweep: Sweep, made_by: str) -> Calibrated:
     from stepscope.calibration.groups import join
-    from stepscope.calibration.survey import measure_job
+    from stepscope.calibration.measure import measure_links
 
     job = join(device)
     try:
-        return measure_job(job, extent, made_by, _told if job.rank == 0 else _hush)
+        return measure_links(job, sweep, made_by, _told if job.rank == 0 else _hush)
     finally:
         job.dist.destroy_process_group()
 
@@ -135,8 +135,8 @@ def _from_nccl_tests(arguments: argparse.Namespace) -> Calibrated:
     from dataclasses import replace
 
     from stepscope import __version__
+    from stepscope.calibration.measure import empty, joined
     from stepscope.calibration.region_fit import fit_collectives
-    from stepscope.calibration.survey import empty, joined
     from stepscope.core.calibrated import Machine
     from stepscope.readers.nccl.tests import read_nccl_tests
     from stepscope.readers.system.hardware_file import read_hardware
@@ -161,7 +161,7 @@ def _from_nccl_tests(arguments: argparse.Namespace) -> Calibrated:
 def _finish(found: Calibrated, arguments: argparse.Namespace) -> int:
     import os
 
-    from stepscope.calibration.saving import save
+    from stepscope.calibration.hardware_file import save
     from stepscope.report.calibration_view import calibration_document
 
     save(found, arguments.out)

@@ -136,7 +136,7 @@ def record(
             beside.look()
 
     try:
-        return launch(folder, command, told, meanwhile=meanwhile, asked=requests.ask)
+        return launch(folder, command, told, meanwhile=meanwhile, on_usr2=requests.ask)
     finally:
         if beside is not None:
             beside.close()

@@ -1,4 +1,7 @@
-"""From a device as a trace recorded it to its datasheet; a device that is not surely known has none."""
+"""From a device as a trace recorded it to its datasheet.
+
+A device that is not surely known has none.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,14 @@ import msgspec
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import DeviceProperties
 
-# A recorder sees less than the datasheet's memory: the driver keeps up to 2 %, ECC on GDDR another 1/16 (an L4 records 0.92 of
-# its 24 GB). The closest two that memory alone tells apart are 192 and 256 GB.
+# A recorder sees less than the datasheet's memory: the driver keeps up to 2 %, ECC on GDDR another
+# 1/16 (an L4 records 0.92 of its 24 GB). The closest two that memory alone tells apart are 192 and
+# 256 GB.
 _MEMORY_LOW = 0.90
 _MEMORY_HIGH = 1.01
 
-# What AMD's driver writes when its table of marketing names is missing. Integrated graphics have the same name, but waves of 32.
+# What AMD's driver writes when its table of marketing names is missing. Integrated graphics have
+# the same name, but waves of 32.
 _UNNAMED = ("", "radeon graphics")
 _CDNA_WARP_SIZE = 64
 
@@ -54,8 +59,8 @@ def find_spec_by_key(key: str) -> DeviceSpec | None:
 def find_spec(properties: DeviceProperties) -> DeviceSpec | None:
     """The device that fits all that was recorded, or None where none does, or more than one.
 
-    A name alone is not enough: a slice of a card or a refitted card may keep the name and have other peaks. So the memory and the
-    number of SMs, where recorded, must fit as well.
+    A name alone is not enough: a slice of a card or a refitted card may keep the name and have
+    other peaks. So the memory and the number of SMs, where recorded, must fit as well.
     """
     fitting = [entry.spec for entry in _candidates(properties) if _fits(entry.spec, properties)]
     return fitting[0] if len(fitting) == 1 else None
@@ -87,6 +92,9 @@ def _fits(spec: DeviceSpec, properties: DeviceProperties) -> bool:
 
 
 def _plain_name(name: str) -> str:
-    """The name without case, vendor and spacing: drivers have changed all three ("Tesla T4", "NVIDIA T4", "MI250X/MI250")."""
+    """The name without case, vendor and spacing.
+
+    Drivers have changed all three ("Tesla T4", "NVIDIA T4", "MI250X/MI250").
+    """
     spaced = " ".join(name.casefold().replace("/", " / ").split())
     return _VENDOR_PREFIX.sub("", spaced)

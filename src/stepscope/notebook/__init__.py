@@ -1,1 +1,4 @@
-"""A recorded run in a notebook: `stepscope.load(path)`, its tables, plots, SQL, and experiment trackers."""
+"""A recorded run in a notebook.
+
+`stepscope.load(path)`, its tables, plots, SQL, and experiment trackers.
+"""

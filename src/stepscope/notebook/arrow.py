@@ -42,10 +42,10 @@ def _array(pa: Any, column: ColumnSpec, rank: int | None, rows: Rows) -> Any:
         return pa.array(values.data, type=_type(pa, column), mask=values.missing)
     # Two codes may stand for one word, and a dictionary has each once.
     words = [_utf8(word) for word in values.words]
-    place = {word: code for code, word in enumerate(dict.fromkeys(words))}
-    moved = np.array([place[word] for word in words] or [0], np.int32)
-    codes = pa.array(moved[np.maximum(values.data.astype(np.int32), 0)], mask=values.missing)
-    return pa.DictionaryArray.from_arrays(codes, pa.array(list(place), pa.string()))
+    code_of = {word: code for code, word in enumerate(dict.fromkeys(words))}
+    new_codes = np.array([code_of[word] for word in words] or [0], np.int32)
+    codes = pa.array(new_codes[np.maximum(values.data.astype(np.int32), 0)], mask=values.missing)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(list(code_of), pa.string()))
 
 
 def _utf8(word: str) -> str:
@@ -69,8 +69,8 @@ def tidied(table: ArrowTable) -> ArrowTable:
     return pa.table(columns, names=names)
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
+def _free(name: str, used: Sequence[str]) -> str:
     number, free = 1, name
-    while free in taken:
+    while free in used:
         free, number = f"{name}_{number}", number + 1
     return free

@@ -21,7 +21,8 @@ LOCKS = (
     "set allow_community_extensions = false",
     "set lock_configuration = true",
 )
-"""SQL may come from anywhere: it sees the tables, no file, no network, no extension, no variable of ours. The last one stays."""
+"""SQL may come from anywhere: it sees the tables, no file, no network, no extension,
+no variable of ours. The last one stays."""
 
 _NAMES = re.compile(rf"\b({'|'.join(TABLES)})\b", re.IGNORECASE)
 
@@ -29,7 +30,10 @@ Builder = Callable[[Iterable[str]], Mapping[str, ArrowTable]]
 
 
 def named_tables(sql: str) -> list[str]:
-    """The tables whose names stand in the SQL, whatever they stand there for: one too many costs time alone."""
+    """The tables whose names stand in the SQL, whatever they stand there for.
+
+    One too many costs time alone.
+    """
     return list(dict.fromkeys(name.lower() for name in _NAMES.findall(sql)))
 
 
@@ -56,17 +60,18 @@ class Database:
             # A statement that answers nothing, such as CREATE VIEW, may give no relation at all.
             return arrow().table({}) if relation is None else tidied(relation.to_arrow_table())
         except self._duckdb.PermissionException as problem:
-            raise UsageError(f"{_said(problem)}\nQueries see the run's tables and nothing else: {', '.join(TABLES)}") from None
+            raise UsageError(f"{_message(problem)}\nQueries see the run's tables and nothing else: {', '.join(TABLES)}") from None
         except self._duckdb.CatalogException as problem:
-            raise UsageError(f"{_said(problem)}\nThe tables are {', '.join(TABLES)}") from None
+            raise UsageError(f"{_message(problem)}\nThe tables are {', '.join(TABLES)}") from None
         except (self._duckdb.Error, UnicodeError) as problem:
-            raise UsageError(_said(problem)) from None
+            raise UsageError(_message(problem)) from None
 
     def close(self) -> None:
         self._connection.close()
 
 
-def _said(problem: Exception) -> str:
-    """DuckDB's message, which may repeat a stranger's text, with nothing in it that a terminal obeys."""
+def _message(problem: Exception) -> str:
+    """DuckDB's message, which may repeat a stranger's text,
+    with nothing in it that a terminal obeys."""
     lines = [clean(line).rstrip() for line in str(problem).splitlines()]
     return "the SQL cannot be run: " + "\n".join(line for line in lines if line)

@@ -1,4 +1,7 @@
-"""Packages that stepscope does not bring by itself: imported where they are used, missed in words."""
+"""Packages that stepscope does not bring by itself.
+
+Imported where they are used, missed in words.
+"""
 
 from __future__ import annotations
 

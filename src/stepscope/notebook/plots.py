@@ -43,8 +43,8 @@ def step_figure(diagnosis: Diagnosis) -> Any:
     for part in PARTS:
         lengths = [(rank.typical_parts_ns or {})[part] / 1e6 for rank in ranks]
         if any(lengths):
-            left = [sum((rank.typical_parts_ns or {})[p] for p in PARTS[: PARTS.index(part)]) / 1e6 for rank in ranks]
-            axes.barh(range(len(ranks)), lengths, left=left, color=COLORS[part], label=part.replace("_", " "))
+            starts = [sum((rank.typical_parts_ns or {})[p] for p in PARTS[: PARTS.index(part)]) / 1e6 for rank in ranks]
+            axes.barh(range(len(ranks)), lengths, left=starts, color=COLORS[part], label=part.replace("_", " "))
     axes.set_yticks(range(len(ranks)), [f"rank {rank.rank}" for rank in ranks])
     axes.invert_yaxis()
     axes.set_xlabel("ms of the median step, as recorded")
@@ -54,16 +54,19 @@ def step_figure(diagnosis: Diagnosis) -> Any:
 
 
 def findings_figure(diagnosis: Diagnosis) -> Any:
-    """Today's step, and the step after each fix alone with its interval; the last bar is all of them together."""
+    """Today's step, and the step after each fix alone with its interval.
+
+    The last bar is all of them together.
+    """
     today = diagnosis.step.ms
     if today is None:
         raise InputError("the step was not measured, so that no fix can be drawn against it. `run.diagnosis.notes` says why")
     bars = [("today", today, (math.nan, math.nan))]
-    for one in diagnosis.findings:
+    for finding in diagnosis.findings:
         # Bounds are kept on their side of the middle: a replay may round past it.
-        low, high = today / one.predicted_high, today / one.predicted_low
-        middle = one.predicted_step_ms
-        bars.append((one.code, middle, (max(middle - low, 0.0), max(high - middle, 0.0))))
+        low, high = today / finding.predicted_high, today / finding.predicted_low
+        middle = finding.predicted_step_ms
+        bars.append((finding.code, middle, (max(middle - low, 0.0), max(high - middle, 0.0))))
     if diagnosis.together is not None:
         bars.append(("all of them", today / diagnosis.together, (math.nan, math.nan)))
     figure = _figure(8, 1.2 + 0.36 * len(bars))
@@ -81,7 +84,8 @@ def findings_figure(diagnosis: Diagnosis) -> Any:
 
 
 def ranks_figure(diagnosis: Diagnosis) -> Any:
-    """Each rank's median step, what it waits for others on top, and a dot for each step. Ranks that come last stand out.
+    """Each rank's median step, what it waits for others on top, and a dot for each step. Ranks that
+    come last stand out.
 
     In a job that runs in step all ranks take as long: a straggler is the one that does not wait.
     """
@@ -89,15 +93,17 @@ def ranks_figure(diagnosis: Diagnosis) -> Any:
     if not ranks:
         raise InputError("no whole step was measured on any rank: record two steps or more")
     comms = diagnosis.facts.comms
-    late = {one.rank for one in comms.ranks if one.is_straggler} if comms is not None else set()
-    places = range(len(ranks))
+    late: set[int] = set()
+    if comms is not None:
+        late = {rank_comms.rank for rank_comms in comms.ranks if rank_comms.is_straggler}
+    positions = range(len(ranks))
     waits = [(rank.typical_parts_ns or {}).get("comms_wait", 0.0) / 1e6 for rank in ranks]
-    own = [(rank.steps.step_interval_ns or 0.0) / 1e6 - wait for rank, wait in zip(ranks, waits, strict=True)]
+    without_waits = [(rank.steps.step_interval_ns or 0.0) / 1e6 - wait for rank, wait in zip(ranks, waits, strict=True)]
     figure = _figure(8, 4)
     axes = figure.add_subplot()
-    axes.bar(places, own, color=["#d95f02" if rank.rank in late else "#9ecae1" for rank in ranks])
+    axes.bar(positions, without_waits, color=["#d95f02" if rank.rank in late else "#9ecae1" for rank in ranks])
     if any(waits):
-        axes.bar(places, waits, bottom=own, color=COLORS["comms_wait"], label="waits for other ranks")
+        axes.bar(positions, waits, bottom=without_waits, color=COLORS["comms_wait"], label="waits for other ranks")
         figure.legend(loc="outside lower center", frameon=False, fontsize="small")
     dots = [(i, ns / 1e6) for i, rank in enumerate(ranks) for ns in rank.steps.step_intervals]
     axes.scatter([i for i, _ in dots], [value for _, value in dots], s=10, color="#222222", zorder=2)
@@ -121,7 +127,10 @@ def _words(text: str) -> str:
 
 
 def _figure(width: float, height: float) -> Any:
-    """A Figure outside of pyplot: nothing global, no window, and a picture of itself for Jupyter."""
+    """A Figure outside of pyplot.
+
+    Nothing global, no window, and a picture of itself for Jupyter.
+    """
     figure_class: Any = need("matplotlib.figure", "notebook", "a plot").Figure
 
     class Picture(figure_class):  # type: ignore[misc]

@@ -39,11 +39,13 @@ def load(
     hardware: str | Path | None = None,
     all_findings: bool = False,
 ) -> Run:
-    """A run's diagnosis and tables. `path` is what `stepscope diagnose` takes: a trace, several, a folder, an archive.
+    """A run's diagnosis and tables. `path` is what `stepscope diagnose` takes: a trace, several, a
+    folder, an archive.
 
-    step_ms is the step time with no profiler attached, when you know it; cache whether parsed traces are kept in your cache
-    folder; jobs the number of processes that a diagnosis of several ranks may use, None for one per core; hardware a file that
-    `stepscope calibrate` wrote; all_findings whether findings that give less than 2 % are among them.
+    step_ms is the step time with no profiler attached, when you know it; cache whether parsed
+    traces are kept in your cache folder; jobs the number of processes that a diagnosis of several
+    ranks may use, None for one per core; hardware a file that `stepscope calibrate` wrote;
+    all_findings whether findings that give less than 2 % are among them.
     """
     if step_ms is not None and not (0 < step_ms < 1e9 and math.isfinite(step_ms)):
         raise UsageError(f"{step_ms!r} is not a step time in milliseconds; give a number above 0, such as 65.5")
@@ -67,7 +69,10 @@ def diagnose(
     hardware: str | Path | None = None,
     all_findings: bool = False,
 ) -> ShownDiagnosis:
-    """What `stepscope diagnose` says of what the path holds, as a Diagnosis. The arguments are those of `load`."""
+    """What `stepscope diagnose` says of what the path holds, as a Diagnosis.
+
+    The arguments are those of `load`.
+    """
     run = load(path, step_ms, cache, jobs=jobs, hardware=hardware, all_findings=all_findings)
     try:
         return run.diagnosis

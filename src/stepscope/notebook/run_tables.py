@@ -1,4 +1,7 @@
-"""The tables of a run: each trace is read once for all the tables that are wanted, and no table is made that is not."""
+"""The tables of a run.
+
+Each trace is read once for all the tables that are wanted, and no table is made that is not.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ OF_EVENTS: dict[str, Callable[[RankContext], Rows]] = {
     "launches": launch_rows,
     "copies": copy_rows,
 }
-"""Tables that a rank tells alone."""
+"""Tables that need one rank alone."""
 COMPARED = frozenset({"collectives", "steps", "ranks"})
 """Tables for which the ranks are compared."""
 
@@ -55,45 +58,48 @@ class RunTables:
     def build(self, names: Iterable[str]) -> dict[str, ArrowTable]:
         """These tables, of all ranks."""
         wanted = list(dict.fromkeys(names))
-        made: dict[str, ArrowTable] = {}
+        built: dict[str, ArrowTable] = {}
         if "findings" in wanted:
-            made["findings"] = to_arrow(TABLES["findings"], [(None, finding_rows(self._recording.diagnosis))])
-        ranks = self._read([name for name in wanted if name != "findings"]) if set(wanted) - {"findings"} else []
-        for name in wanted:
+            built["findings"] = to_arrow(TABLES["findings"], [(None, finding_rows(self._recording.diagnosis))])
+        of_traces = [name for name in wanted if name != "findings"]
+        ranks = self._read(of_traces) if of_traces else []
+        for name in of_traces:
             if name == "ranks":
-                made[name] = to_arrow(TABLES[name], [(None, self._rank_rows(ranks))])
-            elif name != "findings":
-                made[name] = to_arrow(TABLES[name], [(rank.rank, rank.rows[name]) for rank in ranks])
-        return made
+                built[name] = to_arrow(TABLES[name], [(None, self._rank_rows(ranks))])
+            else:
+                built[name] = to_arrow(TABLES[name], [(rank.rank, rank.rows[name]) for rank in ranks])
+        return built
 
     def _rank_rows(self, ranks: Sequence[_Rank]) -> Rows:
         facts = [rank.facts for rank in ranks if rank.facts is not None]
-        return rank_rows([rank.meta for rank in ranks], facts, _ledgers(ranks), _match(ranks))
+        return rank_rows([rank.meta for rank in ranks], facts, _collective_records(ranks), _match(ranks))
 
     def _read(self, names: Sequence[str]) -> list[_Rank]:
         """The ranks, by number, with the rows of these tables."""
         self._recording.refuse_untraced("Tables are made of traces")
         self.notes.clear()
-        ranks = [self._rank(found, names) for found in self._contexts()]
+        ranks = [self._rank(context, names) for context in self._contexts()]
         numbers, notes = assign_ranks([rank.meta for rank in ranks])
         self.notes += notes
         for rank, number in zip(ranks, numbers, strict=True):
             rank.rank = number
-            rank.collective_records = None if rank.collective_records is None else replace(rank.collective_records, rank=number)
-            rank.facts = None if rank.facts is None else replace(rank.facts, rank=number)
+            if rank.collective_records is not None:
+                rank.collective_records = replace(rank.collective_records, rank=number)
+            if rank.facts is not None:
+                rank.facts = replace(rank.facts, rank=number)
         ranks.sort(key=lambda rank: (rank.rank, rank.meta.path))
         if COMPARED & set(names):
             _compare(ranks)
         return ranks
 
-    def _rank(self, found: RankContext, names: Sequence[str]) -> _Rank:
-        rank = _Rank(meta=found.trace.meta, rows={name: OF_EVENTS[name](found) for name in names if name in OF_EVENTS})
+    def _rank(self, context: RankContext, names: Sequence[str]) -> _Rank:
+        rank = _Rank(meta=context.trace.meta, rows={name: OF_EVENTS[name](context) for name in names if name in OF_EVENTS})
         if COMPARED & set(names):
-            rank.collective_records = collective_records_of(found, 0)
-            rank.rows["collectives"] = collective_rows(found, rank.collective_records)
+            rank.collective_records = collective_records_of(context, 0)
+            rank.rows["collectives"] = collective_rows(context, rank.collective_records)
         if {"steps", "ranks"} & set(names):
-            rank.facts = measure_rank(found, 0, self._recording.step_ns)
-            rank.rows["steps"] = window_rows(found)
+            rank.facts = measure_rank(context, 0, self._recording.step_ns)
+            rank.rows["steps"] = window_rows(context)
         return rank
 
     def _contexts(self) -> Iterator[RankContext]:
@@ -106,30 +112,35 @@ class RunTables:
             except StepscopeError as problem:
                 problems.append(str(problem))
         if len(problems) == len(sources):
-            raise InputError("\n  ".join(["no trace could be read:", *problems[:8]]) if len(problems) > 1 else problems[0])
+            if len(problems) == 1:
+                raise InputError(problems[0])
+            raise InputError("\n  ".join(["no trace could be read:", *problems[:8]]))
         self.notes += [f"left out: {problem}" for problem in problems]
 
 
-def _ledgers(ranks: Sequence[_Rank]) -> list[CollectiveRecords]:
+def _collective_records(ranks: Sequence[_Rank]) -> list[CollectiveRecords]:
     """Of the ranks that recorded collectives."""
     return [rank.collective_records for rank in ranks if rank.collective_records is not None and len(rank.collective_records)]
 
 
 def _match(ranks: Sequence[_Rank]) -> Matched | None:
-    """The ranks' collectives matched; None for one rank, or where two traces tell the same rank."""
-    rank_records = _ledgers(ranks)
-    apart = len({collective_records.rank for collective_records in rank_records}) == len(rank_records)
-    return match(rank_records) if len(rank_records) > 1 and apart else None
+    """The ranks' collectives matched.
+
+    None for one rank, or where two traces are of the same rank.
+    """
+    rank_records = _collective_records(ranks)
+    are_distinct = len({records.rank for records in rank_records}) == len(rank_records)
+    return match(rank_records) if len(rank_records) > 1 and are_distinct else None
 
 
 def _compare(ranks: Sequence[_Rank]) -> None:
-    """Tell waiting from moving bytes, on every rank whose collectives were matched."""
+    """Separate waiting from transfer, on every rank whose collectives were matched."""
     matched = _match(ranks)
     for rank in ranks:
         assert rank.collective_records is not None
         mine = matched if matched is not None and rank.rank in matched.of else None
         rank.rows["collectives"] = {**rank.rows["collectives"], **meeting_rows(rank.collective_records, mine)}
         if rank.facts is not None:
-            facts = rank.facts if mine is None else with_waits(rank.facts, rank.collective_records, mine)
-            rank.facts = facts
-            rank.rows["steps"] = {**rank.rows["steps"], **step_rows(facts)}
+            if mine is not None:
+                rank.facts = with_waits(rank.facts, rank.collective_records, mine)
+            rank.rows["steps"] = {**rank.rows["steps"], **step_rows(rank.facts)}

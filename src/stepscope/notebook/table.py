@@ -45,7 +45,9 @@ class Table:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names; those of a run's own table are known before it is built."""
-        return tuple(self.to_arrow().column_names) if self.spec is None else tuple(column.name for column in self.spec.columns)
+        if self.spec is None:
+            return tuple(self.to_arrow().column_names)
+        return tuple(column.name for column in self.spec.columns)
 
     def __len__(self) -> int:
         return int(self.to_arrow().num_rows)

@@ -19,15 +19,19 @@ MOST_ROWS = 50
 MOST_CELLS = 100
 """Of one column of text, in characters: a kernel's name may have thousands."""
 LEAST_CELLS = 12
-"""A name shorter than this tells nothing."""
+"""A name shorter than this says nothing."""
 GAP = "  "
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What makes a spreadsheet take a text for a formula; the last four are the first four at full width."""
+"""What makes a spreadsheet take a text for a formula;
+the last four are the first four at full width."""
 _QUOTED = re.compile(r'[,"\r\n]')
 
 
 def to_text(rows: ArrowTable, width: int, most_rows: int = MOST_ROWS) -> str:
-    """Columns under one another; numbers to the right, `-` for what was not measured. Long names lose their middle."""
+    """Columns under one another; numbers to the right, `-` for what was not measured.
+
+    Long names lose their middle.
+    """
     if not rows.num_columns:
         return "done; no rows\n"
     shown = rows.slice(0, most_rows) if most_rows else rows
@@ -50,11 +54,14 @@ def _count(total: int, shown: int) -> str:
 
 
 def _sizes(heads: Sequence[str], columns: Sequence[Sequence[str]], right: Sequence[bool], width: int) -> list[int]:
-    """How wide each column is: as its widest cell, and the widest columns of text give way until all fit."""
-    sizes = [
-        max([cell_len(head), *map(cell_len, cells)] if side else [min(n, MOST_CELLS) for n in map(cell_len, (head, *cells))])
-        for head, cells, side in zip(heads, columns, right, strict=True)
-    ]
+    """How wide each column is.
+
+    A column is as wide as its widest cell; the widest columns of text give way until all fit.
+    """
+    sizes = []
+    for head, cells, side in zip(heads, columns, right, strict=True):
+        widest_cell = max(map(cell_len, (head, *cells)))
+        sizes.append(widest_cell if side else min(widest_cell, MOST_CELLS))
     least = [size if side else min(size, LEAST_CELLS) for size, side in zip(sizes, right, strict=True)]
     while sum(sizes) + len(GAP) * (len(sizes) - 1) > width:
         widest = max(range(len(sizes)), key=lambda i: sizes[i] - least[i])
@@ -71,8 +78,8 @@ def _fit(cell: str, size: int, right: bool) -> str:
 
 
 def _is_number(values: Sequence[object]) -> bool:
-    told = [value for value in values if value is not None]
-    return bool(told) and all(isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in told)
+    present = [value for value in values if value is not None]
+    return bool(present) and all(isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in present)
 
 
 def _cell(value: object) -> str:
@@ -89,15 +96,19 @@ def to_json(rows: ArrowTable) -> str:
 
 
 def write_csv(rows: ArrowTable, file: TextIO) -> None:
-    """With a line of names; what was not measured is empty, an empty name `""`. A text that a spreadsheet would run as a formula
-    has an apostrophe before it; JSON and parquet have every text as it is."""
+    """With a line of names; what was not measured is empty, an empty name `""`. A text that a
+    spreadsheet would run as a formula has an apostrophe before it; JSON and parquet have every
+    text as it is."""
     file.write(",".join(map(_field, rows.column_names)) + "\n")
     # A line with nothing on it would be no row.
     file.writelines((",".join(map(_field, row)) or '""') + "\n" for row in _rows(rows))
 
 
 def _field(value: object) -> str:
-    """By RFC 4180. Python's own writer may leave a lone carriage return bare, and readers end the row there."""
+    """By RFC 4180.
+
+    Python's own writer may leave a lone carriage return bare, and readers end the row there.
+    """
     if value is None:
         return ""
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -119,4 +130,4 @@ def _plain(value: object) -> object:
         return value if math.isfinite(value) else None
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else str(value)
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else str(value)

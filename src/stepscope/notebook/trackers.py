@@ -1,4 +1,5 @@
-"""A diagnosis in an experiment tracker: step times, the parts of a step and MFU as scalars, a report beside them.
+"""A diagnosis in an experiment tracker: step times, the parts of a step and MFU as scalars, a
+report beside them.
 
 from stepscope.notebook.trackers import log_to_wandb
 log_to_wandb(stepscope.load("traces/"), report="report.html")
@@ -39,7 +40,7 @@ def scalars(subject: Run | Diagnosis) -> Iterator[Scalar]:
         "profiled_step_ms": diagnosis.step.profiled_ms,
         "num_findings": float(len(diagnosis.findings)),
         **{f"share/{bound}": share for bound, share in diagnosis.verdict.shares.items()},
-        **{f"finding/{one.code}/predicted_step_ms": one.predicted_step_ms for one in diagnosis.findings},
+        **{f"finding/{finding.code}/predicted_step_ms": finding.predicted_step_ms for finding in diagnosis.findings},
     }
     yield from (Scalar(name=f"{PREFIX}/{name}", value=value) for name, value in whole.items() if value is not None)
     for rank in diagnosis.facts.ranks:
@@ -61,12 +62,15 @@ def _of_rank(rank: RankFacts) -> Iterator[Scalar]:
 
 
 def log_to_tensorboard(subject: Run | Diagnosis, log_dir: str | Path, *, report: str | Path | None = None) -> None:
-    """Scalars as an event file in `log_dir`; a report is copied beside it, since TensorBoard has no artifacts."""
+    """Scalars as an event file in `log_dir`.
+
+    A report is copied beside it, since TensorBoard has no artifacts.
+    """
     file = _report(report)
     writer = _summary_writer()(log_dir=str(log_dir))
     try:
-        for one in scalars(subject):
-            writer.add_scalar(one.name, one.value, one.step or 0)
+        for scalar in scalars(subject):
+            writer.add_scalar(scalar.name, scalar.value, scalar.step or 0)
     finally:
         writer.close()
     if file is not None:
@@ -74,7 +78,8 @@ def log_to_tensorboard(subject: Run | Diagnosis, log_dir: str | Path, *, report:
 
 
 def log_to_wandb(subject: Run | Diagnosis, run: Any = None, *, report: str | Path | None = None) -> None:
-    """Scalars in a Weights & Biases run, the current one where none is given; a report as an artifact.
+    """Scalars in a Weights & Biases run, the current one where none is given; a report as an
+    artifact.
 
     Steps count on an axis of their own, `stepscope/step`: the run's own has long gone past them.
     """
@@ -85,11 +90,11 @@ def log_to_wandb(subject: Run | Diagnosis, run: Any = None, *, report: str | Pat
     run.define_metric(f"{PREFIX}/step")
     run.define_metric(f"{PREFIX}/*", step_metric=f"{PREFIX}/step")
     by_step: dict[int, dict[str, float]] = {}
-    for one in scalars(subject):
-        if one.step is None:
-            run.summary[one.name] = one.value
+    for scalar in scalars(subject):
+        if scalar.step is None:
+            run.summary[scalar.name] = scalar.value
         else:
-            by_step.setdefault(one.step, {})[one.name] = one.value
+            by_step.setdefault(scalar.step, {})[scalar.name] = scalar.value
     for step, values in sorted(by_step.items()):
         run.log({f"{PREFIX}/step": step, **values})
     if file is not None:
@@ -103,8 +108,8 @@ def log_to_mlflow(subject: Run | Diagnosis, run_id: str | None = None, *, report
     file, mlflow = _report(report), _tracker("mlflow")
     if run_id is None and mlflow.active_run() is None:
         raise UsageError("no MLflow run is active: open one with mlflow.start_run(), or name one with run_id=")
-    for one in scalars(subject):
-        mlflow.log_metric(one.name, one.value, step=one.step or 0, run_id=run_id)
+    for scalar in scalars(subject):
+        mlflow.log_metric(scalar.name, scalar.value, step=scalar.step or 0, run_id=run_id)
     if file is not None:
         mlflow.log_artifact(str(file), run_id=run_id)
 

@@ -16,7 +16,9 @@ import msgspec
 from stepscope.errors import UsageError
 from stepscope.planner.config_fields import MAX_COUNT
 from stepscope.planner.config_json import model_from_config, read_config
+from stepscope.planner.devices import shown
 from stepscope.planner.model import Experts, Model
+from stepscope.planner.space import divisors
 
 _NUM_NEAREST = 5
 
@@ -45,7 +47,8 @@ class _ModelFile:
 
 
 def find_model(word: str) -> Model:
-    """The model of a built-in name, a config.json, a folder that has one, or a size ("10b", see `scaled_model`).
+    """The model of a built-in name, a config.json, a folder that has one, or a size ("10b", see
+    `scaled_model`).
 
     A word without a slash is a name first: write ./gpt2 for a folder that has a model's name.
     """
@@ -60,7 +63,7 @@ def find_model(word: str) -> Model:
         raise UsageError(f"{name} is not supported: {why}")
     if (num_params := _size(word)) is not None:
         return scaled_model(num_params)
-    raise UsageError(f"no model is named {_shown(word)}; {_nearest(plain)}, or give a config.json")
+    raise UsageError(f"no model is named {shown(word)}; {_nearest(plain)}, or give a config.json")
 
 
 def model_names() -> tuple[str, ...]:
@@ -94,16 +97,17 @@ def custom_model(
     num_dense_layers: int = 0,
     name: str = "",
 ) -> Model:
-    """A model by its shape. The MLP's width is 4 times the model's, or 8/3 of it, up to a multiple of 256, where it is gated.
+    """A model by its shape. The MLP's width is 4 times the model's, or 8/3 of it, up to a multiple
+    of 256, where it is gated.
 
-    `has_biases` gives every matrix a bias and every norm two numbers per channel, as GPT-2 has; with `is_gated=False`,
-    `is_tied=True` and `max_positions` the shape is GPT-2's.
+    `has_biases` gives every matrix a bias and every norm two numbers per channel, as GPT-2 has;
+    with `is_gated=False`, `is_tied=True` and `max_positions` the shape is GPT-2's.
     """
     counts = {"layers": layers, "hidden": hidden, "heads": heads, "vocab": vocab, "kv-heads": kv_heads, "head-dim": head_dim}
     counts |= {"ffn-hidden": ffn_hidden, "expert-ffn-hidden": expert_ffn_hidden}
-    for what, count in counts.items():
+    for option, count in counts.items():
         if count is not None and not 1 <= count <= MAX_COUNT:
-            raise UsageError(f"{what} must be from 1 to {MAX_COUNT}, not {count}")
+            raise UsageError(f"{option} must be from 1 to {MAX_COUNT}, not {count}")
     if head_dim is None and hidden % heads:
         raise UsageError(f"a width of {hidden} cannot be shared by {heads} heads; {_nearest_divisor(hidden, heads)} heads can")
     if kv_heads is not None and heads % kv_heads:
@@ -144,8 +148,9 @@ def _custom_experts(layers: int, num: int, top_k: int, ffn_hidden: int, shared: 
 def scaled_model(num_params: float) -> Model:
     """A llama of about so many parameters, for a question that names no model: "7b", "10b".
 
-    Heads of 128 (of 64 below a width of 1024), an MLP of 8/3 of the width, a vocabulary of 32000, tied below 1 B, an even number
-    of layers; of the widths that come within 3 %, the one nearest to 128 channels per layer, which Llama's 7B, 13B and 405B have.
+    Heads of 128 (of 64 below a width of 1024), an MLP of 8/3 of the width, a vocabulary of 32000,
+    tied below 1 B, an even number of layers; of the widths that come within 3 %, the one nearest to
+    128 channels per layer, which Llama's 7B, 13B and 405B have.
     """
     if not _MIN_SCALED <= num_params <= _MAX_SCALED:
         raise UsageError(
@@ -166,11 +171,11 @@ def scaled_model(num_params: float) -> Model:
 def _scaled(hidden: int, num_params: float) -> Model:
     heads = hidden // (64 if hidden < 1024 else 128)
     name = f"llama-like-{_size_word(num_params)}"
-    one = custom_model(layers=1, hidden=hidden, heads=heads, is_tied=num_params < 1e9, name=name)
-    of_layer = one.attention_params + one.dense_mlp_params + one.norm_params
-    layers = 2 * max(1, round((num_params - (one.num_params - of_layer)) / of_layer / 2))
+    model = custom_model(layers=1, hidden=hidden, heads=heads, is_tied=num_params < 1e9, name=name)
+    of_layer = model.attention_params + model.dense_mlp_params + model.norm_params
+    layers = 2 * max(1, round((num_params - (model.num_params - of_layer)) / of_layer / 2))
     return replace(
-        one, layers=layers, source="a llama scaled to this size", notes=(f"no model is named: {layers} x {hidden} of llama",)
+        model, layers=layers, source="a llama scaled to this size", notes=(f"no model is named: {layers} x {hidden} of llama",)
     )
 
 
@@ -202,7 +207,10 @@ _SUFFIXES = re.compile(r"[-_ ](hf|instruct|base|chat|it|pt)$", re.IGNORECASE)
 
 
 def _plain(word: str) -> str:
-    """A name without its owner, case, separators and kind of tuning. Dots stay: gpt3-1.3b is not gpt3-13b."""
+    """A name without its owner, case, separators and kind of tuning.
+
+    Dots stay: gpt3-1.3b is not gpt3-13b.
+    """
     name = word.rsplit("/", 1)[-1].strip().casefold()
     while (shorter := _SUFFIXES.sub("", name)) != name:
         name = shorter
@@ -244,13 +252,10 @@ def _is_path(path: Path) -> bool:
 def _nearest(plain: str) -> str:
     names = {_plain(name): name for name in all_names()}
     close = difflib.get_close_matches(plain[:80], names, n=_NUM_NEAREST, cutoff=0.5)
-    return f"near it: {', '.join(names[name] for name in close)}" if close else f"known are {', '.join(model_names()[::12])}, ..."
+    if close:
+        return f"near it: {', '.join(names[name] for name in close)}"
+    return f"known are {', '.join(model_names()[::12])}, ..."
 
 
 def _nearest_divisor(whole: int, wanted: int) -> int:
-    divisors = {d for i in range(1, math.isqrt(whole) + 1) if whole % i == 0 for d in (i, whole // i)}
-    return min(divisors, key=lambda d: (abs(d - wanted), d))
-
-
-def _shown(word: str) -> str:
-    return ascii(word if len(word) <= 80 else f"{word[:80]}...")
+    return min(divisors(whole), key=lambda divisor: (abs(divisor - wanted), divisor))

@@ -46,7 +46,8 @@ class Cluster:
     num_devices: int
     devices_per_node: int
     tiers: tuple[Tier, ...]
-    """From the nearest (the node) to the farthest (the cluster), even where one node is all there is."""
+    """From the nearest (the node) to the farthest (the cluster),
+    even where one node is all there is."""
     memory_bytes: float
     """Of one device."""
     bandwidth_bytes_per_s: float
@@ -55,13 +56,15 @@ class Cluster:
     gemms: Mapping[str, Gemm] = field(default_factory=dict)
     """Measured, by precision; where absent, what is usual on such a device."""
     attention: Mapping[str, float] = field(default_factory=dict)
-    """Measured, in FLOP/s of causal attention's own half, for heads of 128: forward, backward (as 2.5 forwards)."""
+    """Measured, in FLOP/s of causal attention's own half, for heads of 128: forward,
+    backward (as 2.5 forwards)."""
     host_memory_bytes: float = 1.0e12
     """Of a node."""
     host_bytes_per_s: float = 25e9
     """Between a device and its host, one direction."""
     power_share: float = 1.0
-    """Of the board's rating, where it is held below it: products on newer devices are bound by power."""
+    """Of the board's rating, where it is held below it:
+    products on newer devices are bound by power."""
     power_w: float | None = None
     """Of one device under load, with its share of the node."""
     price_per_hour: float | None = None
@@ -91,14 +94,20 @@ def resized(cluster: Cluster, num_devices: int) -> Cluster:
 
 
 def sized(tiers: Sequence[Tier], per_node: int, num_devices: int) -> tuple[Tier, ...]:
-    """The tiers of so many devices: the nearest is the node, the last the cluster; a rack keeps its size."""
+    """The tiers of so many devices: the nearest is the node, the last the cluster.
+
+    A rack keeps its size.
+    """
     first, *middle, last = tiers
     largest = max([num_devices, *(tier.size for tier in middle)])
     return (replace(first, size=per_node), *middle, replace(last, size=largest))
 
 
 def faster_network(cluster: Cluster, factor: float) -> Cluster:
-    """The same machines with a network so many times as fast: every tier that leaves the node, or its rack."""
+    """The same machines with a network so many times as fast.
+
+    Every tier that leaves the node, or its rack.
+    """
     if not factor > 0 or factor == float("inf"):
         raise UsageError(f"a network cannot be {factor:g} times as fast")
     in_node, *farther = cluster.tiers

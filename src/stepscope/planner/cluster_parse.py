@@ -1,4 +1,7 @@
-"""Clusters in words: "8x8xH100", "64xA100-40GB", "2xRTX3090", or a path to a file that describes one."""
+"""Clusters in words.
+
+"8x8xH100", "64xA100-40GB", "2xRTX3090", or a path to a file that describes one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ _CLUSTER = re.compile(r"(?:(\d{1,9})\s*[xX*\u00d7]\s*)?(?:(\d{1,9})\s*[xX*\u00d7
 def parse_cluster(word: str) -> Cluster:
     """NODESxDEVICESxNAME, DEVICESxNAME, NAME, or a path to a .toml file.
 
-    Without a number of nodes, devices fill nodes of the usual size: 8 for SXM parts, 4 for cards and for GB200 and GB300.
+    Without a number of nodes, devices fill nodes of the usual size: 8 for SXM parts, 4 for cards
+    and for GB200 and GB300.
     """
     if word.casefold().endswith(".toml"):
         return read_cluster(Path(word))

@@ -13,10 +13,11 @@ from stepscope.core.hardware import DeviceSpec, Figure
 from stepscope.core.toml_text import read_toml, table_as
 from stepscope.errors import InputError, UsageError
 from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, sized
-from stepscope.planner.devices import MAX_DEVICES, FoundDevice, find_device, joined, links_of
+from stepscope.planner.devices import MAX_DEVICES, NamedDevice, find_device, joined, links_of
 
 LEAST, MOST = 1e-6, 1e15
-"""Of any rate, size, price or time in the units of the file: beyond, products and quotients are no numbers any more."""
+"""Of any rate, size, price or time in the units of the file: beyond,
+products and quotients are no numbers any more."""
 _Count = Annotated[int, Meta(ge=1, le=MAX_DEVICES, description=f"a whole number from 1 to {MAX_DEVICES}")]
 _Number = Annotated[float, Meta(ge=LEAST, lt=MOST, description=f"a number from {LEAST:g} to {MOST:g}")]
 _Word = Annotated[str, Meta(max_length=200, description="a short text")]
@@ -77,11 +78,11 @@ def cluster_from(values: Mapping[str, object], where: str) -> Cluster:
 
 
 def _cluster(file: _File, where: str) -> Cluster:
-    found = _device(file, where)
-    per_node = file.devices_per_node or links_of(found.spec).devices_per_node
+    named = _device(file, where)
+    per_node = file.devices_per_node or links_of(named.spec).devices_per_node
     if file.nodes * per_node > MAX_DEVICES:
         raise InputError(f"{where}: {file.nodes} nodes of {per_node} devices are more than {MAX_DEVICES}")
-    cluster = joined(found, file.nodes * per_node, per_node)
+    cluster = joined(named, file.nodes * per_node, per_node)
     return replace(
         cluster,
         tiers=_tiers(file, cluster, where),
@@ -97,31 +98,31 @@ def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else value * unit
 
 
-def _device(file: _File, where: str) -> FoundDevice:
+def _device(file: _File, where: str) -> NamedDevice:
     """The named device with what the file changes, or one that the file describes wholly."""
     word = file.device
     memory, bandwidth = _scaled(file.memory_gb, 2**30), _scaled(file.bandwidth_gb_per_s, 1e9)
-    told = structs.asdict(file.peak_tflops)
-    peaks = {precision: peak * 1e12 for precision, peak in told.items() if peak is not None}
+    tflops = structs.asdict(file.peak_tflops)
+    peaks = {precision: peak * 1e12 for precision, peak in tflops.items() if peak is not None}
     is_whole = memory is not None and bandwidth is not None and bool(peaks)
     if word is None and not is_whole:
         raise InputError(f"{where}: give device, or memory_gb, bandwidth_gb_per_s and [peak_tflops] of one of your own")
     try:
-        found = None if word is None else find_device(word)
+        named = None if word is None else find_device(word)
     except UsageError as error:
         if not is_whole:
             raise InputError(f"{where}: device: {error}: memory_gb, bandwidth_gb_per_s and [peak_tflops]") from None
-        found = None
-    if found is None:
+        named = None
+    if named is None:
         assert memory is not None and bandwidth is not None
-        return FoundDevice(spec=_own_device(word or "own device", memory, bandwidth, peaks, where))
-    spec = found.spec
+        return NamedDevice(spec=_own_device(word or "own device", memory, bandwidth, peaks, where))
+    spec = named.spec
     if bandwidth is not None:
         spec = replace(spec, bandwidth_bytes_per_s=Figure(value=bandwidth, source=where))
     if peaks:
         figures = {precision: Figure(value=peak, source=where) for precision, peak in peaks.items()}
         spec = replace(spec, peak_flops={**spec.peak_flops, **figures})
-    return replace(found, spec=spec, memory_bytes=memory or found.memory_bytes)
+    return replace(named, spec=spec, memory_bytes=memory or named.memory_bytes)
 
 
 def _own_device(name: str, memory: float, bandwidth: float, peaks: Mapping[str, float], where: str) -> DeviceSpec:

@@ -1,4 +1,5 @@
-"""From the fields of a Hugging Face config to a Model, family by family, as transformers' modeling files build it."""
+"""From the fields of a Hugging Face config to a Model, family by family,
+as transformers' modeling files build it."""
 
 from __future__ import annotations
 
@@ -6,13 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from stepscope.planner.config_fields import MAX_LAYERS, Fields
+from stepscope.planner.config_gpt import GPT_FAMILIES
 from stepscope.planner.model import Experts, Latent, Model
 
 # The shape that most decoders share, under the names that most use.
 
 
-def _llama(f: Fields, *, tied: bool = False, kv_heads: int | None = None, head_dim: int | None = None) -> Model:
-    """Llama's shape: RMS norms, a gated MLP, no learned positions; biases where the config asks for them."""
+def llama(f: Fields, *, tied: bool = False, kv_heads: int | None = None, head_dim: int | None = None) -> Model:
+    """Llama's shape: RMS norms, a gated MLP, no learned positions.
+
+    Biases where the config asks for them.
+    """
     hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
     bias = f.flag("attention_bias", default=False)
     return Model(
@@ -21,7 +26,7 @@ def _llama(f: Fields, *, tied: bool = False, kv_heads: int | None = None, head_d
         hidden=hidden,
         heads=heads,
         kv_heads=f.count("num_key_value_heads", default=kv_heads or heads),
-        head_dim=f.count("head_dim", default=head_dim or _head_dim(f, hidden, heads)),
+        head_dim=f.count("head_dim", default=head_dim or f.head_dim(hidden, heads)),
         ffn_hidden=f.count("intermediate_size"),
         vocab=f.count("vocab_size"),
         is_tied=f.flag("tie_word_embeddings", default=tied),
@@ -31,16 +36,9 @@ def _llama(f: Fields, *, tied: bool = False, kv_heads: int | None = None, head_d
     )
 
 
-def _head_dim(f: Fields, hidden: int, heads: int) -> int:
-    if f.has("head_dim"):
-        return f.count("head_dim")
-    if hidden % heads:
-        raise f.fault(f"a width of {hidden} cannot be shared by {heads} attention heads; give head_dim")
-    return hidden // heads
-
-
 def _windowed(f: Fields, model: Model, layers: int | None = None) -> Model:
-    """The model with its sliding window, which `layers` of the layers have, or as many as `layer_types` says."""
+    """The model with its sliding window, which `layers` of the layers have,
+    or as many as `layer_types` says."""
     window = f.count("sliding_window", default=0, at_least=0)
     kinds = f.words("layer_types")
     num = sum(kind == "sliding_attention" for kind in kinds) if kinds else layers
@@ -49,32 +47,32 @@ def _windowed(f: Fields, model: Model, layers: int | None = None) -> Model:
 
 
 def _mistral(f: Fields) -> Model:
-    return _windowed(f, replace(_llama(f), has_mlp_bias=False, has_qkv_bias=False, has_out_bias=False))
+    return _windowed(f, replace(llama(f), has_mlp_bias=False, has_qkv_bias=False, has_out_bias=False))
 
 
 def _qwen(f: Fields) -> Model:
     """Qwen 1: its `intermediate_size` is of gate and input together."""
-    model = _llama(f)
+    model = llama(f)
     return replace(model, ffn_hidden=model.ffn_hidden // 2, has_qkv_bias=True, has_out_bias=False)
 
 
 def _nemotron(f: Fields) -> Model:
     """Nemotron-4 and Minitron: a plain MLP with squared ReLU, norms with a bias."""
-    return replace(_llama(f), is_gated=False, norm_size=2)
+    return replace(llama(f), is_gated=False, norm_size=2)
 
 
 def _qwen2(f: Fields) -> Model:
-    model = replace(_llama(f), has_qkv_bias=True, has_out_bias=False, has_mlp_bias=False)
+    model = replace(llama(f), has_qkv_bias=True, has_out_bias=False, has_mlp_bias=False)
     return _windowed(f, model) if f.flag("use_sliding_window", default=False) else model
 
 
 def _qwen3(f: Fields) -> Model:
-    model = replace(_llama(f, head_dim=128), has_qk_norm=True, has_mlp_bias=False)
+    model = replace(llama(f, head_dim=128), has_qk_norm=True, has_mlp_bias=False)
     return _windowed(f, model) if f.flag("use_sliding_window", default=False) else model
 
 
 def _gemma(f: Fields) -> Model:
-    return replace(_llama(f, tied=True, head_dim=256), has_mlp_bias=False)
+    return replace(llama(f, tied=True, head_dim=256), has_mlp_bias=False)
 
 
 def _gemma2(f: Fields) -> Model:
@@ -90,32 +88,32 @@ def _gemma3(f: Fields) -> Model:
 
 
 def _phi3(f: Fields) -> Model:
-    return _windowed(f, replace(_llama(f), has_qkv_bias=False, has_out_bias=False, has_mlp_bias=False))
+    return _windowed(f, replace(llama(f), has_qkv_bias=False, has_out_bias=False, has_mlp_bias=False))
 
 
 def _olmo(f: Fields) -> Model:
     """OLMo 1: its norms have no weights."""
-    return replace(_llama(f), norm_size=0, has_mlp_bias=False)
+    return replace(llama(f), norm_size=0, has_mlp_bias=False)
 
 
 def _olmo2(f: Fields) -> Model:
     """OLMo 2 and 3: norms after attention and MLP, and over all queries and all keys."""
-    model = replace(_llama(f), has_mlp_bias=False)
+    model = replace(llama(f), has_mlp_bias=False)
     return replace(model, qk_norm_params=(model.heads + model.kv_heads) * model.head_dim)
 
 
 def _internlm(f: Fields) -> Model:
     """InternLM 1 and 2: one `bias` for all four of attention."""
     bias = f.flag("bias", default=False)
-    return replace(_llama(f), has_qkv_bias=bias, has_out_bias=bias)
+    return replace(llama(f), has_qkv_bias=bias, has_out_bias=bias)
 
 
 def _baichuan(f: Fields) -> Model:
-    return replace(_llama(f), has_qkv_bias=False, has_out_bias=False)
+    return replace(llama(f), has_qkv_bias=False, has_out_bias=False)
 
 
 def _stablelm(f: Fields) -> Model:
-    model = replace(_llama(f), norm_size=2, has_qkv_bias=f.flag("use_qkv_bias", default=False), has_out_bias=False)
+    model = replace(llama(f), norm_size=2, has_qkv_bias=f.flag("use_qkv_bias", default=False), has_out_bias=False)
     parallel = f.flag("use_parallel_residual", default=False)
     if f.flag("qk_layernorm", default=False):
         model = replace(model, qk_norm_params=(model.heads + model.kv_heads) * model.head_dim)
@@ -124,13 +122,13 @@ def _stablelm(f: Fields) -> Model:
 
 def _starcoder2(f: Fields) -> Model:
     bias = f.flag("use_bias", default=True)
-    model = _llama(f, tied=True, kv_heads=2)
+    model = llama(f, tied=True, kv_heads=2)
     model = replace(model, is_gated=False, norm_size=2, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=bias)
     return _windowed(f, model)
 
 
 def _cohere(f: Fields) -> Model:
-    model = replace(_llama(f, tied=True), norms_per_layer=1, is_parallel=True, has_mlp_bias=False)
+    model = replace(llama(f, tied=True), norms_per_layer=1, is_parallel=True, has_mlp_bias=False)
     if f.flag("use_qk_norm", default=False):
         model = replace(model, qk_norm_params=(model.heads + model.kv_heads) * model.head_dim)
     return model
@@ -138,7 +136,7 @@ def _cohere(f: Fields) -> Model:
 
 def _glm(f: Fields) -> Model:
     bias = f.flag("attention_bias", default=False)
-    return replace(_llama(f), has_qkv_bias=bias, has_out_bias=False, has_mlp_bias=False)
+    return replace(llama(f), has_qkv_bias=bias, has_out_bias=False, has_mlp_bias=False)
 
 
 def _glm4(f: Fields) -> Model:
@@ -163,7 +161,7 @@ def _qwen2_moe(f: Fields) -> Model:
 
 
 def _qwen3_moe(f: Fields) -> Model:
-    model = replace(_llama(f), has_qk_norm=True, has_mlp_bias=False)
+    model = replace(llama(f), has_qk_norm=True, has_mlp_bias=False)
     return replace(model, experts=_checked(f, _qwen_experts(f, model)))
 
 
@@ -180,7 +178,7 @@ def _qwen_experts(f: Fields, model: Model) -> Experts:
 
 
 def _olmoe(f: Fields) -> Model:
-    model = replace(_llama(f), has_mlp_bias=False)
+    model = replace(llama(f), has_mlp_bias=False)
     experts = Experts(
         num=f.count("num_experts", "num_local_experts", default=64),
         top_k=f.count("num_experts_per_tok", default=8),
@@ -190,7 +188,7 @@ def _olmoe(f: Fields) -> Model:
 
 
 def _gpt_oss(f: Fields) -> Model:
-    model = _llama(f, head_dim=64)
+    model = llama(f, head_dim=64)
     bias = f.flag("attention_bias", default=True)
     model = replace(model, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=True, num_sinks=model.heads)
     experts = Experts(
@@ -203,7 +201,10 @@ def _gpt_oss(f: Fields) -> Model:
 
 
 def _deepseek(f: Fields) -> Model:
-    """DeepSeek-V2 and V3 (Kimi-K2 is alike): latent attention, dense layers first, then mixtures with shared experts."""
+    """DeepSeek-V2 and V3 (Kimi-K2 is alike).
+
+    Latent attention, dense layers first, then mixtures with shared experts.
+    """
     latent = Latent(
         kv_rank=f.count("kv_lora_rank"),
         q_rank=_q_rank(f),
@@ -211,7 +212,7 @@ def _deepseek(f: Fields) -> Model:
         rope_dim=f.count("qk_rope_head_dim"),
         v_dim=f.count("v_head_dim"),
     )
-    model = replace(_llama(f, head_dim=latent.nope_dim + latent.rope_dim), latent=latent, has_qkv_bias=False, has_out_bias=False)
+    model = replace(llama(f, head_dim=latent.nope_dim + latent.rope_dim), latent=latent, has_qkv_bias=False, has_out_bias=False)
     model = replace(model, head_dim=latent.nope_dim + latent.rope_dim)
     if f.flag("attention_bias", default=False):
         raise f.fault("attention_bias with latent attention is not supported")
@@ -233,31 +234,40 @@ def _deepseek(f: Fields) -> Model:
 
 
 def _q_rank(f: Fields) -> int | None:
-    """A null says that queries have no small vector; where nothing is said they have transformers' 1536."""
+    """A null says that queries have no small vector.
+
+    Where nothing is said they have transformers' 1536.
+    """
     says_none = "q_lora_rank" in f.values and not f.has("q_lora_rank")
     return None if says_none else f.count("q_lora_rank", default=1536)
 
 
 def with_further_layers(model: Model, num: int) -> Model:
-    """The model with layers that predict further tokens, as DeepSeek-V3 has: a whole layer, three norms and a matrix 2h x h.
+    """The model with layers that predict further tokens, as DeepSeek-V3 has: a whole layer, three
+    norms and a matrix 2h x h.
 
     Embedding and head are the model's own.
     """
-    beside = model.attention_params + model.norm_params + 2 * model.hidden**2 + 3 * model.hidden * model.norm_size
+    attention_and_norms = model.attention_params + model.norm_params + 2 * model.hidden**2 + 3 * model.hidden * model.norm_size
     if model.experts is None:
-        every = active = beside + model.dense_mlp_params
+        every = active = attention_and_norms + model.dense_mlp_params
     else:
-        every = beside + model.beside_experts_params + model.experts.num * model.expert_params
-        active = beside + model.beside_experts_params + model.experts.top_k * model.expert_params
+        every = attention_and_norms + model.router_and_shared_params + model.experts.num * model.expert_params
+        active = attention_and_norms + model.router_and_shared_params + model.experts.top_k * model.expert_params
     return replace(model, extra_layer_params=num * every, extra_layer_active_params=num * active)
 
 
 def _llama4(f: Fields) -> Model:
-    """Llama 4's text part: every nth layer a mixture with one shared expert; three layers of four look back on a chunk."""
+    """Llama 4's text part: every nth layer a mixture with one shared expert.
+
+    Three layers of four look back on a chunk.
+    """
     expert = f.count("intermediate_size")
-    model = replace(_llama(f, head_dim=128), ffn_hidden=f.count("intermediate_size_mlp", default=16384), has_mlp_bias=False)
-    step, told = f.count("interleave_moe_layer_step", default=1), f.counts("moe_layers")
-    num_mixtures = len({layer for layer in told if 0 <= layer < model.layers}) if told else model.layers // step
+    model = replace(llama(f, head_dim=128), ffn_hidden=f.count("intermediate_size_mlp", default=16384), has_mlp_bias=False)
+    step, listed = f.count("interleave_moe_layer_step", default=1), f.counts("moe_layers")
+    num_mixtures = model.layers // step
+    if listed:
+        num_mixtures = len({layer for layer in listed if 0 <= layer < model.layers})
     experts = Experts(
         num=f.count("num_local_experts", default=16),
         top_k=f.count("num_experts_per_tok", default=1),
@@ -286,7 +296,10 @@ def _glm4_moe(f: Fields) -> Model:
 
 
 def _balances(f: Fields) -> bool:
-    """Whether each expert has a bias that balances the load: V3's way of choosing experts, and the only one of its type."""
+    """Whether each expert has a bias that balances the load.
+
+    V3's way of choosing experts, and the only one of its type.
+    """
     method = f.word("topk_method")
     return method == "noaux_tc" or (not method and f.word("model_type") == "deepseek_v3")
 
@@ -297,126 +310,8 @@ def _checked(f: Fields, experts: Experts) -> Experts:
     return experts
 
 
-# Older decoders, with learned positions, LayerNorms and plain MLPs.
-
-
-def _gpt(f: Fields, **changes: object) -> Model:
-    """GPT-2's shape under the names that its family uses."""
-    hidden, heads = (
-        f.count("n_embd", "hidden_size", "d_model", "n_embed"),
-        f.count("n_head", "num_attention_heads", "n_heads", "num_heads"),
-    )
-    base = Model(
-        name="",
-        layers=f.count("n_layer", "num_hidden_layers", "n_layers", "num_layers", at_most=MAX_LAYERS),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=_head_dim(f, hidden, heads),
-        ffn_hidden=f.count("n_inner", "ffn_dim", "ffn_hidden_size", "intermediate_size", default=4 * hidden),
-        vocab=f.count("vocab_size"),
-        is_gated=False,
-        is_tied=f.flag("tie_word_embeddings", default=True),
-        has_qkv_bias=True,
-        has_out_bias=True,
-        has_mlp_bias=True,
-        norm_size=2,
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
-
-
-def _gpt2(f: Fields) -> Model:
-    return _gpt(f, max_positions=f.count("n_positions", "max_position_embeddings", default=1024))
-
-
-def _gpt_bigcode(f: Fields) -> Model:
-    model = _gpt2(f)
-    return replace(model, kv_heads=1) if f.flag("multi_query", default=True) else model
-
-
-def _gpt_neo(f: Fields) -> Model:
-    """Its attention has a bias on the way out alone; every second layer has a window."""
-    model = _gpt(f, max_positions=f.count("max_position_embeddings", default=2048), has_qkv_bias=False)
-    return replace(model, window=f.count("window_size", default=256), num_window_layers=model.layers // 2)
-
-
-def _gptj(f: Fields) -> Model:
-    tied = f.flag("tie_word_embeddings", default=False)
-    changes = {"norms_per_layer": 1, "has_qkv_bias": False, "has_out_bias": False, "has_head_bias": True, "is_parallel": True}
-    return _gpt(f, is_tied=tied, **changes)
-
-
-def _gpt_neox(f: Fields) -> Model:
-    tied, bias = f.flag("tie_word_embeddings", default=False), f.flag("attention_bias", default=True)
-    parallel = f.flag("use_parallel_residual", default=True)
-    return _gpt(f, is_tied=tied, has_qkv_bias=bias, has_out_bias=bias, is_parallel=parallel)
-
-
-def _bloom(f: Fields) -> Model:
-    return _gpt(f, ffn_hidden=4 * f.count("hidden_size", "n_embd", "n_embed"), num_outer_norms=2)
-
-
-def _opt(f: Fields) -> Model:
-    """OPT: two positions more than it says; its 350M has a narrower embedding and no last norm."""
-    hidden, bias = f.count("hidden_size"), f.flag("enable_bias", default=True)
-    width = f.count("word_embed_proj_dim", default=hidden)
-    last = f.flag("do_layer_norm_before", default=True) and not f.flag("_remove_final_layer_norm", default=False)
-    model = _gpt(f, max_positions=f.count("max_position_embeddings", default=2048) + 2, num_outer_norms=int(last))
-    norm_size = 2 if f.flag("layer_norm_elementwise_affine", default=True) else 0
-    model = replace(model, embedding_hidden=0 if width == hidden else width, norm_size=norm_size)
-    return replace(model, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=bias)
-
-
-def _mpt(f: Fields) -> Model:
-    """MPT as on the hub: biased scores in place of positions, no bias anywhere."""
-    attention = f.inner("attn_config")
-    hidden, ratio = f.count("d_model", "hidden_size"), f.count("expansion_ratio", default=4)
-    model = _gpt(f, ffn_hidden=ratio * hidden, norm_size=1, has_qkv_bias=False, has_out_bias=False, has_mlp_bias=False)
-    if not attention.flag("alibi", default=True):
-        model = replace(model, max_positions=f.count("max_seq_len", default=2048))
-    if not f.flag("no_bias", default=True):
-        model = replace(model, norm_size=2, has_qkv_bias=True, has_out_bias=True, has_mlp_bias=True)
-    return model
-
-
-def _falcon(f: Fields) -> Model:
-    """Falcon: the 7B has one key for all heads and one norm per layer, the later ones groups and two."""
-    bias, new = f.flag("bias", default=False), f.flag("new_decoder_architecture", default=f.has("n_head_kv"))
-    parallel = f.flag("parallel_attn", default=True) or new
-    model = _gpt(f, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=bias, is_parallel=parallel)
-    if new:
-        kv_heads = f.count("num_kv_heads", "n_head_kv", default=model.heads)
-    else:
-        kv_heads = 1 if f.flag("multi_query", default=True) else model.heads
-    two = f.count("num_ln_in_parallel_attn", default=2 if new else 1) == 2 if parallel else True
-    return replace(model, kv_heads=kv_heads, norms_per_layer=2 if two else 1)
-
-
-def _phi(f: Fields) -> Model:
-    """Phi 1 and 2: one norm per layer, biases everywhere, the head's too."""
-    model = _gpt(f, is_tied=f.flag("tie_word_embeddings", default=False), has_head_bias=True, norms_per_layer=1, is_parallel=True)
-    model = replace(model, kv_heads=f.count("num_key_value_heads", default=model.heads))
-    return replace(model, qk_norm_params=4 * model.head_dim) if f.flag("qk_layernorm", default=False) else model
-
-
-# Encoders.
-
-
-def _bert(f: Fields) -> Model:
-    """BERT and RoBERTa with their pooler, as they are counted; the head that predicts masked words is the embedding."""
-    hidden = f.count("hidden_size")
-    return _gpt(
-        f,
-        is_tied=True,
-        is_causal=False,
-        max_positions=f.count("max_position_embeddings", default=512),
-        num_token_types=f.count("type_vocab_size", default=2),
-        pooler_params=hidden * hidden + hidden,
-    )
-
-
 FAMILIES: Mapping[str, Callable[[Fields], Model]] = {
-    "llama": _llama,
+    "llama": llama,
     "mistral": _mistral,
     "ministral": _mistral,
     "mixtral": _mixtral,
@@ -433,7 +328,6 @@ FAMILIES: Mapping[str, Callable[[Fields], Model]] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
-    "phi": _phi,
     "phi3": _phi3,
     "olmo": _olmo,
     "olmo2": _olmo2,
@@ -445,26 +339,13 @@ FAMILIES: Mapping[str, Callable[[Fields], Model]] = {
     "stablelm": _stablelm,
     "starcoder2": _starcoder2,
     "cohere": _cohere,
-    "granite": _llama,
-    "smollm3": _llama,
+    "granite": llama,
+    "smollm3": llama,
     "glm": _glm,
     "glm4": _glm4,
     "glm4_moe": _glm4_moe,
     "llama4_text": _llama4,
-    "gpt2": _gpt2,
-    "gpt_bigcode": _gpt_bigcode,
-    "gpt_neo": _gpt_neo,
-    "gptj": _gptj,
-    "gpt_neox": _gpt_neox,
-    "bloom": _bloom,
-    "opt": _opt,
-    "mpt": _mpt,
-    "falcon": _falcon,
-    "RefinedWeb": _falcon,
-    "RefinedWebModel": _falcon,
-    "bert": _bert,
-    "roberta": _bert,
-    "xlm-roberta": _bert,
+    **GPT_FAMILIES,
 }
 """By `model_type`."""
 
@@ -490,5 +371,3 @@ UNSUPPORTED: Mapping[str, str] = {
     **dict.fromkeys(("vit", "clip", "siglip", "unet"), "it is not a model of text"),
 }
 """Why a `model_type` cannot be planned."""
-
-as_llama = _llama

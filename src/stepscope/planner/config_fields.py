@@ -13,7 +13,10 @@ _MAX_SHOWN = 60
 
 
 class Fields:
-    """Named values of one config. The first name of a question that the config has is the answer."""
+    """Named values of one config.
+
+    The first name of a question that the config has is the answer.
+    """
 
     def __init__(self, values: Mapping[str, object], where: str) -> None:
         self.values = values
@@ -84,6 +87,17 @@ class Fields:
         fields = Fields({**defaults, **{name: value for name, value in self.values.items() if value is not None}}, self.where)
         fields.notes = self.notes
         return fields
+
+    def head_dim(self, hidden: int, heads: int) -> int:
+        """Channels of one attention head.
+
+        The config's own value, else the model's width over its heads.
+        """
+        if self.has("head_dim"):
+            return self.count("head_dim")
+        if hidden % heads:
+            raise self.fault(f"a width of {hidden} cannot be shared by {heads} attention heads; give head_dim")
+        return hidden // heads
 
     def fault(self, message: str) -> InputError:
         return InputError(f"{self.where}: {message}")

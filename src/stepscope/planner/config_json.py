@@ -1,4 +1,7 @@
-"""A Hugging Face config.json -> Model. The file is a stranger's: bounded, checked, never executed."""
+"""A Hugging Face config.json -> Model.
+
+The file is a stranger's: bounded, checked, never executed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.errors import InputError
-from stepscope.planner.config_families import FAMILIES, UNSUPPORTED, as_llama, with_further_layers
+from stepscope.planner.config_families import FAMILIES, UNSUPPORTED, llama, with_further_layers
 from stepscope.planner.config_fields import Fields
 from stepscope.planner.model import Model
 from stepscope.protocol.untrusted import parse_json, read_regular
@@ -42,7 +45,8 @@ def _name_of(path: Path) -> str:
 def model_from_config(values: Mapping[str, object], *, name: str, where: str, has_mtp: bool = False) -> Model:
     """The model that the fields of a config describe. `notes` says what was assumed or left out.
 
-    `has_mtp` counts the layers that predict further tokens, which transformers and published counts leave out.
+    `has_mtp` counts the layers that predict further tokens, which transformers and published counts
+    leave out.
     """
     fields = _text_fields(Fields(values, where))
     kind = fields.word("model_type")
@@ -51,9 +55,9 @@ def model_from_config(values: Mapping[str, object], *, name: str, where: str, ha
     build = FAMILIES.get(kind)
     if build is None:
         _reject_strange(fields, kind)
-        build = as_llama
-        said = f"model_type {kind!a}" if kind else "no model_type"
-        fields.notes.append(f"{said}: read as a llama, whose fields it has; check the parameter count")
+        build = llama
+        kind_text = f"model_type {kind!a}" if kind else "no model_type"
+        fields.notes.append(f"{kind_text}: read as a llama, whose fields it has; check the parameter count")
     model = _checked(build(fields), fields)
     if num_extra := fields.count("num_nextn_predict_layers", default=0, at_least=0):
         if has_mtp:
@@ -64,7 +68,8 @@ def model_from_config(values: Mapping[str, object], *, name: str, where: str, ha
 
 
 def _text_fields(fields: Fields) -> Fields:
-    """The part that describes the language model, of a config that also has a vision or audio tower."""
+    """The part that describes the language model,
+    of a config that also has a vision or audio tower."""
     if not fields.has("text_config") or fields.has("hidden_size"):
         return fields
     inner = fields.inner("text_config")
@@ -99,14 +104,14 @@ _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "atten
 
 def _reject_strange(fields: Fields, kind: str) -> None:
     """What an unknown type has that llama has not would be counted wrong."""
-    told = f"model_type {kind!a} is not known, and"
-    for what, names in _STRANGE:
-        found = next((name for name in names if fields.has(name)), None)
-        if found is not None:
-            raise fields.fault(f"{told} {found} says that it has {what}; describe its shape by options")
+    unknown = f"model_type {kind!a} is not known, and"
+    for feature, names in _STRANGE:
+        field = next((name for name in names if fields.has(name)), None)
+        if field is not None:
+            raise fields.fault(f"{unknown} {field} says that it has {feature}; describe its shape by options")
     other = next((layer for layer in fields.words("layer_types") if layer not in _ATTENTION), None)
     if other is not None:
-        raise fields.fault(f"{told} layer_types says that it has layers of {other[:40]!a}; describe its shape by options")
+        raise fields.fault(f"{unknown} layer_types says that it has layers of {other[:40]!a}; describe its shape by options")
 
 
 def _checked(model: Model, fields: Fields) -> Model:

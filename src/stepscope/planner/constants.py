@@ -1,7 +1,8 @@
-"""What datasheets and configurations do not say: a few efficiencies, the same for every model, cluster and source.
+"""What datasheets and configurations do not say: a few efficiencies, the same for every model,
+cluster and source.
 
-Each says where it comes from. Those marked *fitted* were set on some of the published results alone, which docs/planner.md names;
-the figures there are on the others.
+Each says where it comes from. Those marked *fitted* were set on some of the published results
+alone, which docs/planner.md names; the figures there are on the others.
 """
 
 from __future__ import annotations
@@ -17,38 +18,43 @@ class Constants:
 
     # Matrix products.
     gemm_share: float = 0.82
-    """Of the peak that a large product reaches up to Ampere: an A100 does about 255 of 312 TFLOP/s for long."""
+    """Of the peak that a large product reaches up to Ampere:
+    an A100 does about 255 of 312 TFLOP/s for long."""
     gemm_share_hopper: float = 0.70
-    """Hopper and later run into their power limit first: products of random numbers, measured for a quarter of a second each
-    on an H200, come to 650-685 of 989."""
+    """Hopper and later run into their power limit first: products of random numbers, measured
+    for a quarter of a second each on an H200, come to 650-685 of 989."""
     gemm_share_fp8: float = 0.62
     """1,160 to 1,240 of 1,979, there too."""
     gemm_share_fp8_blackwell: float = 0.55
-    """*Fitted* on Megatron-Bridge's dense models: four times the arithmetic for less than twice the power."""
+    """*Fitted* on Megatron-Bridge's dense models:
+    four times the arithmetic for less than twice the power."""
     gemm_share_fp4: float = 0.30
     """*Fitted*: with the layers that stay in 8 or 16 bits and the scaling of blocks."""
     grouped_share: float = 0.60
-    """*Fitted* likewise. Of a plain product's rate that experts' products reach, which run together but are each small, where
-    they are not fused."""
+    """*Fitted* likewise. Of a plain product's rate that experts' products reach, which run
+    together but are each small, where they are not fused."""
     half_k: float = 150.0
-    """Inner size at which a product reaches half of that: its tiles need filling and draining (H200: 525 TFLOP/s at 512,
-    590 at 1,024, 645 at 2,048: 130 there; *fitted* a little higher)."""
+    """Inner size at which a product reaches half of that: its tiles need filling and draining
+    (H200: 525 TFLOP/s at 512, 590 at 1,024, 645 at 2,048: 130 there; *fitted* a little higher)."""
     wave_tail: float = 0.5
-    """Of the last wave's empty places that time is lost for; the rest is hidden by smaller tiles and split sums."""
+    """Of the last wave's empty places that time is lost for;
+    the rest is hidden by smaller tiles and split sums."""
 
     scalar_share: float = 0.45
-    """Of the fp32 peak that batched products of 16 bits reach which go past the tensor cores. *Fitted* on BLOOM's A100s: 128
-    heads of 108 instead of 64 of 216 cost 44 s a step, which is 9 TFLOP/s."""
+    """Of the fp32 peak that batched products of 16 bits reach which go past the tensor cores.
+    *Fitted* on BLOOM's A100s: 128 heads of 108 instead of 64 of 216 cost 44 s a step, which is 9
+    TFLOP/s."""
 
     # Memory.
     stream_share: float = 0.80
     """Of the bandwidth that a kernel reaches which only reads and writes."""
     unfused_passes: float = 1.8
-    """Where norms, activations, dropout and residuals are kernels of their own: so many times what fused ones move, and norms
-    and casts reach half the bandwidth of a copy (H200)."""
+    """Where norms, activations, dropout and residuals are kernels of their own: so many times
+    what fused ones move, and norms and casts reach half the bandwidth of a copy (H200)."""
 
-    # Attention in one kernel, of the 16-bit peak, causal pairs counted once. By kernel: FlashAttention 2 or older; newer ones for
-    # Hopper. H200, heads of 128: 290-317 and 520-580 TFLOP/s forward, 260-318 and 445-525 backward.
+    # Attention in one kernel, of the 16-bit peak, causal pairs counted once. By kernel:
+    # FlashAttention 2 or older; newer ones for Hopper. H200, heads of 128: 290-317 and 520-580
+    # TFLOP/s forward, 260-318 and 445-525 backward.
     flash_share: float = 0.62
     """Up to Ampere: 190-200 of an A100's 312 TFLOP/s forward (Dao 2023)."""
     flash_share_hopper: float = 0.325
@@ -56,20 +62,21 @@ class Constants:
     flash_backward: float = 0.82
     """Of the forward's rate: 0.88 on the H200, *fitted* a little lower."""
     attention_half: float = 400.0
-    """Length at which half of that is reached; of the part that is there at a time, where ranks pass keys around."""
+    """Length at which half of that is reached; of the part that is there at a time,
+    where ranks pass keys around."""
     narrow_heads: float = 0.78
     """Heads of 64 or less reach so much of that."""
     first_flash: float = 0.55
-    """FlashAttention 1 and kernels made after it reach so much of the second's rate, whatever the heads: 25 to 40 % of the peak
-    instead of 50 to 73 (Dao 2023)."""
+    """FlashAttention 1 and kernels made after it reach so much of the second's rate, whatever
+    the heads: 25 to 40 % of the peak instead of 50 to 73 (Dao 2023)."""
 
     # Links.
     link_share: float = 0.74
-    """Of a node's own links, as bus bandwidth: NCCL reaches 230 of 300 GB/s on an A100, 360 of 450 on an H100;
-    *fitted* a little lower."""
+    """Of a node's own links, as bus bandwidth: NCCL reaches 230 of 300 GB/s on an A100, 360 of
+    450 on an H100; *fitted* a little lower."""
     collective_s: float = 35 * MICRO
-    """To start any collective, beside its hops: NCCL's all-reduce of 1 MB takes 44, 51 and 93 us over 2, 4 and 8 A100s of a node
-    (vTrain's published tables), of which hops are 7, 20 and 48."""
+    """To start any collective, beside its hops: NCCL's all-reduce of 1 MB takes 44, 51 and 93 us
+    over 2, 4 and 8 A100s of a node (vTrain's published tables), of which hops are 7, 20 and 48."""
     network_share: float = 0.75
     """The same of a network card."""
     network_fall: float = 0.08
@@ -77,7 +84,8 @@ class Constants:
     network_latency: float = 2.0
     """Times the latency between nodes, when all ranks send at once. *Fitted*."""
     overlap: float = 0.85
-    """Of the work meanwhile that a transfer can hide behind: both want the device's memory and some of its cores."""
+    """Of the work meanwhile that a transfer can hide behind:
+    both want the device's memory and some of its cores."""
 
     # The host.
     host_layer_s: float = 1300 * MICRO
@@ -85,7 +93,8 @@ class Constants:
     host_backward: float = 1.3
     """Times that for its backward."""
     host_mixture: float = 2.0
-    """A layer with experts has so many times the launches: router, sorting, exchange, grouped products."""
+    """A layer with experts has so many times the launches: router, sorting, exchange,
+    grouped products."""
     host_collective_s: float = 90 * MICRO
     """To launch one collective between layers' parts."""
     host_unfused: float = 4.0

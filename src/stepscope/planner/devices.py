@@ -1,4 +1,5 @@
-"""Devices by their names in any spelling, and how so many of one kind are usually joined into a cluster."""
+"""Devices by their names in any spelling,
+and how so many of one kind are usually joined into a cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class _LinkFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundDevice:
+class NamedDevice:
     """A device by its name, and what the name says of this one that the datasheet does not."""
 
     spec: DeviceSpec
@@ -58,7 +59,7 @@ class FoundDevice:
     bandwidth_bytes_per_s: float | None = None
     power_w: float | None = None
     across: Figure | None = None
-    """The network of the site that the name tells."""
+    """The network of the site that the name says."""
     notes: tuple[str, ...] = ()
 
 
@@ -66,18 +67,20 @@ def make_cluster(
     device: str, num_devices: int, devices_per_node: int | None = None, *, memory_bytes: float | None = None
 ) -> Cluster:
     """So many devices of a name, joined as is usual for them."""
-    found = find_device(device)
-    found = found if memory_bytes is None else replace(found, memory_bytes=memory_bytes)
-    return joined(found, num_devices, devices_per_node)
+    named = find_device(device)
+    if memory_bytes is not None:
+        named = replace(named, memory_bytes=memory_bytes)
+    return joined(named, num_devices, devices_per_node)
 
 
-def joined(found: FoundDevice, num_devices: int, devices_per_node: int | None = None) -> Cluster:
+def joined(named: NamedDevice, num_devices: int, devices_per_node: int | None = None) -> Cluster:
     """A cluster of so many devices in nodes of the usual or the given size."""
-    spec, links = found.spec, links_of(found.spec)
-    links = links if found.across is None else replace(links, across_bytes_per_s=found.across)
+    spec, links = named.spec, links_of(named.spec)
+    if named.across is not None:
+        links = replace(links, across_bytes_per_s=named.across)
     if not 1 <= num_devices <= MAX_DEVICES or (devices_per_node is not None and devices_per_node < 1):
         raise UsageError(f"a cluster has from 1 to {MAX_DEVICES} devices, at least one to a node")
-    notes = found.notes
+    notes = named.notes
     if devices_per_node is None:
         devices_per_node = _equal_share(num_devices, links.devices_per_node)
         if num_devices > devices_per_node != links.devices_per_node:
@@ -86,30 +89,35 @@ def joined(found: FoundDevice, num_devices: int, devices_per_node: int | None = 
             )
     per_node = min(devices_per_node, num_devices)
     num_nodes = -(-num_devices // per_node)
+    power_share = 1.0
+    if named.power_w is not None and links.power_w is not None:
+        power_share = min(1.0, named.power_w / links.power_w.value)
     return Cluster(
         device=spec,
         num_devices=num_devices,
         devices_per_node=per_node,
         tiers=sized(_tiers(spec, links, per_node), per_node, num_devices),
-        memory_bytes=found.memory_bytes or spec.memory_bytes.value,
-        bandwidth_bytes_per_s=found.bandwidth_bytes_per_s or spec.bandwidth_bytes_per_s.value,
+        memory_bytes=named.memory_bytes or spec.memory_bytes.value,
+        bandwidth_bytes_per_s=named.bandwidth_bytes_per_s or spec.bandwidth_bytes_per_s.value,
         peak_flops={precision: figure.value for precision, figure in spec.peak_flops.items()},
         host_memory_bytes=links.host_memory_bytes.value,
         host_bytes_per_s=_host_rate(spec, links),
-        power_share=1.0 if found.power_w is None or links.power_w is None else min(1.0, found.power_w / links.power_w.value),
-        power_w=found.power_w or (None if links.power_w is None else links.power_w.value),
+        power_share=power_share,
+        power_w=named.power_w or (None if links.power_w is None else links.power_w.value),
         name=f"{num_nodes} x {per_node} x {spec.name}",
         notes=notes,
     )
 
 
 def _equal_share(num_devices: int, usual: int) -> int:
-    """Devices to a node, so that nodes are equal and as large as usual or the next smaller that divides."""
+    """Devices to a node, so that nodes are equal and as large as usual or the next smaller that
+    divides."""
     return next(size for size in range(min(usual, num_devices), 0, -1) if num_devices % size == 0)
 
 
 def with_device(cluster: Cluster, word: str) -> Cluster:
-    """As many devices of another kind, in nodes of the same size, with the other kind's usual links."""
+    """As many devices of another kind, in nodes of the same size,
+    with the other kind's usual links."""
     return joined(find_device(word), cluster.num_devices, cluster.devices_per_node)
 
 
@@ -140,25 +148,28 @@ def _host_rate(spec: DeviceSpec, links: Links) -> float:
 # Devices by name.
 
 
-def find_device(word: str) -> FoundDevice:
-    """The device of a name in any spelling: a key, what is printed or recorded, a short form, with memory or power."""
-    bare, aside = _BRACKETS.sub(" ", word), _BRACKETS.findall(word)
+def find_device(word: str) -> NamedDevice:
+    """The device of a name in any spelling.
+
+    A key, what is printed or recorded, a short form, with memory or power.
+    """
+    bare, in_brackets = _BRACKETS.sub(" ", word), _BRACKETS.findall(word)
     # "V100 (DGX-2)": what stands in brackets may say which one, or at which site.
-    inside = (_keys().get(_plain(text)) for text in aside)
-    across = next((rate for name, rate in _load_file().sites.items() for text in aside if name in text.casefold()), None)
+    inside = (_keys().get(_plain(text)) for text in in_brackets)
+    across = next((rate for name, rate in _load_file().sites.items() for text in in_brackets if name in text.casefold()), None)
     key = next((key for key in inside if key is not None), None) or _keys().get(_plain(word)) or _keys().get(_plain(bare))
     if key is not None:
-        return FoundDevice(spec=_spec(key), across=across)
+        return NamedDevice(spec=_spec(key), across=across)
     memory, power = _MEMORY.search(bare), _POWER.search(bare)
     rest = _plain(_POWER.sub(" ", _MEMORY.sub(" ", _KIND.sub(" ", bare))))
     key = _keys().get(rest)
     if key is None:
         raise UsageError(f"no device is named {shown(word)}; {_nearest(rest)}, or describe it in a .toml file")
-    found = replace(_refitted(_spec(key), memory, power), across=across)
-    return _older_memory(found) if "hbm2e" in bare.casefold() else found
+    named = replace(_refitted(_spec(key), memory, power), across=across)
+    return _older_memory(named) if "hbm2e" in bare.casefold() else named
 
 
-def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[str] | None) -> FoundDevice:
+def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[str] | None) -> NamedDevice:
     """A device whose name has other memory or power than its datasheet."""
     notes: tuple[str, ...] = ()
     memory_bytes = None if memory is None else float(memory[1]) * 2**30
@@ -166,16 +177,17 @@ def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[st
         memory_bytes = None
     if memory_bytes is not None:
         notes = (f"{memory_bytes / 2**30:g} GB of memory as named; the rest is {spec.name}'s",)
-    return FoundDevice(spec=spec, memory_bytes=memory_bytes, power_w=None if power is None else float(power[1]), notes=notes)
+    return NamedDevice(spec=spec, memory_bytes=memory_bytes, power_w=None if power is None else float(power[1]), notes=notes)
 
 
-def _older_memory(found: FoundDevice) -> FoundDevice:
-    """A device refitted with HBM2e, which has 0.41 TB/s for each stack of 16 GB, as on the A100 of 80 GB."""
-    rate = (found.memory_bytes or found.spec.memory_bytes.value) / 2**34 * _HBM2E_BYTES_PER_S
-    if rate >= found.spec.bandwidth_bytes_per_s.value:
-        return found
+def _older_memory(named: NamedDevice) -> NamedDevice:
+    """A device refitted with HBM2e, which has 0.41 TB/s for each stack of 16 GB,
+    as on the A100 of 80 GB."""
+    rate = (named.memory_bytes or named.spec.memory_bytes.value) / 2**34 * _HBM2E_BYTES_PER_S
+    if rate >= named.spec.bandwidth_bytes_per_s.value:
+        return named
     note = f"{rate / 1e12:.2g} TB/s, as stacks of HBM2e of that size have"
-    return replace(found, bandwidth_bytes_per_s=rate, notes=(*found.notes, note))
+    return replace(named, bandwidth_bytes_per_s=rate, notes=(*named.notes, note))
 
 
 _HBM2E_BYTES_PER_S = 0.408e12
@@ -223,8 +235,9 @@ def _load_file() -> _LinkFile:
 def _nearest(plain: str) -> str:
     names = {_plain(name): name for name in device_words()}
     close = difflib.get_close_matches(plain, names, n=_NUM_NEAREST, cutoff=0.5)
-    shown = close or list(names)[::6]
-    return f"{'near it' if close else 'known are'}: {', '.join(names[name] for name in shown)}"
+    if close:
+        return f"near it: {', '.join(names[name] for name in close)}"
+    return f"known are: {', '.join(list(names.values())[::6])}"
 
 
 def shown(word: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.errors import UsageError
 from stepscope.planner.flops import model_flops_per_token
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout, Layouts
 from stepscope.planner.memory import Memory, memory
 from stepscope.planner.network import Network
@@ -19,9 +19,9 @@ from stepscope.planner.step_time import Times, step_times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """One place for each layout."""
+    """One row for each layout."""
 
-    job: Job
+    job: TrainingJob
     layouts: Layouts
     memory: Memory
     times: Times
@@ -40,18 +40,21 @@ class Estimates:
 
     @property
     def num_devices(self) -> Floats:
-        each = self.layouts
-        return each.tp * each.cp * each.pp * each.dp
+        layouts = self.layouts
+        return layouts.tp * layouts.cp * layouts.pp * layouts.dp
 
     @property
     def tokens_per_s_per_device(self) -> Floats:
-        each = self.layouts
-        tokens = each.dp * each.micro_batch * each.num_micro * self.job.seq_len
+        layouts = self.layouts
+        tokens = layouts.dp * layouts.micro_batch * layouts.num_micro * self.job.seq_len
         return tokens / self.step_s / self.num_devices
 
     @property
     def mfu(self) -> Floats:
-        """Model FLOP over what the datasheet's peak would have done; every pair of tokens counted, nothing recomputed."""
+        """Model FLOP over what the datasheet's peak would have done.
+
+        Every pair of tokens counted, nothing recomputed.
+        """
         rate = self.tokens_per_s_per_device * model_flops_per_token(self.job.model, self.job.seq_len)
         if self.job.is_adapter:
             # Frozen weights have no gradients: two passes instead of three.
@@ -59,8 +62,11 @@ class Estimates:
         return rate / self.job.cluster.peak_flops[self.job.precision]
 
 
-def estimate(job: Job, layouts: Layouts) -> Estimates:
-    """Every layout's memory and time. They must divide what they cut: see `search` for those that do."""
+def estimate(job: TrainingJob, layouts: Layouts) -> Estimates:
+    """Every layout's memory and time.
+
+    They must divide what they cut: see `search` for those that do.
+    """
     if job.model.extra_layer_params:
         # One more layer after the last, which predicts a further token.
         job = replace(job, model=replace(job.model, layers=job.model.layers + 1, extra_layer_params=0))
@@ -73,15 +79,15 @@ def estimate(job: Job, layouts: Layouts) -> Estimates:
         attention_generation=job.framework.attention,
     )
     if rates is None:
-        known = ", ".join(sorted(job.cluster.peak_flops))
-        raise UsageError(f"{job.cluster.device.name} has no unit for {job.precision}; it has {known}")
-    held = parameters(job, layouts)
+        precisions = ", ".join(sorted(job.cluster.peak_flops))
+        raise UsageError(f"{job.cluster.device.name} has no unit for {job.precision}; it has {precisions}")
+    params = parameters(job, layouts)
     network = Network(job.cluster, job.constants)
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = step_times(job, layouts, rates, network, held)
-    return Estimates(job=job, layouts=layouts, memory=memory(job, layouts, held), times=times)
+        times = step_times(job, layouts, rates, network, params)
+    return Estimates(job=job, layouts=layouts, memory=memory(job, layouts, params), times=times)
 
 
-def estimate_one(job: Job, layout: Layout) -> Estimates:
+def estimate_one(job: TrainingJob, layout: Layout) -> Estimates:
     """One layout's."""
     return estimate(job, Layouts.of([layout]))

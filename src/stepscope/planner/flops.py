@@ -6,12 +6,13 @@ from stepscope.planner.model import Model
 
 
 def windowed_share(model: Model, seq_len: int) -> float:
-    """Of all pairs of tokens that attention looks at, where some layers see only a window before each token."""
+    """Of all pairs of tokens that attention looks at,
+    where some layers see only a window before each token."""
     if not model.num_window_layers or not model.window or model.window >= seq_len:
         return 1.0
     share = model.window / seq_len
-    seen = share * (2 - share) if model.is_causal else share
-    return 1 - model.num_window_layers / model.layers * (1 - seen)
+    windowed = share * (2 - share) if model.is_causal else share
+    return 1 - model.num_window_layers / model.layers * (1 - windowed)
 
 
 def attention_flops_per_token(model: Model, seq_len: int) -> float:
@@ -22,11 +23,14 @@ def attention_flops_per_token(model: Model, seq_len: int) -> float:
 
 
 def product_flops_per_token(model: Model) -> float:
-    """Of all matrix products, forward: two for each weight that a token meets, the head's included and the embedding's not."""
+    """Of all matrix products, forward.
+
+    Two for each weight that a token meets, the head's included and the embedding's not.
+    """
     mixtures = model.num_mixture_layers
     layers = model.layers * model.attention_params + (model.layers - mixtures) * model.dense_mlp_params
     if model.experts is not None:
-        layers += mixtures * (model.beside_experts_params + model.experts.top_k * model.expert_params)
+        layers += mixtures * (model.router_and_shared_params + model.experts.top_k * model.expert_params)
     return 2.0 * (layers + model.vocab * model.hidden)
 
 

@@ -1,4 +1,7 @@
-"""What a framework does with a layout: bytes it keeps, what it overlaps, what it fuses. Documented, no efficiencies."""
+"""What a framework does with a layout: bytes it keeps, what it overlaps, what it fuses.
+
+Documented, no efficiencies.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """Habits that decide memory and time beside the layout itself."""
+    """Conventions that decide memory and time, apart from the layout itself."""
 
     name: str
     weight_bytes: float = 2.0
@@ -21,7 +24,8 @@ class Framework:
     update_bytes: float = 0.0
     """Of what the update makes for its own part of the parameters, when activations have gone."""
     sharded_bytes: float = 16.0
-    """Under ZeRO-3, all of a parameter together: FSDP keeps weights, gradients and two moments in fp32."""
+    """Under ZeRO-3, all of a parameter together: FSDP keeps weights,
+    gradients and two moments in fp32."""
     comm_grad_bytes: float = 4.0
     """In which gradients are reduced."""
     overlaps_data: bool = False
@@ -29,26 +33,34 @@ class Framework:
     overlaps_tensor: bool = False
     overlaps_pipeline: bool = False
     fuses: bool = True
-    """Whether norms, activations, dropout and residuals run as few kernels (by hand or by a compiler)."""
+    """Whether norms, activations, dropout and residuals run as few kernels (by hand or by a
+    compiler)."""
     has_fused_update: bool = False
-    """Whether the optimizer is one kernel; PyTorch's own, left as it is, moves 2.7 times as many bytes."""
+    """Whether the optimizer is one kernel; PyTorch's own, left as it is,
+    moves 2.7 times as many bytes."""
     is_compiled: bool = False
     """Whether graphs or a compiler take the host's launches off it."""
     waits: bool = False
-    """Whether the host waits for a kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1): none of its time is hidden."""
+    """Whether the host waits for a kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1):
+    none of its time is hidden."""
     attention: int = 2
-    """The generation of its one kernel for attention: FlashAttention 1, 2, or one made for the newest devices (3, cuDNN)."""
+    """The generation of its one kernel for attention: FlashAttention 1, 2,
+    or one made for the newest devices (3, cuDNN)."""
     fuses_experts: bool = False
-    """Whether experts' products run as one kernel at a plain product's rate, and whole steps as graphs: on Blackwell alone."""
+    """Whether experts' products run as one kernel at a plain product's rate,
+    and whole steps as graphs: on Blackwell alone."""
     logit_passes: float = 48.0
-    """Bytes read and written for one logit from head to loss and back: 51 for PyTorch's own in fp32, measured."""
+    """Bytes read and written for one logit from head to loss and back:
+    51 for PyTorch's own in fp32, measured."""
     has_dropout: bool = False
     accumulates_fused: bool = True
     """Whether gradients are added up inside the products' own kernels."""
     selective_is_ops: bool = False
-    """Whether selective recompute means every other product and all that is cheap, instead of attention's inside."""
+    """Whether selective recompute means every other product and all that is cheap,
+    instead of attention's inside."""
     selective_is_cheap: bool = False
-    """Whether it means what is cheap to repeat: norms and activations, whose outputs are then not kept."""
+    """Whether it means what is cheap to repeat: norms and activations,
+    whose outputs are then not kept."""
     balances_stages: bool = False
     """Whether the stages with embedding and head get fewer layers."""
     logit_bytes: float = 10.0
@@ -56,7 +68,8 @@ class Framework:
     parallel_logit_bytes: float = 14.0
     """The same where tensor ranks share the vocabulary: the softmax is kept in fp32 too."""
     kept_gathered: float = 0.0
-    """Of a layer's gathered inputs that stay whole until backward under sequence parallelism; else they are gathered again."""
+    """Of a layer's gathered inputs that stay whole until backward under sequence parallelism;
+    else they are gathered again."""
     schedules: tuple[str, ...] = ("1f1b", "gpipe")
     """Of the pipeline that it has; 1f1b interleaved too."""
     scatters_sends: bool = True
@@ -145,8 +158,8 @@ FSDP = Framework(
     offloads=True,
 )
 COMPOSER = replace(FSDP, name="composer", attention=1, logit_passes=12.0)
-"""Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the loss in one kernel that reads logits
-in half precision once each way."""
+"""Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the
+loss in one kernel that reads logits in half precision once each way."""
 INTERNEVO = Framework(
     name="internevo",
     overlaps_data=True,
@@ -158,8 +171,9 @@ INTERNEVO = Framework(
     accumulates_fused=False,
     zero_stages=(0, 1, 3),
 )
-"""As of 2023. At the update its own part of the gradients is there again in fp32 (hybrid_zero_optim.py, fsdp_optimizer.py), and
-PyTorch's AdamW of that time makes two more tensors of that size over all parameters at once: the root and the denominator."""
+"""As of 2023. At the update its own part of the gradients is there again in fp32
+(hybrid_zero_optim.py, fsdp_optimizer.py), and PyTorch's AdamW of that time makes two more
+tensors of that size over all parameters at once: the root and the denominator."""
 DDP = Framework(
     name="ddp",
     overlaps_data=True,
@@ -174,11 +188,12 @@ DDP = Framework(
     has_sequence=False,
     has_stages=False,
 )
-"""Plain PyTorch: fp32 weights under autocast, which keeps a copy of each in half precision and the residuals in fp32."""
+"""Plain PyTorch: fp32 weights under autocast,
+which keeps a copy of each in half precision and the residuals in fp32."""
 
 FRAMEWORKS = (MEGATRON, MEGATRON_CORE, MEGATRON_DEEPSPEED, NANOTRON, TORCHTITAN, FSDP, COMPOSER, INTERNEVO, DDP)
 
 
 def find_framework(name: str) -> Framework | None:
     """By its own name."""
-    return next((each for each in FRAMEWORKS if each.name == name), None)
+    return next((framework for framework in FRAMEWORKS if framework.name == name), None)

@@ -1,8 +1,10 @@
-"""A measured step at other widths: compute and idle time as recorded, collectives carried to wider groups.
+"""A measured step at other widths: compute and idle time as recorded, collectives carried to wider
+groups.
 
-What a rank does by itself is kept. A collective over data ranks moves other volumes in a group of another size: its measured time
-is carried over by its fitted latency and bandwidth where there are such, else by the ring's volume at the bandwidth it reached
-(Thakur, Rabenseifner and Gropp, 2005, section 3). Where the wider cluster's links are known and slower, they decide.
+What a rank does by itself is kept. A collective over data ranks moves other volumes in a group of
+another size: its measured time is carried over by its fitted latency and bandwidth where there are
+such, else by the ring's volume at the bandwidth it reached (Thakur, Rabenseifner and Gropp, 2005,
+section 3). Where the wider cluster's links are known and slower, they decide.
 """
 
 from __future__ import annotations
@@ -97,7 +99,10 @@ def extrapolate(
     is_strong: bool = False,
     cluster: Cluster | None = None,
 ) -> Extrapolation:
-    """The run on so many nodes. Data ranks are added; tensor, pipeline and other groups stay as they are."""
+    """The run on so many nodes.
+
+    Data ranks are added; tensor, pipeline and other groups stay as they are.
+    """
     per_node = per_node or run.width
     model_ranks = run.width // run.num_data
     steps = [_measured(run, per_node)]
@@ -137,15 +142,16 @@ def _carried(
     growth = width / run.width
     num_data = round(run.num_data * growth)
     before = after = 0.0
-    for each in run.collectives:
-        before += each.count * each.seconds
-        after += each.count * _seconds(each, run, num_data, cluster, methods)
+    for collective in run.collectives:
+        before += collective.count * collective.seconds
+        after += collective.count * _seconds(collective, run, num_data, cluster, methods)
     parts = dict(run.parts_s)
     shrink = 1 / growth if is_strong else 1.0
     parts[COMPUTE] = parts.get(COMPUTE, 0.0) * shrink
     exposed = parts.get(COMMS, 0.0)
     hidden = max(before - exposed, 0.0) * shrink
-    # What hid transfers hides as much again and no more; where they get shorter, the same share of them.
+    # What hid transfers hides as much again and no more; where they get shorter, the same share of
+    # them.
     parts[COMMS] = max(after - hidden, exposed * after / before if before > 0 else exposed)
     step = sum(parts.values())
     speedup = (run.step_s / step) * (1.0 if is_strong else growth)
@@ -161,39 +167,42 @@ def _carried(
 
 
 def _seconds(
-    each: MeasuredCollective, run: MeasuredRun, num_data: int, cluster: Cluster | None, methods: dict[str, None]
+    collective: MeasuredCollective, run: MeasuredRun, num_data: int, cluster: Cluster | None, methods: dict[str, None]
 ) -> float:
     """One collective in the wider group."""
-    if not each.is_data or each.op not in RINGS or each.num_ranks < 2:
-        return each.seconds
-    size = max(1, round(each.num_ranks * num_data / run.num_data))
+    if not collective.is_data or collective.op not in RINGS or collective.num_ranks < 2:
+        return collective.seconds
+    size = max(1, round(collective.num_ranks * num_data / run.num_data))
     if size == 1:
         return 0.0
-    is_fitted = each.alpha_s is not None and bool(each.beta_bytes_per_s)
-    how = BY_FIT if is_fitted else BY_VOLUME
-    ratio = (
-        _line(each, size) / _line(each, each.num_ranks)
-        if is_fitted
-        else bus_factor(each.op, size) / bus_factor(each.op, each.num_ranks)
-    )
-    took = each.seconds * ratio
+    is_fitted = collective.alpha_s is not None and bool(collective.beta_bytes_per_s)
+    if is_fitted:
+        method = BY_FIT
+        ratio = _fitted_s(collective, size) / _fitted_s(collective, collective.num_ranks)
+    else:
+        method = BY_VOLUME
+        ratio = bus_factor(collective.op, size) / bus_factor(collective.op, collective.num_ranks)
+    seconds = collective.seconds * ratio
     if cluster is not None:
-        linked = _linked(each, size, max(1, run.width // run.num_data), cluster)
-        how, took = (BY_LINKS, linked) if linked > took else (how, took)
-    methods[how] = None
-    return took
+        linked_s = _over_links_s(collective, size, max(1, run.width // run.num_data), cluster)
+        if linked_s > seconds:
+            method, seconds = BY_LINKS, linked_s
+    methods[method] = None
+    return seconds
 
 
-def _line(each: MeasuredCollective, size: int) -> float:
-    assert each.alpha_s is not None
-    assert each.beta_bytes_per_s
-    return ring_steps(each.op, size) * each.alpha_s + each.size_bytes * bus_factor(each.op, size) / each.beta_bytes_per_s
+def _fitted_s(collective: MeasuredCollective, size: int) -> float:
+    assert collective.alpha_s is not None
+    assert collective.beta_bytes_per_s
+    bus_bytes = collective.size_bytes * bus_factor(collective.op, size)
+    return ring_steps(collective.op, size) * collective.alpha_s + bus_bytes / collective.beta_bytes_per_s
 
 
-def _linked(each: MeasuredCollective, size: int, stride: int, cluster: Cluster) -> float:
+def _over_links_s(collective: MeasuredCollective, size: int, stride: int, cluster: Cluster) -> float:
     network, group = Network(cluster, DEFAULT), Group(size, stride)
-    took = network.reduce_s(group, each.size_bytes) if each.op == "all_reduce" else network.gather_s(group, each.size_bytes)
-    return float(took)
+    if collective.op == "all_reduce":
+        return float(network.reduce_s(group, collective.size_bytes))
+    return float(network.gather_s(group, collective.size_bytes))
 
 
 def _notes(
@@ -202,13 +211,13 @@ def _notes(
     notes = ["measured: compute, idle time, waits and copies of the recorded step; derived: collectives over data ranks"]
     if is_strong:
         notes.append("derived too: compute shrinks with each rank's share of the batch, at the rate it was measured at")
-    if not any(each.is_data for each in run.collectives):
+    if not any(collective.is_data for collective in run.collectives):
         notes.append("no collective over data ranks was recorded: nothing grows with the width, and the answer is the ideal")
     leaves = any(step.num_nodes > 1 for step in steps if not step.is_measured) and run.width <= per_node
     if leaves and cluster is None:
         notes.append(
             "the run is taken for one node's: between nodes its bandwidth is assumed too, which few networks reach; "
-            "--cluster tells the links"
+            "--cluster says what the links are"
         )
     if run.width == 1:
         notes.append("one rank has no collectives to measure: record two or more")

@@ -16,7 +16,7 @@ VALUE_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2, "fp4": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TrainingJob:
     """A model on a cluster, the sequence and the precision."""
 
     model: Model
@@ -27,7 +27,8 @@ class Job:
     framework: Framework = MEGATRON_CORE
     optimizer: Optimizer = ADAM
     is_adapter: bool = False
-    """Whether the model's own weights are frozen and only small adapters beside them are trained (LoRA)."""
+    """Whether the model's own weights are frozen and only small adapters beside them are trained
+    (LoRA)."""
     constants: Constants = DEFAULT
 
     @property

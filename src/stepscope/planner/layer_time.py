@@ -1,4 +1,7 @@
-"""One layer on one device: matrix products, attention, passes over memory, and what the host needs to launch them."""
+"""One layer on one device.
+
+Matrix products, attention, passes over memory, and what the host needs to launch them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 
 from stepscope.planner.flops import windowed_share
 from stepscope.planner.framework import Framework
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
 from stepscope.planner.network import Group, Network
 from stepscope.planner.rates import Floats, Rates
@@ -57,43 +60,46 @@ class LayerTime:
     scatter_s: Floats
 
 
-def products(job: Job, layouts: Layouts, *, is_mixture: bool) -> list[tuple[Any, Any, Any, Any]]:
-    """The layer's matrix products: how many, and m, n, k of each. Experts' come as one product per expert on the device."""
+def products(job: TrainingJob, layouts: Layouts, *, is_mixture: bool) -> list[tuple[Any, Any, Any, Any]]:
+    """The layer's matrix products: how many, and m, n, k of each.
+
+    Experts' come as one product per expert on the device.
+    """
     model, tp = job.model, layouts.tp
     tokens = layouts.micro_batch * job.seq_len // layouts.cp
     h = model.hidden
-    found: list[tuple[Any, Any, Any, Any]] = []
+    shapes: list[tuple[Any, Any, Any, Any]] = []
     if model.latent is not None:
         latent = model.latent
         qk = model.heads * (latent.nope_dim + latent.rope_dim)
         if latent.q_rank is None:
-            found.append((1, tokens, qk / tp, h))
+            shapes.append((1, tokens, qk / tp, h))
         else:
-            found += [(1, tokens, latent.q_rank, h), (1, tokens, qk / tp, latent.q_rank)]
-        found.append((1, tokens, latent.kv_rank + latent.rope_dim, h))
-        found.append((1, tokens, model.heads * (latent.nope_dim + latent.v_dim) / tp, latent.kv_rank))
-        found.append((1, tokens, h, model.heads * latent.v_dim / tp))
+            shapes += [(1, tokens, latent.q_rank, h), (1, tokens, qk / tp, latent.q_rank)]
+        shapes.append((1, tokens, latent.kv_rank + latent.rope_dim, h))
+        shapes.append((1, tokens, model.heads * (latent.nope_dim + latent.v_dim) / tp, latent.kv_rank))
+        shapes.append((1, tokens, h, model.heads * latent.v_dim / tp))
     else:
         q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
-        found += [(1, tokens, (q + 2 * kv) / tp, h), (1, tokens, h, q / tp)]
+        shapes += [(1, tokens, (q + 2 * kv) / tp, h), (1, tokens, h, q / tp)]
     up = 2 if model.is_gated else 1
     if is_mixture and model.experts is not None:
         experts = model.experts
         local = np.maximum(experts.num / layouts.ep, 1)
-        each = tokens * experts.top_k / local
-        found += [
-            (local, each, up * experts.ffn_hidden / tp, h),
-            (local, each, h, experts.ffn_hidden / tp),
+        tokens_per_expert = tokens * experts.top_k / local
+        shapes += [
+            (local, tokens_per_expert, up * experts.ffn_hidden / tp, h),
+            (local, tokens_per_expert, h, experts.ffn_hidden / tp),
             (1, tokens, experts.num, h),
         ]
         if experts.shared_ffn_hidden:
-            found += [(1, tokens, up * experts.shared_ffn_hidden / tp, h), (1, tokens, h, experts.shared_ffn_hidden / tp)]
+            shapes += [(1, tokens, up * experts.shared_ffn_hidden / tp, h), (1, tokens, h, experts.shared_ffn_hidden / tp)]
     else:
-        found += [(1, tokens, up * model.ffn_hidden / tp, h), (1, tokens, h, model.ffn_hidden / tp)]
-    return found
+        shapes += [(1, tokens, up * model.ffn_hidden / tp, h), (1, tokens, h, model.ffn_hidden / tp)]
+    return shapes
 
 
-def attention_flops(job: Job, layouts: Layouts) -> Floats:
+def attention_flops(job: TrainingJob, layouts: Layouts) -> Floats:
     """Of scores and their use in one forward of one micro-batch, every pair of tokens counted."""
     model = job.model
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
@@ -102,7 +108,7 @@ def attention_flops(job: Job, layouts: Layouts) -> Floats:
     return 2.0 * tokens * job.seq_len * width / layouts.tp * windowed_share(model, job.seq_len)
 
 
-def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is_mixture: bool) -> LayerTime:
+def layer_time(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, *, is_mixture: bool) -> LayerTime:
     model, framework, constants = job.model, job.framework, job.constants
     tp, bytes_each = layouts.tp, job.value_bytes
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
@@ -124,7 +130,8 @@ def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is
     spread: Any = 0.0
     if is_mixture and model.experts is not None:
         middle = model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
-        # Tokens are copied out, into the order of experts, back from it, weighed and summed; fused kernels do the middle of it.
+        # Tokens are copied out, into the order of experts, back from it, weighed and summed; fused
+        # kernels do the middle of it.
         spread = (4 if is_fused else 8) * tokens * model.experts.top_k * model.hidden
     # Two norms, two residual sums; rotations; the activation.
     passes = outer * model.hidden * (10 + 2 * DROPPED_PASSES * framework.has_dropout)
@@ -168,7 +175,7 @@ def layer_time(job: Job, layouts: Layouts, rates: Rates, network: Network, *, is
     )
 
 
-def _again(job: Job, layouts: Layouts, forward: Pass) -> Floats:
+def _again(job: TrainingJob, layouts: Layouts, forward: Pass) -> Floats:
     """What recomputation repeats."""
     whole = forward.device + forward.comms + forward.unhidden_s(job.framework)
     if job.framework.selective_is_ops:
@@ -180,14 +187,15 @@ def _again(job: Job, layouts: Layouts, forward: Pass) -> Floats:
     return np.where(layouts.recompute == 2, whole, np.where(layouts.recompute == 1, part, 0.0))
 
 
-def _attention(job: Job, layouts: Layouts, rates: Rates) -> tuple[Floats, Floats]:
+def _attention(job: TrainingJob, layouts: Layouts, rates: Rates) -> tuple[Floats, Floats]:
     """Seconds of attention's inside, forward and backward."""
     flops = attention_flops(job, layouts)
     part = job.seq_len / layouts.cp
     pairs_share = (0.5 if job.model.is_causal else 1.0) * (1 + job.constants.attention_half / part)
     flash_forward = flops * pairs_share / rates.attention
     flash_backward = 2.5 * flops * pairs_share / rates.attention_backward
-    # Without one kernel for it: two batched products with a short inner size, and passes over all scores.
+    # Without one kernel for it: two batched products with a short inner size, and passes over all
+    # scores.
     model = job.model
     scores = layouts.micro_batch * model.heads / layouts.tp * job.seq_len * (job.seq_len / layouts.cp)
     inner = model.head_dim / (model.head_dim + rates.half_k)
@@ -203,7 +211,7 @@ def _attention(job: Job, layouts: Layouts, rates: Rates) -> tuple[Floats, Floats
     return np.where(is_flash, flash_forward, plain_forward), np.where(is_flash, flash_backward, plain_backward)
 
 
-def _tensor_comms(job: Job, layouts: Layouts, network: Network, tokens: Any) -> Floats:
+def _tensor_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: Any) -> Floats:
     """Two all-reduces of the activations, or as many gathers and scatters."""
     group = Group(layouts.tp, np.ones_like(layouts.tp))
     moved = tokens * job.model.hidden * job.value_bytes
@@ -213,16 +221,16 @@ def _tensor_comms(job: Job, layouts: Layouts, network: Network, tokens: Any) -> 
     return whole
 
 
-def _expert_comms(job: Job, layouts: Layouts, network: Network, tokens: Any) -> Floats:
+def _expert_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: Any) -> Floats:
     """Tokens to their experts and back."""
     experts = job.model.experts
     assert experts is not None
     group = Group(layouts.ep, layouts.tp)
-    one = tokens / layouts.tp * job.model.hidden * job.value_bytes
-    return 2 * network.scatter_all_s(group, one, experts.top_k)
+    sent_bytes = tokens / layouts.tp * job.model.hidden * job.value_bytes
+    return 2 * network.scatter_all_s(group, sent_bytes, experts.top_k)
 
 
-def _context_comms(job: Job, layouts: Layouts, rates: Rates, network: Network, tokens: Any) -> Floats:
+def _context_comms(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, tokens: Any) -> Floats:
     """Keys and values around the ring, behind the attention of the part that is there."""
     model = job.model
     moved = tokens * 2 * model.kv_heads * model.head_dim / layouts.tp * job.value_bytes
@@ -232,18 +240,18 @@ def _context_comms(job: Job, layouts: Layouts, rates: Rates, network: Network, t
     return np.where(layouts.cp > 1, np.maximum(whole - hidden * job.constants.overlap, 0.0), 0.0)
 
 
-def _sharding(job: Job, layouts: Layouts, network: Network, *, is_mixture: bool) -> dict[str, Floats]:
+def _sharding(job: TrainingJob, layouts: Layouts, network: Network, *, is_mixture: bool) -> dict[str, Floats]:
     """A layer's weights gathered from its shards, and its gradients scattered to them."""
     model = job.model
     params: Any = model.attention_params + model.norm_params
-    params = params + (model.beside_experts_params if is_mixture else model.dense_mlp_params)
+    params = params + (model.router_and_shared_params if is_mixture else model.dense_mlp_params)
     width = layouts.shard_width
     parts = [(params / layouts.tp, Group(width, layouts.tp))]
     if is_mixture and model.experts is not None:
         routed = model.expert_params * model.experts.num / layouts.ep / layouts.tp
         parts.append((routed, Group(np.maximum(width // layouts.ep, 1), layouts.tp * layouts.ep)))
     is_sharded = layouts.zero_stage == 3
-    gather = sum(network.gather_s(group, held * job.value_bytes) for held, group in parts)
-    scatter = sum(network.gather_s(group, held * job.framework.comm_grad_bytes) for held, group in parts)
+    gather = sum(network.gather_s(group, num_params * job.value_bytes) for num_params, group in parts)
+    scatter = sum(network.gather_s(group, num_params * job.framework.comm_grad_bytes) for num_params, group in parts)
     is_trained = is_sharded & (not job.is_adapter)
     return {"gather_s": np.where(is_sharded, gather, 0.0), "scatter_s": np.where(is_trained, scatter, 0.0)}

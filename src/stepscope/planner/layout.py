@@ -19,7 +19,10 @@ OFFLOAD = ("none", "optimizer", "all")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One way to cut the job. Devices: tp x cp x pp x dp; the batch: dp x micro_batch x num_micro."""
+    """One way to cut the job.
+
+    Devices: tp x cp x pp x dp; the batch: dp x micro_batch x num_micro.
+    """
 
     tp: int = 1
     pp: int = 1
@@ -32,7 +35,8 @@ class Layout:
     num_micro: int = 1
     """Micro-batches of a step, on each data rank."""
     zero_stage: int = 0
-    """0 nothing is sharded over data ranks, 1 the optimizer, 2 gradients too, 3 weights too (FSDP)."""
+    """0 nothing is sharded over data ranks, 1 the optimizer, 2 gradients too,
+    3 weights too (FSDP)."""
     shard: int = 0
     """Ranks that share one copy of the weights (HSDP); 0 is all of them."""
     is_sequence_parallel: bool = False
@@ -78,7 +82,7 @@ _CODED = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """Many layouts: a column for each field of Layout, words as their place in the lists above."""
+    """Many layouts: a column for each field of Layout, words as their index in the lists above."""
 
     tp: Ints
     pp: Ints
@@ -101,26 +105,29 @@ class Layouts:
 
     @property
     def shard_width(self) -> Ints:
-        """Ranks over which states are sharded: those of the data and the context width, which hold the same weights."""
+        """Ranks over which states are sharded.
+
+        Those of the data and the context width, which hold the same weights.
+        """
         copies = self.dp * self.cp
         return np.where(self.shard > 0, np.minimum(self.shard, copies), copies)
 
-    def take(self, which: Any) -> Layouts:
-        """Some of them, by place or by mask."""
-        return Layouts(**{each.name: getattr(self, each.name)[which] for each in fields(self)})
+    def take(self, selection: Any) -> Layouts:
+        """Some of them, by index or by mask."""
+        return Layouts(**{field.name: getattr(self, field.name)[selection] for field in fields(self)})
 
-    def one(self, place: int) -> Layout:
-        told: dict[str, Any] = {}
-        for each in fields(self):
-            value = int(getattr(self, each.name)[place])
-            told[each.name] = _CODED[each.name][value] if each.name in _CODED else value
+    def layout(self, index: int) -> Layout:
+        values: dict[str, Any] = {}
+        for field in fields(self):
+            value = int(getattr(self, field.name)[index])
+            values[field.name] = _CODED[field.name][value] if field.name in _CODED else value
         for name in ("is_sequence_parallel", "is_flash"):
-            told[name] = bool(told[name])
-        return Layout(**told)
+            values[name] = bool(values[name])
+        return Layout(**values)
 
     @staticmethod
     def of(layouts: Iterable[Layout]) -> Layouts:
-        columns: dict[str, list[int]] = {each.name: [] for each in fields(Layouts)}
+        columns: dict[str, list[int]] = {field.name: [] for field in fields(Layouts)}
         for layout in layouts:
             for name, column in columns.items():
                 value = getattr(layout, name)

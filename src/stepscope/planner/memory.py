@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
 from stepscope.planner.parameters import Parameters, fullest_stage, head_rows, shared_out
 from stepscope.planner.rates import Floats
@@ -27,7 +27,8 @@ class Memory:
     buffers: Floats
     """Of collectives, and of micro-batches on their way between stages."""
     update: Floats
-    """What the optimizer makes while it updates, as far as that is more than the activations that have gone by then."""
+    """What the optimizer makes while it updates,
+    as far as that is more than the activations that have gone by then."""
     slack: Floats
     """What the allocator holds and does not use."""
     context: Floats
@@ -35,7 +36,7 @@ class Memory:
 
     @property
     def parts(self) -> dict[str, Floats]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def allocated(self) -> Floats:
@@ -53,23 +54,25 @@ class Memory:
         return sum(self.parts.values(), start=np.zeros(1))
 
 
-def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
+def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory:
     framework, constants = job.framework, job.constants
     weight_bytes, grad_bytes, state_bytes = state_widths(job)
     local = parameters.dense + parameters.routed
     width = layouts.shard_width
-    own = shared_out(parameters, layouts, width)
+    shard = shared_out(parameters, layouts, width)
     stage = layouts.zero_stage
     is_whole = stage == 3
     frozen = job.value_bytes if job.is_adapter else framework.sharded_bytes - 12.0
-    weights = np.where(is_whole, own * frozen, local * weight_bytes)
-    grads = np.where(is_whole, own * 4.0, np.where(stage == 2, own, local) * grad_bytes)
-    states = np.where(stage >= 1, own, local) * np.where(is_whole, job.optimizer.moment_bytes, state_bytes)
+    weights = np.where(is_whole, shard * frozen, local * weight_bytes)
+    grads = np.where(is_whole, shard * 4.0, np.where(stage == 2, shard, local) * grad_bytes)
+    states = np.where(stage >= 1, shard, local) * np.where(is_whole, job.optimizer.moment_bytes, state_bytes)
     if job.is_adapter:
         grads, states = np.zeros(len(layouts)), np.zeros(len(layouts))
     is_out = layouts.offload >= 1
     states = np.where(is_out, 0.0, states)
-    grads = grads if job.is_adapter else np.where(is_out, np.where(stage >= 2, own, local) * min(weight_bytes, grad_bytes), grads)
+    if not job.is_adapter:
+        on_device = np.where(stage >= 2, shard, local) * min(weight_bytes, grad_bytes)
+        grads = np.where(is_out, on_device, grads)
     weights = np.where(layouts.offload == 2, 0.0, weights)
     first, last, logits = _activations(job, layouts)
     is_last = last + logits > first
@@ -84,9 +87,9 @@ def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
     )
     buffers = _buffers(job, layouts)
     activations, logits = np.where(is_last, last, first), np.where(is_last, logits, 0.0)
-    made = np.where(is_out, 0.0, np.where(stage >= 1, own, local) * (0.0 if job.is_adapter else framework.update_bytes))
-    update = np.maximum(made - activations - logits - gathered, 0.0)
-    held = weights + grads + states + activations + logits + gathered + buffers + update
+    update_bytes = np.where(is_out, 0.0, np.where(stage >= 1, shard, local) * (0.0 if job.is_adapter else framework.update_bytes))
+    update = np.maximum(update_bytes - activations - logits - gathered, 0.0)
+    allocated = weights + grads + states + activations + logits + gathered + buffers + update
     return Memory(
         weights=weights,
         gradients=grads,
@@ -96,40 +99,44 @@ def memory(job: Job, layouts: Layouts, parameters: Parameters) -> Memory:
         gathered=gathered,
         buffers=buffers,
         update=update,
-        slack=held * (constants.fragmentation - 1),
+        slack=allocated * (constants.fragmentation - 1),
         context=_context(job, layouts),
     )
 
 
-def state_widths(job: Job) -> tuple[float, float, float]:
-    """Bytes of a weight, its gradient and its optimizer's states below ZeRO-3. In fp32 there is no second copy."""
+def state_widths(job: TrainingJob) -> tuple[float, float, float]:
+    """Bytes of a weight, its gradient and its optimizer's states below ZeRO-3.
+
+    In fp32 there is no second copy.
+    """
     framework, moments = job.framework, job.optimizer.moment_bytes
     if job.value_bytes == 4:
         return 4.0, 4.0, moments
     return framework.weight_bytes, framework.grad_bytes + framework.extra_grad_bytes, framework.copy_bytes + moments
 
 
-def _context(job: Job, layouts: Layouts) -> Floats:
+def _context(job: TrainingJob, layouts: Layouts) -> Floats:
     """The driver's own, and NCCL's buffers for each kind of group that a rank is in."""
     constants = job.constants
     kinds = sum((width > 1).astype(np.int64) for width in (layouts.tp, layouts.pp, layouts.dp * layouts.cp, layouts.ep))
     return np.asarray(constants.context_bytes + kinds * constants.group_bytes)
 
 
-def layer_bytes(job: Job, layouts: Layouts) -> Floats:
-    """Kept of one micro-batch by one layer until its backward, nothing recomputed (Korthikanti et al. 2022, section 4)."""
+def layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Kept of one micro-batch by one layer until its backward,
+    nothing recomputed (Korthikanti et al. 2022, section 4)."""
     model, framework = job.model, job.framework
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     outer = np.where(layouts.is_sequence_parallel == 1, tokens / layouts.tp, tokens)
     inner = tokens / layouts.tp
     latent = model.latent
-    q = model.heads * model.head_dim if latent is None else model.heads * (latent.nope_dim + latent.rope_dim)
-    kv = (
-        2 * model.kv_heads * model.head_dim
-        if latent is None
-        else model.heads * (latent.nope_dim + latent.rope_dim + latent.v_dim)
-    )
-    out = model.heads * (model.head_dim if latent is None else latent.v_dim)
+    if latent is None:
+        q = out = model.heads * model.head_dim
+        kv = 2 * model.kv_heads * model.head_dim
+    else:
+        q = model.heads * (latent.nope_dim + latent.rope_dim)
+        kv = q + model.heads * latent.v_dim
+        out = model.heads * latent.v_dim
     # Of the MLP the product's output and the activation's, or what the latter is made of again.
     again = (layouts.recompute == 1) & framework.selective_is_cheap
     gated = np.where(again, 2, 4 if not framework.fuses else 3)
@@ -139,17 +146,17 @@ def layer_bytes(job: Job, layouts: Layouts) -> Floats:
         share = model.num_mixture_layers / model.layers
         wide = times * (model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden)
         middle = (1 - share) * middle + share * (wide + 2 * model.experts.top_k * model.hidden)
-    kept = (np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)) * job.value_bytes
-    kept = kept + framework.kept_gathered * (tokens - outer) * model.hidden * job.value_bytes
+    layer = (np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)) * job.value_bytes
+    layer = layer + framework.kept_gathered * (tokens - outer) * model.hidden * job.value_bytes
     if framework.has_dropout:
-        kept = kept + 2 * outer * model.hidden
+        layer = layer + 2 * outer * model.hidden
     scores = layouts.micro_batch * model.heads * job.seq_len * (job.seq_len / layouts.cp) / layouts.tp
     plain = scores * (5.0 if framework.has_dropout else 4.0)
-    kept = kept + np.where((layouts.is_flash == 1) | (layouts.recompute >= 1), 0.0, plain)
-    return np.asarray(kept + framework.extra_activation * outer * model.hidden)
+    layer = layer + np.where((layouts.is_flash == 1) | (layouts.recompute >= 1), 0.0, plain)
+    return np.asarray(layer + framework.extra_activation * outer * model.hidden)
 
 
-def _activations(job: Job, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
+def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
     """What the first stage keeps, what the last one does, and the logits there."""
     model, framework = job.model, job.framework
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
@@ -158,25 +165,26 @@ def _activations(job: Job, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
     checkpoint = outer * model.hidden * job.value_bytes
     if framework.selective_is_ops:
         half = checkpoint * 2 + whole * 0.35
-        kept = np.choose(layouts.recompute, (whole, half, checkpoint))
+        layer = np.choose(layouts.recompute, (whole, half, checkpoint))
     else:
-        kept = np.choose(layouts.recompute, (whole, whole, checkpoint))
+        layer = np.choose(layouts.recompute, (whole, whole, checkpoint))
     in_stage = fullest_stage(job, layouts)
     pp, num_micro, vpp = layouts.pp, layouts.num_micro, layouts.vpp
     flight = np.where(vpp > 1, np.minimum(pp, num_micro) * (1 + (pp - 1) / (pp * np.maximum(vpp, 1))), np.minimum(pp, num_micro))
     flight = np.choose(
         layouts.schedule, (flight, num_micro, np.minimum(pp, num_micro), np.minimum(2 * pp, num_micro), np.minimum(pp, num_micro))
     )
-    # The layer that runs backward just now is whole, however little is kept of it; and its gradients beside it.
+    # The layer that runs backward just now is whole, however little is kept of it; and its
+    # gradients beside it.
     working = np.where(layouts.recompute == 2, whole, 0.0)
-    first = kept * in_stage * flight + working
-    last = kept * in_stage * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0)) + working
-    each = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
-    logits = tokens * head_rows(job, layouts) * each
+    first = layer * in_stage * flight + working
+    last = layer * in_stage * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0)) + working
+    logit_bytes = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
+    logits = tokens * head_rows(job, layouts) * logit_bytes
     return first, last, logits
 
 
-def _buffers(job: Job, layouts: Layouts) -> Floats:
+def _buffers(job: TrainingJob, layouts: Layouts) -> Floats:
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
-    one = tokens * job.model.hidden * job.value_bytes
-    return np.where(layouts.tp > 1, 2 * one, 0.0) + np.where(layouts.pp > 1, 2 * one, 0.0)
+    activation = tokens * job.model.hidden * job.value_bytes
+    return np.where(layouts.tp > 1, 2 * activation, 0.0) + np.where(layouts.pp > 1, 2 * activation, 0.0)

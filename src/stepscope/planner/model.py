@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """A mixture: each token goes to `top_k` of `num` routed experts, and through the shared ones."""
+    """A mixture: each token goes to `top_k` of `num` routed experts,
+    and through the shared ones."""
 
     num: int
     top_k: int
@@ -126,7 +127,7 @@ class Model:
         return matrices * self.hidden * self.experts.ffn_hidden + biases
 
     @property
-    def beside_experts_params(self) -> int:
+    def router_and_shared_params(self) -> int:
         """Of a mixture layer's router and shared experts."""
         if self.experts is None:
             return 0
@@ -172,6 +173,6 @@ class Model:
     def _params(self, experts_of_each: int | None) -> int:
         mixtures = self.num_mixture_layers
         layers = self.layers * (self.attention_params + self.norm_params) + (self.layers - mixtures) * self.dense_mlp_params
-        layers += mixtures * (self.beside_experts_params + (experts_of_each or 0) * self.expert_params)
+        layers += mixtures * (self.router_and_shared_params + (experts_of_each or 0) * self.expert_params)
         outer = self.embedding_params + self.head_params + self.num_outer_norms * self.hidden * self.norm_size
         return layers + outer + self.extra_layer_params

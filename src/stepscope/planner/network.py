@@ -1,4 +1,7 @@
-"""What a collective takes: bytes over the slowest tier that its group spans, and a latency for each hop."""
+"""What a collective takes.
+
+Bytes over the slowest tier that its group spans, and a latency for each hop.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from stepscope.planner.constants import Constants
 from stepscope.planner.rates import Floats
 
 TREE_SHARE = 0.45
-"""Of a ring's bandwidth that a tree reaches over nodes: from published all-reduces of 256 MB over 4 to 64 nodes of H100."""
+"""Of a ring's bandwidth that a tree reaches over nodes:
+from published all-reduces of 256 MB over 4 to 64 nodes of H100."""
 TREE_CHUNKS = 4
 """Hops that a tree's pipeline takes for each level, from the same."""
 
@@ -27,9 +31,19 @@ class Group:
 
 
 def merged(tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-    """Without those that are no faster than the next one: a rack on one switch is one large node."""
-    kept = [near for near, far in itertools.pairwise(tiers) if near.bytes_per_s > far.bytes_per_s]
-    return (*kept, tiers[-1])
+    """Without those that are no faster than the next one.
+
+    A rack on one switch is one large node.
+    """
+    faster = [near for near, far in itertools.pairwise(tiers) if near.bytes_per_s > far.bytes_per_s]
+    return (*faster, tiers[-1])
+
+
+def _loaded(tier: Tier, constants: Constants) -> Tier:
+    """A tier with its latency when all ranks send at once; a measured one has that already."""
+    if tier.is_measured:
+        return tier
+    return replace(tier, latency_s=tier.latency_s * constants.network_latency)
 
 
 class Network:
@@ -37,22 +51,21 @@ class Network:
 
     def __init__(self, cluster: Cluster, constants: Constants) -> None:
         near, *far = merged(cluster.tiers)
-        slower = (
-            tier if tier.is_measured else replace(tier, latency_s=tier.latency_s * constants.network_latency) for tier in far
-        )
-        self._tiers = (near, *slower)
+        self._tiers = (near, *(_loaded(tier, constants) for tier in far))
         self._constants = constants
         # A latency that was measured has the start in it.
         self._start_s = 0.0 if near.is_measured else constants.collective_s
 
     def bus_bytes_per_s(self, group: Group) -> Floats:
-        """What each member can send at the same time as all others do, the groups beside this one included."""
+        """What each member can send at the same time as all others do,
+        the groups beside this one included."""
         size, stride = np.asarray(group.size), np.asarray(group.stride)
         constants = self._constants
         near = self._tiers[0]
         bus = np.full(np.broadcast(size, stride).shape, near.bytes_per_s * constants.link_share)
         for nearer, tier in itertools.pairwise(self._tiers):
-            # Members in one unit of the nearer tier share the links that leave it: each has its own.
+            # Members in one unit of the nearer tier share the links that leave it: each has its
+            # own.
             inside = np.clip(nearer.size // stride, 1, size)
             units = size / inside
             out = inside * tier.bytes_per_s * constants.network_share * np.maximum(units / 2, 1.0) ** -constants.network_fall
@@ -66,7 +79,10 @@ class Network:
         return inside, size / inside
 
     def around_s(self, group: Group) -> Floats:
-        """Latency of a ring: a part goes from member to member, now inside a node, now out of it."""
+        """Latency of a ring.
+
+        A part goes from member to member, now inside a node, now out of it.
+        """
         size = np.asarray(group.size)
         total: Any = (size - 1) * self._tiers[0].latency_s
         for nearer, tier in itertools.pairwise(self._tiers):
@@ -76,7 +92,8 @@ class Network:
         return np.asarray(total)
 
     def gather_s(self, group: Group, total_bytes: Any, num_parts: Any = 1) -> Floats:
-        """All-gather or reduce-scatter around a ring, of so many bytes when whole, in so many parts."""
+        """All-gather or reduce-scatter around a ring, of so many bytes when whole,
+        in so many parts."""
         size = np.asarray(group.size)
         share = (size - 1) / size
         hops = num_parts * (self.around_s(group) + self._start_s)
@@ -94,7 +111,10 @@ class Network:
         return np.where(size > 1, np.minimum(ring, tree) + num_parts * self._start_s, 0.0)
 
     def scatter_all_s(self, group: Group, one_bytes: Any, num_copies: int) -> Floats:
-        """All-to-all of tokens to their experts: each goes to `num_copies` ranks drawn evenly, and to a node once."""
+        """All-to-all of tokens to their experts.
+
+        Each goes to `num_copies` ranks drawn evenly, and to a node once.
+        """
         size = np.asarray(group.size)
         near, far = self._tiers[0], self._tiers[-1]
         _, units = self._units(group)

@@ -1,4 +1,5 @@
-"""What an optimizer keeps of each parameter beside the weight itself, and what its update moves and reckons."""
+"""What an optimizer keeps of each parameter beside the weight itself,
+and what its update moves and reckons."""
 
 from __future__ import annotations
 
@@ -18,26 +19,28 @@ class Optimizer:
 
     @property
     def update_bytes(self) -> float:
-        """Read and written for one parameter by one fused kernel: the gradient and its zero, the copy and the moments each way,
-        and the weight."""
+        """Read and written for one parameter by one fused kernel: the gradient and its zero, the
+        copy and the moments each way, and the weight."""
         return 4.0 + 4.0 + 8.0 + 2.0 + 2 * self.moment_bytes
 
 
 ADAM = Optimizer(name="adam", words="two moments in fp32", moment_bytes=8.0)
 OPTIMIZERS = {
-    each.name: each
-    for each in (
+    optimizer.name: optimizer
+    for optimizer in (
         ADAM,
         Optimizer(name="adam-bf16", words="two moments in bf16", moment_bytes=4.0),
-        # Dettmers et al. 2022: two bytes, and an fp32 scale for every 256 values of each moment (2 x 4 / 256).
+        # Dettmers et al. 2022: two bytes, and an fp32 scale for every 256 values of each moment (2
+        # x 4 / 256).
         Optimizer(name="adam-8bit", words="two moments in 8 bits", moment_bytes=2.0 + 2 * 4 / 256),
         Optimizer(name="sgd", words="no moment", moment_bytes=0.0),
         Optimizer(name="momentum", words="one moment in fp32", moment_bytes=4.0),
         Optimizer(name="lion", words="one moment in fp32", moment_bytes=4.0),
         # Shazeer and Stern 2018: a row and a column of each matrix, a thousandth of it.
         Optimizer(name="adafactor", words="a row and a column of each matrix", moment_bytes=0.01),
-        # Five Newton-Schulz steps of two products with the longer side and one of the shorter: for matrices between square and
-        # one to four, 23 to 30 times the shorter side for each parameter, or 13 products of two FLOPs.
+        # Five Newton-Schulz steps of two products with the longer side and one of the shorter: for
+        # matrices between square and one to four, 23 to 30 times the shorter side for each
+        # parameter, or 13 products of two FLOPs.
         Optimizer(name="muon", words="one moment in fp32, made orthogonal before each update", moment_bytes=4.0, products=13.0),
     )
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
 from stepscope.planner.rates import Floats
 
@@ -26,22 +26,31 @@ class Parameters:
     """Of embedding or head, in `dense` too."""
 
 
-def head_rows(job: Job, layouts: Layouts) -> Floats:
-    """Tokens of the vocabulary that one tensor rank has: filled up to a multiple of 128 where the framework does so."""
-    each = job.model.vocab / layouts.tp
+def head_rows(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Tokens of the vocabulary that one tensor rank has.
+
+    Filled up to a multiple of 128 where the framework does so.
+    """
+    rows = job.model.vocab / layouts.tp
     if job.framework.pads_vocab:
-        return np.asarray(np.ceil(each / 128) * 128)
-    return np.asarray(np.floor(each) if job.framework.drops_rest else np.ceil(each))
+        return np.asarray(np.ceil(rows / 128) * 128)
+    return np.asarray(np.floor(rows) if job.framework.drops_rest else np.ceil(rows))
 
 
-def shared_out(held: Parameters, layouts: Layouts, num_ranks: Floats) -> Floats:
-    """Parameters of one device when so many ranks share them: an expert's copies are fewer by the expert width."""
+def shared_out(params: Parameters, layouts: Layouts, num_ranks: Floats) -> Floats:
+    """Parameters of one device when so many ranks share them.
+
+    An expert's copies are fewer by the expert width.
+    """
     experts = np.maximum(num_ranks // layouts.ep, 1)
-    return np.asarray(held.dense / num_ranks + held.routed / experts)
+    return np.asarray(params.dense / num_ranks + params.routed / experts)
 
 
-def fullest_stage(job: Job, layouts: Layouts) -> Floats:
-    """Layers of the stage that has most. Where stages are balanced, the one with the head has fewer and the others more."""
+def fullest_stage(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Layers of the stage that has most.
+
+    Where stages are balanced, the one with the head has fewer and the others more.
+    """
     model = job.model
     if not job.framework.balances_stages:
         return np.ceil(model.layers / layouts.pp)
@@ -50,12 +59,12 @@ def fullest_stage(job: Job, layouts: Layouts) -> Floats:
     return np.where(layouts.pp == 1, model.layers, np.ceil((model.layers + head) / layouts.pp - 1e-9))
 
 
-def parameters(job: Job, layouts: Layouts) -> Parameters:
+def parameters(job: TrainingJob, layouts: Layouts) -> Parameters:
     model = job.model
     in_stage = fullest_stage(job, layouts)
     mixtures = in_stage * model.num_mixture_layers / model.layers
     attention = model.attention_params + model.norm_params
-    dense = in_stage * attention + (in_stage - mixtures) * model.dense_mlp_params + mixtures * model.beside_experts_params
+    dense = in_stage * attention + (in_stage - mixtures) * model.dense_mlp_params + mixtures * model.router_and_shared_params
     # With one stage it has both ends; else the heavier of the first and the last.
     ends = np.where(
         layouts.pp == 1,
@@ -67,7 +76,7 @@ def parameters(job: Job, layouts: Layouts) -> Parameters:
     if model.experts is not None:
         routed = mixtures * model.experts.num * model.expert_params / layouts.ep / layouts.tp
         largest = np.maximum(
-            largest, attention + model.beside_experts_params + model.experts.num * model.expert_params / layouts.ep
+            largest, attention + model.router_and_shared_params + model.experts.num * model.expert_params / layouts.ep
         )
     return Parameters(
         dense=(dense + ends) / layouts.tp,

@@ -1,4 +1,7 @@
-"""How long a device takes for a matrix product, for attention, for a pass over memory: by datasheet or by measurement."""
+"""How long a device takes for a matrix product, for attention, for a pass over memory.
+
+By datasheet or by measurement.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ Floats = npt.NDArray[Any]
 TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.80), (64, 64, 0.60))
 """Sizes of the blocks that a product is cut into, and what each reaches of the best one's rate."""
 ALIGNED, UNEVEN, UNALIGNED, ODD = 64, 1.10, 1.8, 3.0
-"""What sizes cost that are no multiple of 64 (128 bytes), none of 8 (16 bytes), and odd ones. The last is from nanoGPT, which ran
-25 % faster on A100s when its vocabulary went from 50,257 to 50,304: planned with this, 1.26 times."""
+"""What sizes cost that are no multiple of 64 (128 bytes), none of 8 (16 bytes), and odd ones.
+The last is from nanoGPT, which ran 25 % faster on A100s when its vocabulary went from 50,257 to
+50,304: planned with this, 1.26 times."""
 USUAL_SMS = 108
 FLOOR_S = 4e-6
 """Of any kernel."""
@@ -56,7 +60,8 @@ class Rates:
             waves = tiles / self.num_sms
             waves = waves + self.wave_tail * (np.ceil(waves) - waves)
             work = np.minimum(work, waves * self.num_sms * rows * columns / share)
-        # Tensor cores want sizes that fill their tiles: other ones are padded, or take a slower way.
+        # Tensor cores want sizes that fill their tiles: other ones are padded, or take a slower
+        # way.
         is_uneven = ((n % ALIGNED != 0) | (k % ALIGNED != 0)) & (np.minimum(n, k) > ALIGNED)
         is_unaligned = (n % 8 != 0) | (k % 8 != 0)
         is_odd = (n % 2 == 1) | (k % 2 == 1)
@@ -83,23 +88,24 @@ def rates_of(
     if peak is None:
         return None
     half = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0))
-    is_hopper = half > HOPPER_FLOPS
+    is_hopper, is_blackwell = half > HOPPER_FLOPS, half > BLACKWELL_FLOPS
     measured = cluster.gemms.get(precision)
     share = constants.gemm_share_hopper if is_hopper else constants.gemm_share
     if precision == "fp8":
-        share = constants.gemm_share_fp8_blackwell if half > BLACKWELL_FLOPS else constants.gemm_share_fp8
+        share = constants.gemm_share_fp8_blackwell if is_blackwell else constants.gemm_share_fp8
     if precision == "fp4":
         share = constants.gemm_share_fp4
     flash = constants.flash_share
     if is_hopper:
-        flash = constants.fused_share_hopper if attention_generation >= 3 else constants.flash_share_hopper
+        is_fused = attention_generation >= 3
+        flash = constants.fused_share_hopper if is_fused else constants.flash_share_hopper
     if attention_generation == 1:
         flash *= constants.first_flash
     elif head_dim <= NARROW:
         flash *= constants.narrow_heads
     # A device held below its rating clocks lower: rates go about with the root of its power.
-    held = cluster.power_share**0.5 if is_hopper else 1.0
-    share, flash = share * held, flash * held
+    power_factor = cluster.power_share**0.5 if is_hopper else 1.0
+    share, flash = share * power_factor, flash * power_factor
     attention = (half or peak) * flash if precision in ("fp16", "bf16", "fp8", "fp4") else peak * flash
     backward = attention * constants.flash_backward
     if cluster.attention and precision in ("fp16", "bf16", "fp8", "fp4"):
@@ -115,6 +121,6 @@ def rates_of(
         attention=attention,
         attention_backward=backward,
         value_bytes=value_bytes,
-        is_blackwell=half > BLACKWELL_FLOPS,
+        is_blackwell=is_blackwell,
         scalar=constants.scalar_share * peaks.get("fp32", peak / 16),
     )

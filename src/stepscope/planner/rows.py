@@ -1,4 +1,7 @@
-"""Published results, a row each: what was trained on what, without what was measured. See docs/planner.md for the format."""
+"""Published results, a row each: what was trained on what, without what was measured.
+
+See docs/planner.md for the format.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from stepscope.planner.framework import (
     TORCHTITAN,
     Framework,
 )
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
 from stepscope.planner.model import Experts, Model
 from stepscope.protocol.json_text import json_text
@@ -38,7 +41,8 @@ MOST_BYTES = 1 << 20
 USUAL_VOCAB = 51200
 USUAL_SEQ = 1024
 FUSED_EXPERTS = "26.06"
-"""Of Megatron-Bridge, the container from which experts' products are fused and steps are graphs on Blackwell (notes of 0.5.1)."""
+"""Of Megatron-Bridge, the container from which experts' products are fused and steps are graphs on
+Blackwell (notes of 0.5.1)."""
 LAST_WITHOUT_FLASH = 2022
 """The last year of Megatron-LM without attention in a single kernel."""
 GIB = 2**30
@@ -60,14 +64,14 @@ class UnsupportedError(StepscopeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PublishedResult:
     """One published result, read."""
 
     id: str
-    job: Job
+    job: TrainingJob
     layouts: Layouts
     """One, or several where not all of it was published."""
-    is_recompute_told: bool = True
+    is_recompute_stated: bool = True
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -91,13 +95,13 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def framework_of(row: dict[str, Any]) -> tuple[Framework, bool]:
-    """The framework's habits, and whether it is one with attention in a single kernel."""
+    """The framework's conventions, and whether it has attention in a single kernel."""
     framework, has_flash = _named_framework(row)
-    habits = row.get("habits") or {}
-    if unknown := habits.keys() - FRAMEWORK_FIELDS:
+    conventions = row.get("habits") or {}
+    if unknown := conventions.keys() - FRAMEWORK_FIELDS:
         raise UnsupportedError(f"habits: a framework has no {', '.join(sorted(unknown))}")
     try:
-        return convert(asdict(framework) | habits, Framework), has_flash
+        return convert(asdict(framework) | conventions, Framework), has_flash
     except ValidationError as problem:
         raise UnsupportedError(f"habits: {problem}") from None
 
@@ -112,9 +116,9 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
         return (MEGATRON_CORE, True) if is_new else (MEGATRON, False)
     if "torchtitan" in name:
         return replace(TORCHTITAN, fuses="compile" in options), True
-    known = next((framework for word, framework in NAMED if word in name), None)
-    if known is not None:
-        return known, True
+    named = next((framework for word, framework in NAMED if word in name), None)
+    if named is not None:
+        return named, True
     if "deepspeed" in name:
         # Its bf16 optimizer adds gradients up in fp32; the one for fp16 keeps them as they are.
         is_wide = "bf16" in str(layout.get("precision", ""))
@@ -123,7 +127,10 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
 
 
 def _megatron(name: str, options: str) -> tuple[Framework, bool]:
-    """Megatron-LM, its core, or what is built on them: as of the version or the year in its name."""
+    """Megatron-LM, its core, or what is built on them.
+
+    Conventions are those of the version or the year in its name.
+    """
     if "core r0." in name:
         # Before 2025 attention was FlashAttention 2.
         return replace(MEGATRON_CORE, attention=2), True
@@ -140,7 +147,7 @@ def _megatron(name: str, options: str) -> tuple[Framework, bool]:
     return replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, attention=2), True
 
 
-def _known(name: str) -> Model | None:
+def _in_catalog(name: str) -> Model | None:
     try:
         return find_model(name)
     except StepscopeError:
@@ -148,50 +155,51 @@ def _known(name: str) -> Model | None:
 
 
 def model_of(row: dict[str, Any]) -> Model:
-    told = row.get("model") or {}
-    name = str(told.get("name", "?"))
-    if "layers" not in told or "hidden" not in told:
+    stated = row.get("model") or {}
+    name = str(stated.get("name", "?"))
+    if "layers" not in stated or "hidden" not in stated:
         try:
             return find_model(name)
         except StepscopeError as problem:
             raise UnsupportedError(f"no shape in the row, and {problem}") from None
-    layers, hidden = int(told["layers"]), int(told["hidden"])
-    if (known := _known(name)) is not None and (known.layers, known.hidden) == (layers, hidden):
-        # What a row leaves out (norms on queries, sinks, biases) is in the catalogue.
-        return known
-    heads = int(told.get("heads") or max(1, round(hidden / 128)))
-    is_gated = bool(told.get("gated_mlp", False))
-    ffn = told.get("ffn_hidden") or (-(-8 * hidden // 3 // 256) * 256 if is_gated else 4 * hidden)
+    layers, hidden = int(stated["layers"]), int(stated["hidden"])
+    model = _in_catalog(name)
+    if model is not None and (model.layers, model.hidden) == (layers, hidden):
+        # What a row leaves out (norms on queries, sinks, biases) is in the catalog.
+        return model
+    heads = int(stated.get("heads") or max(1, round(hidden / 128)))
+    is_gated = bool(stated.get("gated_mlp", False))
+    ffn = stated.get("ffn_hidden") or (-(-8 * hidden // 3 // 256) * 256 if is_gated else 4 * hidden)
     experts = None
-    if told.get("experts"):
+    if stated.get("experts"):
         experts = Experts(
-            num=int(told["experts"]),
-            top_k=int(told.get("topk", 2)),
-            ffn_hidden=int(told.get("moe_ffn") or ffn),
-            shared_ffn_hidden=int(told.get("shared_ffn", 0)),
+            num=int(stated["experts"]),
+            top_k=int(stated.get("topk", 2)),
+            ffn_hidden=int(stated.get("moe_ffn") or ffn),
+            shared_ffn_hidden=int(stated.get("shared_ffn", 0)),
         )
     return Model(
         name=name,
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=int(told.get("kv_heads") or heads),
-        head_dim=int(told.get("head_dim") or max(1, hidden // heads)),
+        kv_heads=int(stated.get("kv_heads") or heads),
+        head_dim=int(stated.get("head_dim") or max(1, hidden // heads)),
         ffn_hidden=int(ffn),
-        vocab=int(told.get("vocab") or USUAL_VOCAB),
+        vocab=int(stated.get("vocab") or USUAL_VOCAB),
         is_gated=is_gated,
-        is_tied=bool(told.get("tied_embeddings", not is_gated)),
+        is_tied=bool(stated.get("tied_embeddings", not is_gated)),
         experts=experts,
     )
 
 
 def cluster_of(row: dict[str, Any]) -> Cluster:
-    told = row.get("cluster") or {}
-    num = int(told.get("num_gpus") or 1)
-    per_node = int(told.get("gpus_per_node") or 8)
+    stated = row.get("cluster") or {}
+    num = int(stated.get("num_gpus") or 1)
+    per_node = int(stated.get("gpus_per_node") or 8)
     nodes = max(1, -(-num // per_node))
     try:
-        return parse_cluster(f"{nodes}x{min(num, per_node)}x{told.get('gpu', '?')}")
+        return parse_cluster(f"{nodes}x{min(num, per_node)}x{stated.get('gpu', '?')}")
     except StepscopeError as problem:
         raise UnsupportedError(str(problem)) from None
 
@@ -213,138 +221,150 @@ def _precision(word: Any, peaks: Any) -> str:
     return "bf16" if "bf16" in peaks and "fp8" in peaks else "fp16"
 
 
-def row_of(row: dict[str, Any]) -> Row:
-    """A row as a job and its layouts. What was not published is chosen as a user would: the fastest that fits."""
-    told = row.get("layout") or {}
+def published_result(row: dict[str, Any]) -> PublishedResult:
+    """A row as a job and its layouts.
+
+    What was not published is chosen as a user would: the fastest that fits.
+    """
+    stated = row.get("layout") or {}
     model, cluster = model_of(row), cluster_of(row)
     framework, has_flash = framework_of(row)
     seq, batch = int(row.get("seq_len") or USUAL_SEQ), int(row.get("global_batch") or 1)
     num = cluster.num_devices
-    tp, pp, cp, ep = (int(told.get(name) or 1) for name in ("tp", "pp", "cp", "ep"))
-    dp = int(told.get("dp") or max(1, num // (tp * pp * cp)))
+    tp, pp, cp, ep = (int(stated.get(name) or 1) for name in ("tp", "pp", "cp", "ep"))
+    dp = int(stated.get("dp") or max(1, num // (tp * pp * cp)))
     _check_widths(row, {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp})
-    there = int((row.get("cluster") or {}).get("num_gpus") or 0)
-    if 0 < there < tp * pp * cp * dp and there % (tp * pp * cp) == 0:
-        # More ranks than there were devices: those are counted, data ranks are often copied from another line.
-        dp = there // (tp * pp * cp)
-    if "tp" not in told and "pp" not in told:
+    num_gpus = int((row.get("cluster") or {}).get("num_gpus") or 0)
+    if 0 < num_gpus < tp * pp * cp * dp and num_gpus % (tp * pp * cp) == 0:
+        # More ranks than there were devices: those are counted, data ranks are often copied from
+        # another line.
+        dp = num_gpus // (tp * pp * cp)
+    if "tp" not in stated and "pp" not in stated:
         # The product alone is known: tensor ranks fill a node before stages come.
         tp = min(max(1, num // (dp * cp)), cluster.devices_per_node)
         pp = max(1, num // (dp * cp * tp))
-    zero = told.get("zero_stage")
-    if str(told.get("fsdp") or "off").casefold() not in ("off", "false", "no", "none"):
+    zero = stated.get("zero_stage")
+    if str(stated.get("fsdp") or "off").casefold() not in ("off", "false", "no", "none"):
         zero = 3
     if zero is None:
         zero = 1 if framework.name == "megatron-core" else 0
-    is_sequence = told.get("sequence_parallel")
+    is_sequence = stated.get("sequence_parallel")
     if is_sequence is None:
         is_sequence = tp > 1 and framework.name in ("megatron-core", "nanotron", "torchtitan")
-    flash = told.get("flash_attention")
+    flash = stated.get("flash_attention")
     flash = has_flash if flash is None else bool(flash)
-    job = Job(
+    job = TrainingJob(
         model=model,
         cluster=cluster,
         seq_len=seq,
         global_batch=batch,
-        precision=_precision(told.get("precision"), cluster.peak_flops),
+        precision=_precision(stated.get("precision"), cluster.peak_flops),
         framework=framework,
         is_adapter="lora" in str(row.get("note", "")).casefold(),
     )
-    schedule = str(told.get("pp_schedule") or "1f1b").casefold()
+    schedule = str(stated.get("pp_schedule") or "1f1b").casefold()
     base: dict[str, Any] = {
         "tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp, "zero_stage": int(zero),
         "is_sequence_parallel": bool(is_sequence) and tp > 1, "is_flash": flash,
         "schedule": "gpipe" if "gpipe" in schedule or "afab" in schedule else "1f1b",
     }  # fmt: skip
-    found = []
-    for micro in _micro_batches(told, batch, dp):
-        accum = told.get("grad_accum")
+    layouts = []
+    for micro in _micro_batches(stated, batch, dp):
+        accum = stated.get("grad_accum")
         num_micro = int(accum) if accum else max(1, batch // (dp * micro))
-        for vpp in _virtual(told, row, model, pp):
-            kind = _recompute(told.get("recompute"))
+        for vpp in _virtual(stated, row, model, pp):
+            kind = _recompute(stated.get("recompute"))
             if kind is None and framework.name == MEGATRON.name:
                 # Before 2022 there was all or nothing, and every published run used it.
                 kind = "full"
             kinds = (kind,) if kind else RECOMPUTE
-            found += [Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=each) for each in kinds]
-    is_told = framework.name == MEGATRON.name or _recompute(told.get("recompute")) is not None
-    return Row(id=str(row.get("id", "?")), job=job, layouts=Layouts.of(found), is_recompute_told=is_told)
+            layouts += [
+                Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=recompute) for recompute in kinds
+            ]
+    is_stated = framework.name == MEGATRON.name or _recompute(stated.get("recompute")) is not None
+    return PublishedResult(id=str(row.get("id", "?")), job=job, layouts=Layouts.of(layouts), is_recompute_stated=is_stated)
 
 
 def _check_widths(row: dict[str, Any], widths: dict[str, int]) -> None:
-    told, cluster = row.get("layout") or {}, row.get("cluster") or {}
+    stated, cluster = row.get("layout") or {}, row.get("cluster") or {}
     numbers = {**widths, "seq_len": row.get("seq_len", 1), "global_batch": row.get("global_batch", 1)}
-    numbers |= {name: told[name] for name in ("micro_batch", "grad_accum", "vpp") if told.get(name) is not None}
+    numbers |= {name: stated[name] for name in ("micro_batch", "grad_accum", "vpp") if stated.get(name) is not None}
     numbers |= {name: cluster[name] for name in ("num_gpus", "gpus_per_node") if cluster.get(name) is not None}
     for name, value in numbers.items():
         if not 1 <= float(value) <= MOST:
             raise UnsupportedError(f"{name} is {value!r}, and must be from 1 to {MOST}")
-    if told.get("zero_stage") not in (None, 0, 1, 2, 3):
-        raise UnsupportedError(f"zero_stage is {told['zero_stage']!r}, and there are 0 to 3")
+    if stated.get("zero_stage") not in (None, 0, 1, 2, 3):
+        raise UnsupportedError(f"zero_stage is {stated['zero_stage']!r}, and there are 0 to 3")
 
 
-def _micro_batches(told: dict[str, Any], batch: int, dp: int) -> list[int]:
-    if told.get("micro_batch"):
-        return [int(told["micro_batch"])]
+def _micro_batches(stated: dict[str, Any], batch: int, dp: int) -> list[int]:
+    if stated.get("micro_batch"):
+        return [int(stated["micro_batch"])]
     return [size for size in (1, 2, 4, 8, 16) if batch % (dp * size) == 0] or [1]
 
 
-def _virtual(told: dict[str, Any], row: dict[str, Any], model: Model, pp: int) -> list[int]:
-    if told.get("vpp"):
-        return [int(told["vpp"])]
-    if pp > 1 and "interleaved" in str(told.get("pp_schedule", "")).casefold():
+def _virtual(stated: dict[str, Any], row: dict[str, Any], model: Model, pp: int) -> list[int]:
+    if stated.get("vpp"):
+        return [int(stated["vpp"])]
+    if pp > 1 and "interleaved" in str(stated.get("pp_schedule", "")).casefold():
         return [v for v in (2, 3, 4) if model.layers % (pp * v) == 0] or [2]
-    if pp > 1 and ("interleaved" in str(row.get("framework", "")).casefold() or not told.get("micro_batch")):
+    if pp > 1 and ("interleaved" in str(row.get("framework", "")).casefold() or not stated.get("micro_batch")):
         return [v for v in (1, 2, 3, 4) if model.layers % (pp * v) == 0] or [1]
     return [1]
 
 
-def best_of(row: Row) -> tuple[Estimates, int]:
-    """The estimates and the place of the layout meant: of several the fastest that fits, else the smallest."""
-    made = estimate(row.job, row.layouts)
+def best_of(row: PublishedResult) -> tuple[Estimates, int]:
+    """The estimates and the index of the layout meant.
+
+    Of several the fastest that fits, else the smallest.
+    """
+    estimates = estimate(row.job, row.layouts)
     # What ran did fit: what we take for a little too large may be it.
-    fits = np.broadcast_to(made.memory_bytes <= BARELY * row.job.cluster.memory_bytes, len(row.layouts))
-    step = np.broadcast_to(made.step_s / (row.layouts.num_micro * row.layouts.micro_batch), len(row.layouts))
+    fits = np.broadcast_to(estimates.memory_bytes <= BARELY * row.job.cluster.memory_bytes, len(row.layouts))
+    step = np.broadcast_to(estimates.step_s / (row.layouts.num_micro * row.layouts.micro_batch), len(row.layouts))
     if fits.any():
-        return made, int(np.argmin(np.where(fits, step, np.inf)))
-    return made, int(np.argmin(made.memory_bytes))
+        return estimates, int(np.argmin(np.where(fits, step, np.inf)))
+    return estimates, int(np.argmin(estimates.memory_bytes))
 
 
-def partly(row: Row, made: Estimates, place: int) -> float:
-    """The share of its layers that must be recomputed whole: all that the layout says, or fewer where nobody said how many."""
+def recomputed_share(row: PublishedResult, estimates: Estimates, index: int) -> float:
+    """The share of layers that are recomputed whole.
+
+    All, or only as many as memory needs where no number was published.
+    """
     layouts = row.layouts
-    if row.is_recompute_told or RECOMPUTE[int(layouts.recompute[place])] != "full":
+    if row.is_recompute_stated or RECOMPUTE[int(layouts.recompute[index])] != "full":
         return 1.0
-    same = (layouts.micro_batch == layouts.micro_batch[place]) & (layouts.vpp == layouts.vpp[place])
+    same = (layouts.micro_batch == layouts.micro_batch[index]) & (layouts.vpp == layouts.vpp[index])
     [lesser] = np.flatnonzero(same & (layouts.recompute == RECOMPUTE.index("selective")))
-    held = np.broadcast_to(made.memory_bytes, len(layouts))
-    over = held[lesser] - row.job.cluster.memory_bytes
-    return float(np.clip(over / max(held[lesser] - held[place], 1.0), 0.0, 1.0))
+    memory_bytes = np.broadcast_to(estimates.memory_bytes, len(layouts))
+    over = memory_bytes[lesser] - row.job.cluster.memory_bytes
+    return float(np.clip(over / max(memory_bytes[lesser] - memory_bytes[index], 1.0), 0.0, 1.0))
 
 
 def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
     """Bytes of the layout meant, in each of the ways that people measure it."""
-    made, place = best_of(row_of(row))
-    held = made.memory
-    kinds = {"allocated": held.allocated, "reserved": held.reserved, "total": held.total}
-    kinds["states and activations"] = held.weights + held.gradients + held.optimizer + held.activations
-    return {name: float(np.broadcast_to(value, len(made.layouts))[place]) for name, value in kinds.items()}
+    estimates, index = best_of(published_result(row))
+    memory = estimates.memory
+    kinds = {"allocated": memory.allocated, "reserved": memory.reserved, "total": memory.total}
+    kinds["states and activations"] = memory.weights + memory.gradients + memory.optimizer + memory.activations
+    return {name: float(np.broadcast_to(value, len(estimates.layouts))[index]) for name, value in kinds.items()}
 
 
 def predict(row: dict[str, Any]) -> dict[str, Any]:
     """One line of `stepscope plan --rows`."""
     try:
-        read = row_of(row)
-        made, place = best_of(read)
+        result = published_result(row)
+        estimates, index = best_of(result)
     except StepscopeError as problem:
         return {"id": row.get("id"), "unsupported": str(problem)}
     except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError) as problem:
         return {"id": row.get("id"), "unsupported": f"a field is not what it should be: {str(problem)[:200]}"}
-    job = read.job
-    layout = made.layouts.one(place)
-    share = partly(read, made, place)
-    again_s = float(np.broadcast_to(made.times.recompute, len(made.layouts))[place]) * (1 - share)
-    rate = float(made.tokens_per_s_per_device[place] * made.step_s[place] / (made.step_s[place] - again_s))
+    job = result.job
+    layout = estimates.layouts.layout(index)
+    share = recomputed_share(result, estimates, index)
+    again_s = float(np.broadcast_to(estimates.times.recompute, len(estimates.layouts))[index]) * (1 - share)
+    rate = float(estimates.tokens_per_s_per_device[index] * estimates.step_s[index] / (estimates.step_s[index] - again_s))
     flops = rate * model_flops_per_token(job.model, job.seq_len)
     again = share / 3 if layout.recompute == "full" else 0.0
     peak = job.cluster.peak_flops[job.precision]
@@ -355,6 +375,6 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
         "tflops_per_gpu": flops / 1e12,
         "mfu": flops / peak,
         "hfu": flops * (1 + again) / peak,
-        "memory_gb": float(made.memory.reserved[place]) / GIB,
-        "fits": bool(np.broadcast_to(made.fits, len(made.layouts))[place]),
+        "memory_gb": float(estimates.memory.reserved[index]) / GIB,
+        "fits": bool(np.broadcast_to(estimates.fits, len(estimates.layouts))[index]),
     }

@@ -1,4 +1,7 @@
-"""The fastest layouts of a job that fit: memory of all of them first, time of those that are left."""
+"""The fastest layouts of a job that fit.
+
+Memory of all of them first, time of those that are left.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.planner.estimate import Estimates, estimate
-from stepscope.planner.job import Job
+from stepscope.planner.estimate import estimate
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout, Layouts
 from stepscope.planner.memory import memory
 from stepscope.planner.parameters import Parameters, parameters
@@ -18,7 +21,8 @@ from stepscope.planner.rates import Floats
 from stepscope.planner.space import Grid, Space
 
 SAME = 0.001
-"""Layouts whose devices do the same work, this near to each other in time, are variants: only the plainest is shown."""
+"""Layouts whose devices do the same work, this near to each other in time, are variants:
+only the plainest is shown."""
 MOST_OF_A_CUT = 3
 """Shown of one cut of the devices, so that others are seen beside it."""
 MANY = 600_000
@@ -34,17 +38,18 @@ SAVED = 0.98
 STATES, ACTIVATIONS, HOST = "weights, gradients and optimizer alone", "with activations and buffers", "the host's memory"
 
 PART_WORDS = {
-    "gemm": "matrix products", "attention": "attention", "stream": "memory-bound kernels", "recompute": "recomputation",
-    "head": "output head", "host": "launches", "tensor_comms": "tensor collectives", "expert_comms": "expert exchange",
-    "context_comms": "context exchange", "shard_comms": "gathering shards", "pipeline_comms": "stage sends",
-    "bubble": "bubble", "data_comms": "gradient collectives", "optimizer": "optimizer", "offload": "offload traffic",
-    "jitter": "waiting for the slowest",
+    "gemm": "matrix products", "attention": "attention", "stream": "memory-bound kernels",
+    "recompute": "recomputation", "head": "output head", "host": "launches",
+    "tensor_comms": "tensor collectives", "expert_comms": "expert exchange",
+    "context_comms": "context exchange", "shard_comms": "gathering shards",
+    "pipeline_comms": "stage sends", "bubble": "bubble", "data_comms": "gradient collectives",
+    "optimizer": "optimizer", "offload": "offload traffic", "jitter": "waiting for the slowest",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One layout and its account."""
+    """One layout with its estimated time and memory."""
 
     layout: Layout
     step_s: float
@@ -74,10 +79,10 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a search saw."""
+class SearchResult:
+    """What a search came to."""
 
-    job: Job
+    job: TrainingJob
     space: Space
     num_layouts: int
     num_fit: int
@@ -95,22 +100,23 @@ class Found:
 
 
 def search(
-    job: Job, space: Space | None = None, *, top: int = 20, rivals: Sequence[Layout] = (), num_workers: int | None = 1
-) -> Found:
-    """Try all of a space. `num_workers=None` is a process per core where the space is large enough to be worth it.
+    job: TrainingJob, space: Space | None = None, *, top: int = 20, rivals: Sequence[Layout] = (), num_workers: int | None = 1
+) -> SearchResult:
+    """Try all of a space. `num_workers=None` is a process per core where the space is large enough
+    to be worth it.
 
     Processes are spawned: a script that asks for them needs its `if __name__ == "__main__"`.
     """
     grid = Grid(job, space or Space())
-    asked = _choices(estimate(job, Layouts.of(rivals))) if rivals else []
-    bars = tuple(each.step_s for each in asked)
-    kept = max(top * KEPT_PER_SHOWN, 200)
+    compared = choices_of(job, Layouts.of(rivals))
+    bars = tuple(choice.step_s for choice in compared)
+    num_kept = max(top * KEPT_PER_SHOWN, 200)
     parts = [_Part.empty(len(bars))]
-    for part in _evaluated(grid, bars, kept, num_workers):
+    for part in _evaluated(grid, bars, num_kept, num_workers):
         parts.append(part)
         if len(parts) >= AT_ONCE:
-            parts = [_merged(parts, kept)]
-    return _told(job, grid, _merged(parts, kept), asked, top)
+            parts = [_merged(parts, num_kept)]
+    return _result(job, grid, _merged(parts, num_kept), compared, top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,22 +129,27 @@ class Least:
     """Of a node."""
 
 
-def least_memory(job: Job, space: Space | None = None) -> Least | None:
-    """The least that any layout needs whose node can hold what is offloaded; None where there is none. No look at time."""
+def least_memory(job: TrainingJob, space: Space | None = None) -> Least | None:
+    """The least that any layout needs whose node can hold what is offloaded.
+
+    None where there is none. No look at time.
+    """
     space = space or Space()
     if space.micro_batch is None:
         # Nothing grows when micro-batches shrink.
         space = replace(space, micro_batch=(1,))
     grid = Grid(job, space)
-    found: list[Least] = []
+    candidates: list[Least] = []
     for layouts in grid.chunks():
-        held = parameters(job, layouts)
-        on_host = host_bytes(job, layouts, held)
-        total = np.where(on_host > job.cluster.host_memory_bytes, np.inf, memory(job, layouts, held).total)
-        place = int(np.argmin(total))
-        if np.isfinite(total[place]):
-            found.append(Least(layout=layouts.one(place), memory_bytes=float(total[place]), host_bytes=float(on_host[place])))
-    return min(found, key=lambda each: each.memory_bytes, default=None)
+        params = parameters(job, layouts)
+        on_host = host_bytes(job, layouts, params)
+        total = np.where(on_host > job.cluster.host_memory_bytes, np.inf, memory(job, layouts, params).total)
+        index = int(np.argmin(total))
+        if np.isfinite(total[index]):
+            candidates.append(
+                Least(layout=layouts.layout(index), memory_bytes=float(total[index]), host_bytes=float(on_host[index]))
+            )
+    return min(candidates, key=lambda candidate: candidate.memory_bytes, default=None)
 
 
 # Pieces.
@@ -152,13 +163,15 @@ class _Rows:
     step_s: Floats
     memory_bytes: Floats
 
-    def take(self, which: Any) -> _Rows:
-        return _Rows(layouts=self.layouts.take(which), step_s=self.step_s[which], memory_bytes=self.memory_bytes[which])
+    def take(self, selection: Any) -> _Rows:
+        return _Rows(
+            layouts=self.layouts.take(selection), step_s=self.step_s[selection], memory_bytes=self.memory_bytes[selection]
+        )
 
     @staticmethod
     def joined(parts: Iterable[_Rows]) -> _Rows:
         rows = list(parts)
-        columns = {each.name: np.concatenate([getattr(row.layouts, each.name) for row in rows]) for each in fields(Layouts)}
+        columns = {field.name: np.concatenate([getattr(row.layouts, field.name) for row in rows]) for field in fields(Layouts)}
         return _Rows(
             layouts=Layouts(**columns),
             step_s=np.concatenate([row.step_s for row in rows]),
@@ -188,73 +201,74 @@ class _Part:
         return _Part(num=0, num_fit=0, too_large=counts, num_faster=(0,) * num_bars, **rows)
 
 
-def _merged(parts: Sequence[_Part], kept: int) -> _Part:
-    smallest = _Rows.joined([each.smallest for each in parts])
+def _merged(parts: Sequence[_Part], num_kept: int) -> _Part:
+    smallest = _Rows.joined([part.smallest for part in parts])
     return _Part(
-        num=sum(each.num for each in parts),
-        num_fit=sum(each.num_fit for each in parts),
-        too_large={reason: sum(each.too_large[reason] for each in parts) for reason in parts[0].too_large},
-        fastest=_first(_Rows.joined([each.fastest for each in parts]), kept),
+        num=sum(part.num for part in parts),
+        num_fit=sum(part.num_fit for part in parts),
+        too_large={reason: sum(part.too_large[reason] for part in parts) for reason in parts[0].too_large},
+        fastest=_first(_Rows.joined([part.fastest for part in parts]), num_kept),
         # No cut is in two pieces.
-        of_cuts=_Rows.joined([each.of_cuts for each in parts]),
-        front=_front(_Rows.joined([each.front for each in parts])),
+        of_cuts=_Rows.joined([part.of_cuts for part in parts]),
+        front=_front(_Rows.joined([part.front for part in parts])),
         smallest=smallest.take(np.argsort(smallest.memory_bytes, kind="stable")[:1]),
-        num_faster=tuple(sum(nums) for nums in zip(*(each.num_faster for each in parts), strict=True)),
+        num_faster=tuple(sum(nums) for nums in zip(*(part.num_faster for part in parts), strict=True)),
     )
 
 
-def _evaluated(grid: Grid, bars: tuple[float, ...], kept: int, num_workers: int | None) -> Iterator[_Part]:
+def _evaluated(grid: Grid, bars: tuple[float, ...], num_kept: int, num_workers: int | None) -> Iterator[_Part]:
     pieces = grid.pieces()
     if num_workers is None:
         num_workers = _num_cores() if len(grid) > MANY else 1
     if num_workers <= 1 or len(pieces) < 2:
-        yield from (_evaluate(grid, ends, bars, kept) for ends in pieces)
+        yield from (_evaluate(grid, bounds, bars, num_kept) for bounds in pieces)
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
     context = multiprocessing.get_context("spawn")
-    start = (grid.job, grid.space, bars, kept)
-    with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_begin, initargs=start) as pool:
-        yield from pool.map(_evaluate_there, pieces, chunksize=4)
+    start = (grid.job, grid.space, bars, num_kept)
+    with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker, initargs=start) as pool:
+        yield from pool.map(_evaluate_in_worker, pieces, chunksize=4)
 
 
 def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_here: list[tuple[Grid, tuple[float, ...], int]] = []
+# What a worker process was started with.
+_worker_arguments: list[tuple[Grid, tuple[float, ...], int]] = []
 
 
-def _begin(job: Job, space: Space, bars: tuple[float, ...], kept: int) -> None:
-    _here.append((Grid(job, space), bars, kept))
+def _start_worker(job: TrainingJob, space: Space, bars: tuple[float, ...], num_kept: int) -> None:
+    _worker_arguments.append((Grid(job, space), bars, num_kept))
 
 
-def _evaluate_there(ends: tuple[int, int]) -> _Part:
-    grid, bars, kept = _here[-1]
-    return _evaluate(grid, ends, bars, kept)
+def _evaluate_in_worker(bounds: tuple[int, int]) -> _Part:
+    grid, bars, num_kept = _worker_arguments[-1]
+    return _evaluate(grid, bounds, bars, num_kept)
 
 
-def _evaluate(grid: Grid, ends: tuple[int, int], bars: tuple[float, ...], kept: int) -> _Part:
-    job, layouts = grid.job, grid.piece(*ends)
-    held = parameters(job, layouts)
-    parts = memory(job, layouts, held)
+def _evaluate(grid: Grid, bounds: tuple[int, int], bars: tuple[float, ...], num_kept: int) -> _Part:
+    job, layouts = grid.job, grid.piece(*bounds)
+    params = parameters(job, layouts)
+    parts = memory(job, layouts, params)
     total = np.broadcast_to(parts.total, len(layouts))
     too_large = total > job.cluster.memory_bytes
-    bursts_host = _bursts_host(job, layouts, held)
+    bursts_host = _bursts_host(job, layouts, params)
     states = parts.weights + parts.gradients + parts.optimizer + parts.context > job.cluster.memory_bytes
     counts = {STATES: too_large & states, ACTIVATIONS: too_large & ~states, HOST: ~too_large & bursts_host}
     fits = np.flatnonzero(~too_large & ~bursts_host)
     least = np.where(bursts_host, np.inf, total)
     smallest = np.flatnonzero(np.isfinite(least) & (least == least.min(initial=np.inf)))[:1]
-    left = layouts.take(fits)
-    step = np.broadcast_to(estimate(job, left).step_s, len(left)) if len(left) else np.zeros(0)
-    rows = _Rows(layouts=left, step_s=step, memory_bytes=total[fits])
+    fitting = layouts.take(fits)
+    step = np.broadcast_to(estimate(job, fitting).step_s, len(fitting)) if len(fitting) else np.zeros(0)
+    rows = _Rows(layouts=fitting, step_s=step, memory_bytes=total[fits])
     return _Part(
         num=len(layouts),
-        num_fit=len(left),
+        num_fit=len(fitting),
         too_large={reason: int(mask.sum()) for reason, mask in counts.items()},
-        fastest=_first(rows, kept),
+        fastest=_first(rows, num_kept),
         of_cuts=_of_cuts(rows),
         front=_front(rows),
         smallest=_Rows(layouts=layouts.take(smallest), step_s=np.full(len(smallest), np.nan), memory_bytes=least[smallest]),
@@ -262,21 +276,26 @@ def _evaluate(grid: Grid, ends: tuple[int, int], bars: tuple[float, ...], kept: 
     )
 
 
-def host_bytes(job: Job, layouts: Layouts, held: Parameters) -> Floats:
-    """What the devices of a node keep in its memory: the optimizer's states, with gradients, and weights where all is there."""
+def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:
+    """What the devices of a node keep in its memory.
+
+    The optimizer's states, with gradients, and weights where all is there.
+    """
     # Experts that are spread already have fewer ranks left to share them.
     width = layouts.shard_width
-    shared = held.dense / width + held.routed / np.maximum(width // layouts.ep, 1)
-    whole = held.dense + held.routed
-    trained = 0.0 if job.is_adapter else job.framework.copy_bytes + job.optimizer.moment_bytes + job.framework.grad_bytes
+    shared = params.dense / width + params.routed / np.maximum(width // layouts.ep, 1)
+    whole = params.dense + params.routed
+    trained = 0.0
+    if not job.is_adapter:
+        trained = job.framework.copy_bytes + job.optimizer.moment_bytes + job.framework.grad_bytes
     states = np.where(layouts.zero_stage >= 1, shared, whole) * trained
     weights = np.where(layouts.zero_stage == 3, shared, whole) * job.framework.weight_bytes
-    each = np.where(layouts.offload >= 1, states, 0.0) + np.where(layouts.offload == 2, weights, 0.0)
-    return each * job.cluster.devices_per_node
+    device_bytes = np.where(layouts.offload >= 1, states, 0.0) + np.where(layouts.offload == 2, weights, 0.0)
+    return device_bytes * job.cluster.devices_per_node
 
 
-def _bursts_host(job: Job, layouts: Layouts, held: Parameters) -> Floats:
-    return host_bytes(job, layouts, held) > job.cluster.host_memory_bytes
+def _bursts_host(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:
+    return host_bytes(job, layouts, params) > job.cluster.host_memory_bytes
 
 
 def _first(rows: _Rows, num: int) -> _Rows:
@@ -291,15 +310,18 @@ def _cut_keys(layouts: Layouts) -> Floats:
 
 
 def _work_keys(layouts: Layouts) -> Floats:
-    """One number for those whose devices have the same work: half a sequence of two is one whole sequence."""
+    """One number for those whose devices have the same work.
+
+    Half a sequence of two is one whole sequence.
+    """
     return _keys(layouts.tp, layouts.pp, layouts.ep, layouts.dp * layouts.cp, layouts.micro_batch / layouts.cp)
 
 
 def _keys(*columns: Floats) -> Floats:
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
-        _, places = np.unique(column, return_inverse=True)
-        key = key * (places.max(initial=0) + 1) + places
+        _, codes = np.unique(column, return_inverse=True)
+        key = key * (codes.max(initial=0) + 1) + codes
     return key
 
 
@@ -320,69 +342,69 @@ def _front(rows: _Rows) -> _Rows:
 # The answer.
 
 
-def _told(job: Job, grid: Grid, part: _Part, asked: Sequence[Choice], top: int) -> Found:
+def _result(job: TrainingJob, grid: Grid, part: _Part, compared: Sequence[Choice], top: int) -> SearchResult:
     rows = _Rows.joined([part.fastest, part.of_cuts])
-    best = _choices(estimate(job, rows.layouts.take(_shown(rows, top)))) if len(rows.step_s) else []
-    front = _choices(estimate(job, part.front.layouts.take(_bends(part.front)))) if len(part.front.step_s) else []
-    smallest = _choices(estimate(job, part.smallest.layouts)) if len(part.smallest.step_s) else []
+    best = choices_of(job, rows.layouts.take(_shown(rows, top)))
+    front = choices_of(job, part.front.layouts.take(_bends(part.front)))
+    smallest = choices_of(job, part.smallest.layouts)
     of_cuts = part.of_cuts.step_s
-    places = [
+    rivals = [
         Rival(
-            choice=replace(each, why=why(each, best[0]) if best else ""),
-            fits=each.memory_bytes <= job.cluster.memory_bytes,
+            choice=replace(choice, why=why(choice, best[0]) if best else ""),
+            fits=choice.memory_bytes <= job.cluster.memory_bytes,
             num_faster=num,
-            num_cuts_faster=int((of_cuts < each.step_s * (1 - 1e-9)).sum()),
+            num_cuts_faster=int((of_cuts < choice.step_s * (1 - 1e-9)).sum()),
         )
-        for each, num in zip(asked, part.num_faster, strict=True)
+        for choice, num in zip(compared, part.num_faster, strict=True)
     ]
-    return Found(
+    return SearchResult(
         job=job,
         space=grid.space,
         num_layouts=part.num,
         num_fit=part.num_fit,
         dropped={reason: num for reason, num in grid.dropped.items() if num},
         too_large={reason: num for reason, num in part.too_large.items() if num},
-        best=tuple(replace(each, why=why(each, best[0])) for each in best),
+        best=tuple(replace(choice, why=why(choice, best[0])) for choice in best),
         front=tuple(front),
         smallest=smallest[0] if smallest else None,
-        rivals=tuple(places),
+        rivals=tuple(rivals),
     )
 
 
 def _bends(front: _Rows) -> list[int]:
-    """Places on the front, the fastest first, where memory falls by enough to tell them apart."""
+    """Indices on the front, the fastest first, where memory falls by a noticeable amount."""
     order: list[int] = np.argsort(front.step_s, kind="stable").tolist()
-    kept = order[:1]
-    for place in order[1:]:
-        is_slow = front.step_s[place] > SLOWEST * front.step_s[order[0]]
-        if not is_slow and front.memory_bytes[place] <= SAVED * front.memory_bytes[kept[-1]]:
-            kept.append(place)
-    return kept
+    bends = order[:1]
+    for index in order[1:]:
+        is_slow = front.step_s[index] > SLOWEST * front.step_s[order[0]]
+        if not is_slow and front.memory_bytes[index] <= SAVED * front.memory_bytes[bends[-1]]:
+            bends.append(index)
+    return bends
 
 
 def _shown(rows: _Rows, top: int) -> list[int]:
-    """Places of the layouts to show: of variants the plainest, and few of one cut."""
+    """Indices of the layouts to show: of variants the plainest, and few of one cut."""
     layouts = rows.layouts
     keys = _work_keys(layouts)
     variants: list[list[int]] = []
     of_cut: dict[int, list[list[int]]] = {}
     of_devices: dict[tuple[int, ...], int] = {}
-    for place in np.argsort(rows.step_s, kind="stable").tolist():
-        step = rows.step_s[place]
+    for index in np.argsort(rows.step_s, kind="stable").tolist():
+        step = rows.step_s[index]
         if len(variants) >= top and step > rows.step_s[variants[-1][0]] * (1 + SAME):
             break
-        same = next((each for each in of_cut.get(keys[place], []) if step <= rows.step_s[each[0]] * (1 + SAME)), None)
-        if same is not None:
-            same.append(place)
+        variant = next((indices for indices in of_cut.get(keys[index], []) if step <= rows.step_s[indices[0]] * (1 + SAME)), None)
+        if variant is not None:
+            variant.append(index)
             continue
-        devices = tuple(int(column[place]) for column in (layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp))
+        devices = tuple(int(column[index]) for column in (layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp))
         if len(variants) >= top or of_devices.get(devices, 0) >= MOST_OF_A_CUT:
             continue
         of_devices[devices] = of_devices.get(devices, 0) + 1
-        variants.append([place])
-        of_cut.setdefault(keys[place], []).append(variants[-1])
-    chosen = [min(each, key=lambda place: (_plainness(layouts.one(place)), rows.step_s[place])) for each in variants]
-    return sorted(chosen, key=lambda place: float(rows.step_s[place]))
+        variants.append([index])
+        of_cut.setdefault(keys[index], []).append(variants[-1])
+    chosen = [min(indices, key=lambda index: (_plainness(layouts.layout(index)), rows.step_s[index])) for indices in variants]
+    return sorted(chosen, key=lambda index: float(rows.step_s[index]))
 
 
 def _plainness(layout: Layout) -> tuple[int, ...]:
@@ -401,28 +423,35 @@ def _plainness(layout: Layout) -> tuple[int, ...]:
     )
 
 
-def _choices(made: Estimates) -> list[Choice]:
-    num = len(made.layouts)
-    step, held = (np.broadcast_to(each, num) for each in (made.step_s, made.memory_bytes))
-    rate, mfu = (np.broadcast_to(each, num) for each in (made.tokens_per_s_per_device, made.mfu))
-    times, parts = (_spread(each, num) for each in (made.times.parts, made.memory.parts))
+def choices_of(job: TrainingJob, layouts: Layouts) -> list[Choice]:
+    """Each layout with its estimated time and memory."""
+    num = len(layouts)
+    if not num:
+        return []
+    estimates = estimate(job, layouts)
+    step = np.broadcast_to(estimates.step_s, num)
+    memory_bytes = np.broadcast_to(estimates.memory_bytes, num)
+    rate = np.broadcast_to(estimates.tokens_per_s_per_device, num)
+    mfu = np.broadcast_to(estimates.mfu, num)
+    times = _spread(estimates.times.parts, num)
+    parts = _spread(estimates.memory.parts, num)
     return [
         Choice(
-            layout=made.layouts.one(place),
-            step_s=float(step[place]),
-            memory_bytes=float(held[place]),
-            tokens_per_s_per_device=float(rate[place]),
-            mfu=float(mfu[place]),
-            times={name: float(column[place]) for name, column in times.items()},
-            memory={name: float(column[place]) for name, column in parts.items()},
+            layout=layouts.layout(index),
+            step_s=float(step[index]),
+            memory_bytes=float(memory_bytes[index]),
+            tokens_per_s_per_device=float(rate[index]),
+            mfu=float(mfu[index]),
+            times={name: float(column[index]) for name, column in times.items()},
+            memory={name: float(column[index]) for name, column in parts.items()},
         )
-        for place in range(num)
+        for index in range(num)
     ]
 
 
-def choices_of(job: Job, layouts: Sequence[Layout]) -> list[Choice]:
-    """The accounts of some layouts."""
-    return _choices(estimate(job, Layouts.of(layouts)))
+def choice_of(job: TrainingJob, layout: Layout) -> Choice:
+    """One layout with its estimated time and memory."""
+    return choices_of(job, Layouts.of([layout]))[0]
 
 
 def _spread(parts: Mapping[str, Floats], num: int) -> dict[str, Floats]:

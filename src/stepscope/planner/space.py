@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layouts
 
 Columns = dict[str, npt.NDArray[np.int64]]
@@ -26,7 +26,10 @@ _ONE_F_ONE_B, _GPIPE, _ZB1P, _ZB2P, _ZBV = range(len(SCHEDULES))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What a search may choose from. None is every value that makes sense; a tuple pins or restricts."""
+    """What a search may choose from.
+
+    None is every value that makes sense; a tuple pins or restricts.
+    """
 
     tp: tuple[int, ...] | None = None
     pp: tuple[int, ...] | None = None
@@ -53,8 +56,11 @@ class Space:
     """Whether stages may differ by a layer; None leaves it to the framework."""
 
 
-def open_space(job: Job) -> Space:
-    """With nothing held back: offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes."""
+def open_space(job: TrainingJob) -> Space:
+    """With nothing held back.
+
+    Offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes.
+    """
     shards = (0, *divisors(job.cluster.num_devices)[1:-1])
     every: dict[str, Any] = {"zero_stage": (0, 1, 2, 3), "is_sequence_parallel": (False, True), "schedule": SCHEDULES}
     return Space(shard=shards, **every, offload=OFFLOAD, is_flash=(True, False), spans_nodes=True)
@@ -62,29 +68,29 @@ def open_space(job: Job) -> Space:
 
 def divisors(whole: int) -> list[int]:
     """In order."""
-    small = [each for each in range(1, math.isqrt(whole) + 1) if whole % each == 0]
-    return small + [whole // each for each in reversed(small) if each * each != whole]
+    small = [divisor for divisor in range(1, math.isqrt(whole) + 1) if whole % divisor == 0]
+    return small + [whole // divisor for divisor in reversed(small) if divisor * divisor != whole]
 
 
 class Grid:
-    """A space over a job. Devices and batch are cut in the `cuts`; each meets every pipeline, shard and habit that it may.
+    """A space over a job. `cuts` divide devices and batch; each combines with every pipeline, shard
+    and method it allows.
 
-    The three are tables of their own, so that how many layouts there are is known before one is made.
+    The three are tables of their own, so that how many layouts there are is known before one is
+    made.
     """
 
-    def __init__(self, job: Job, space: Space) -> None:
+    def __init__(self, job: TrainingJob, space: Space) -> None:
         self.job, self.space = job, space
         self.dropped: dict[str, int] = {}
         """Cuts that fill the devices and divide the batch but are left out, by reason."""
         self.cuts = self._cuts()
-        habit = job.framework
+
         # There is no such kernel for what came before Ampere, which has no bf16 either.
         has_flash = "bf16" in job.cluster.peak_flops
-        sequence = (
-            ((False, True) if habit.has_sequence else (False,))
-            if space.is_sequence_parallel is None
-            else space.is_sequence_parallel
-        )
+        sequence = space.is_sequence_parallel
+        if sequence is None:
+            sequence = (False, True) if job.framework.has_sequence else (False,)
         self._pipes = _crossed(
             {
                 "schedule": _codes(job.framework.schedules if space.schedule is None else space.schedule, SCHEDULES),
@@ -93,16 +99,16 @@ class Grid:
         )
         self._shards = _crossed(
             {
-                "zero_stage": habit.zero_stages if space.zero_stage is None else space.zero_stage,
+                "zero_stage": job.framework.zero_stages if space.zero_stage is None else space.zero_stage,
                 "shard": space.shard or (0, A_NODE),
             }
         )
-        self._habits = _crossed(
+        self._methods = _crossed(
             {
-                "is_sequence_parallel": [int(each) for each in sequence],
+                "is_sequence_parallel": [int(is_split) for is_split in sequence],
                 "recompute": _codes(space.recompute, RECOMPUTE),
                 "offload": _codes(space.offload, OFFLOAD),
-                "is_flash": [int(each) for each in space.is_flash if not each or has_flash] or [0],
+                "is_flash": [int(is_flash) for is_flash in space.is_flash if not is_flash or has_flash] or [0],
             }
         )
 
@@ -112,47 +118,51 @@ class Grid:
 
     @cached_property
     def _masks(self) -> tuple[Mask, Mask]:
-        """Of each cut: which pipelines it may have, and which shards with which habits."""
+        """Of each cut: which pipelines it may have, and which shards with which methods."""
         cuts = {name: column[:, None] for name, column in self.cuts.items()}
-        kept = self._sharded(cuts)[:, :, None] & self._accustomed(cuts)[:, None, :] & self._lent(cuts)
-        return self._piped(cuts), kept
+        sharded, methods = self._shard_mask(cuts), self._method_mask(cuts)
+        allowed = sharded[:, :, None] & methods[:, None, :] & self._offload_mask(cuts)
+        return self._pipe_mask(cuts), allowed
 
-    def _lent(self, cuts: Mapping[str, Any]) -> Mask:
-        """Weights live on the host only where ranks share them (ZeRO-3), or where there is one rank."""
-        stage, offload = self._shards["zero_stage"][None, :, None], self._habits["offload"][None, None, :]
+    def _offload_mask(self, cuts: Mapping[str, Any]) -> Mask:
+        """Weights live on the host only where ranks share them (ZeRO-3),
+        or where there is one rank."""
+        stage, offload = self._shards["zero_stage"][None, :, None], self._methods["offload"][None, None, :]
         alone = (cuts["dp"] * cuts["cp"] == 1)[:, :, None]
         return np.asarray((offload < OFFLOAD.index("all")) | (stage == 3) | alone, dtype=bool)
 
     @cached_property
     def _sizes(self) -> npt.NDArray[np.int64]:
-        pipes, kept = self._masks
-        return np.asarray(pipes.sum(axis=1) * kept.sum(axis=(1, 2)), dtype=np.int64)
+        pipes, allowed = self._masks
+        return np.asarray(pipes.sum(axis=1) * allowed.sum(axis=(1, 2)), dtype=np.int64)
 
     def pieces(self, most_rows: int = CHUNK_ROWS) -> list[tuple[int, int]]:
         """Runs of cuts, each of at most so many layouts, or of one cut."""
-        found, start, rows = [], 0, 0
-        for place, size in enumerate(self._sizes.tolist()):
+        bounds, start, rows = [], 0, 0
+        for index, size in enumerate(self._sizes.tolist()):
             if rows and rows + size > most_rows:
-                found.append((start, place))
-                start, rows = place, 0
+                bounds.append((start, index))
+                start, rows = index, 0
             rows += size
-        return [*found, (start, len(self._sizes))] if rows else found
+        if rows:
+            bounds.append((start, len(self._sizes)))
+        return bounds
 
     def chunks(self) -> Iterator[Layouts]:
         """All of it, a piece at a time."""
-        return (self.piece(*ends) for ends in self.pieces())
+        return (self.piece(start, stop) for start, stop in self.pieces())
 
     def piece(self, start: int, stop: int) -> Layouts:
         """The layouts of a run of cuts."""
-        pipes, kept = (mask[start:stop] for mask in self._masks)
-        valid = pipes[:, :, None, None] & kept[:, None, :, :]
-        # Taken apart by hand: asked for four places at once, numpy takes three times as long.
-        rest, habit = np.divmod(np.flatnonzero(valid).astype(np.int32), np.int32(valid.shape[3]))
+        pipes, allowed = (mask[start:stop] for mask in self._masks)
+        valid = pipes[:, :, None, None] & allowed[:, None, :, :]
+        # Indices are taken apart by hand: np.nonzero of four axes takes three times as long.
+        rest, method = np.divmod(np.flatnonzero(valid).astype(np.int32), np.int32(valid.shape[3]))
         rest, shard = np.divmod(rest, np.int32(valid.shape[2]))
         cut, pipe = np.divmod(rest, np.int32(valid.shape[1]))
         columns = {name: column[start:stop][cut] for name, column in self.cuts.items()}
-        for table, places in ((self._pipes, pipe), (self._shards, shard), (self._habits, habit)):
-            columns |= {name: column[places] for name, column in table.items()}
+        for table, indices in ((self._pipes, pipe), (self._shards, shard), (self._methods, method)):
+            columns |= {name: column[indices] for name, column in table.items()}
         columns["shard"] = np.where(columns["shard"] == A_NODE, self._in_node(columns["tp"]), columns["shard"])
         return Layouts(**columns)
 
@@ -188,9 +198,14 @@ class Grid:
         return {name: column[order] for name, column in table.items()}
 
     def _widths(self, whole: int, most: int) -> list[int]:
-        """What may be tried to cut `whole`: what divides the devices or, where some may be idle, what divides `whole` too."""
-        found = set(divisors(self.job.cluster.num_devices))
-        return sorted(each for each in (found | set(divisors(whole)) if self.space.leaves_idle else found) if each <= most)
+        """What may be tried to cut `whole`.
+
+        What divides the devices or, where some may be idle, what divides `whole` too.
+        """
+        widths = set(divisors(self.job.cluster.num_devices))
+        if self.space.leaves_idle:
+            widths |= set(divisors(whole))
+        return sorted(width for width in widths if width <= most)
 
     def _fills_nodes(self, tp: int) -> bool:
         """Whether no tensor group is cut by the end of a node."""
@@ -213,22 +228,24 @@ class Grid:
 
     @property
     def has_uneven_stages(self) -> bool:
-        told = self.space.has_uneven_stages
-        return self.job.framework.balances_stages if told is None else told
+        if self.space.has_uneven_stages is None:
+            return self.job.framework.balances_stages
+        return self.space.has_uneven_stages
 
-    def _piped(self, cuts: Mapping[str, Any]) -> Mask:
+    def _pipe_mask(self, cuts: Mapping[str, Any]) -> Mask:
         """Which schedules a cut may have, in how many pieces a stage."""
         schedule, vpp = self._pipes["schedule"], self._pipes["vpp"]
         pp, num_micro, layers = cuts["pp"], cuts["num_micro"], self.job.model.layers
         interleaved = (schedule == _ONE_F_ONE_B) & (pp > 1) & (num_micro % pp == 0) & (layers % (pp * vpp) == 0)
         plain = (schedule == _ONE_F_ONE_B) | (pp > 1)
-        # With fewer micro-batches these have the bubbles that they are made to fill; zbv has two pieces to a stage.
+        # With fewer micro-batches these have the bubbles that they are made to fill; zbv has two
+        # pieces to a stage.
         enough = np.choose(schedule, (1, 1, 1, 2, 2)) * pp
         plain &= (schedule <= _GPIPE) | (num_micro >= enough)
         plain &= (schedule != _ZBV) | (layers >= 2 * pp)
         return np.asarray(np.where(vpp == 1, plain, interleaved), dtype=bool)
 
-    def _sharded(self, cuts: Mapping[str, Any]) -> Mask:
+    def _shard_mask(self, cuts: Mapping[str, Any]) -> Mask:
         """Which shards."""
         stage, shard = self._shards["zero_stage"], self._shards["shard"]
         copies = cuts["dp"] * cuts["cp"]
@@ -238,18 +255,19 @@ class Grid:
         part = (stage >= np.where(shard == A_NODE, 3, 1)) & (width > 1) & (width < copies) & (copies % np.maximum(width, 1) == 0)
         return np.asarray(staged & ((stage == 0) | (copies > 1)) & ((shard == 0) | part), dtype=bool)
 
-    def _accustomed(self, cuts: Mapping[str, Any]) -> Mask:
-        """Whether to split the sequence, recompute, offload."""
-        habits, framework = self._habits, self.job.framework
-        split = (habits["is_sequence_parallel"] == 0) | ((cuts["tp"] > 1) & (self.job.seq_len % (cuts["tp"] * cuts["cp"]) == 0))
+    def _method_mask(self, cuts: Mapping[str, Any]) -> Mask:
+        """Whether to split the sequence, and what to recompute."""
+        methods, framework = self._methods, self.job.framework
+        divides = (cuts["tp"] > 1) & (self.job.seq_len % (cuts["tp"] * cuts["cp"]) == 0)
+        split = (methods["is_sequence_parallel"] == 0) | divides
         has_selective = framework.selective_is_ops or framework.selective_is_cheap
         # What selective recompute leaves out of memory, one kernel for attention never puts there.
-        useful = (habits["recompute"] != 1) | (habits["is_flash"] == 0) | has_selective
+        useful = (methods["recompute"] != 1) | (methods["is_flash"] == 0) | has_selective
         return np.asarray(split & useful, dtype=bool)
 
 
-def _codes(words: Sequence[str], known: Sequence[str]) -> list[int]:
-    return [known.index(word) for word in words]
+def _codes(words: Sequence[str], all_words: Sequence[str]) -> list[int]:
+    return [all_words.index(word) for word in words]
 
 
 def _crossed(axes: Mapping[str, Sequence[int]]) -> Columns:
@@ -261,9 +279,9 @@ def _crossed(axes: Mapping[str, Sequence[int]]) -> Columns:
 def _joined(table: Columns, other: Columns) -> Columns:
     """Every row of one with every row of the other."""
     mine, others = len(next(iter(table.values()))), len(next(iter(other.values())))
-    found = {name: np.repeat(column, others) for name, column in table.items()}
-    return found | {name: np.tile(column, mine) for name, column in other.items()}
+    joined = {name: np.repeat(column, others) for name, column in table.items()}
+    return joined | {name: np.tile(column, mine) for name, column in other.items()}
 
 
-def _kept(table: Columns, which: Mask) -> Columns:
-    return {name: column[which] for name, column in table.items()}
+def _kept(table: Columns, mask: Mask) -> Columns:
+    return {name: column[mask] for name, column in table.items()}

@@ -1,4 +1,5 @@
-"""A whole step: layers and head through the pipeline, gradients over the data ranks, the optimizer, and what is offloaded."""
+"""A whole step: layers and head through the pipeline, gradients over the data ranks, the optimizer,
+and what is offloaded."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layer_time import LayerTime, layer_time
 from stepscope.planner.layout import SCHEDULES, Layouts
 from stepscope.planner.network import Group, Network
@@ -47,11 +48,11 @@ class Times:
 
     @property
     def step(self) -> Floats:
-        return sum((getattr(self, each.name) for each in fields(self)), start=np.zeros(1))
+        return sum((getattr(self, field.name) for field in fields(self)), start=np.zeros(1))
 
     @property
     def parts(self) -> dict[str, Floats]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ class _Layers:
     shard_comms: Floats
 
 
-def step_times(job: Job, layouts: Layouts, rates: Rates, network: Network, parameters: Parameters) -> Times:
+def step_times(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, parameters: Parameters) -> Times:
     model, constants = job.model, job.constants
     layers, head = _per_micro_batch(job, layouts, rates, network)
     pp, num_micro = layouts.pp, layouts.num_micro.astype(np.float64)
@@ -82,16 +83,15 @@ def step_times(job: Job, layouts: Layouts, rates: Rates, network: Network, param
     share = layers_there / (per_layer * model.layers)
     sends = _sends(job, layouts, network)
     virtual = np.where(layouts.schedule == 0, layouts.vpp, 1)
-    left = np.choose(layouts.schedule, (1.0, 1.0, 1 / 3, 0.0, 0.0))
+    bubble_share = np.choose(layouts.schedule, (1.0, 1.0, 1 / 3, 0.0, 0.0))
     rest = np.maximum(whole + (pp - 1) * sends - worst, 0.0)
-    bubble = np.where(pp > 1, rest * left / virtual, 0.0)
+    bubble = np.where(pp > 1, rest * bubble_share / virtual, 0.0)
     zero = np.zeros(len(layouts))
-    data = (
-        zero
-        if job.is_adapter
-        else _data_comms(job, layouts, network, parameters, (layers.forward * share, layers.backward * share))
-    )
-    optimizer, accumulate = (zero, zero) if job.is_adapter else _optimizer(job, layouts, rates, parameters)
+    data = optimizer = accumulate = zero
+    if not job.is_adapter:
+        hides = (layers.forward * share, layers.backward * share)
+        data = _data_comms(job, layouts, network, parameters, hides)
+        optimizer, accumulate = _optimizer(job, layouts, rates, parameters)
     offload = _offload(job, layouts, parameters, layers_there * num_micro)
     times = Times(
         gemm=layers.gemm * share * num_micro,
@@ -116,8 +116,9 @@ def step_times(job: Job, layouts: Layouts, rates: Rates, network: Network, param
     return Times(**{**times.parts, "jitter": jitter})
 
 
-def _per_micro_batch(job: Job, layouts: Layouts, rates: Rates, network: Network) -> tuple[_Layers, Floats]:
-    """A micro-batch through all layers and through the head: reckoned once for all layouts that cut a layer alike."""
+def _per_micro_batch(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) -> tuple[_Layers, Floats]:
+    """A micro-batch through all layers and through the head,
+    computed once for all layouts that cut a layer alike."""
     if len(layouts) <= FEW:
         return _layers(job, layouts, rates, network), _head(job, layouts, rates)
     is_spread = layouts.zero_stage == 3
@@ -125,14 +126,14 @@ def _per_micro_batch(job: Job, layouts: Layouts, rates: Rates, network: Network)
     rare = rare + layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash
     codes = np.unique(rare, return_inverse=True)[1].astype(np.int64)
     key = ((layouts.tp * 4096 + layouts.cp) * 4096 + layouts.ep) * 8192 + layouts.micro_batch
-    _, first, place = np.unique(key * 16384 + codes, return_index=True, return_inverse=True)
+    _, first, index = np.unique(key * 16384 + codes, return_index=True, return_inverse=True)
     alike = layouts.take(first)
     layers = _layers(job, alike, rates, network)
-    spread = {each.name: getattr(layers, each.name)[place] for each in fields(_Layers)}
-    return _Layers(**spread), _head(job, alike, rates)[place]
+    spread = {field.name: getattr(layers, field.name)[index] for field in fields(_Layers)}
+    return _Layers(**spread), _head(job, alike, rates)[index]
 
 
-def _worst_stage(job: Job, layouts: Layouts, per_layer: Floats, head: Floats) -> tuple[Floats, Floats]:
+def _worst_stage(job: TrainingJob, layouts: Layouts, per_layer: Floats, head: Floats) -> tuple[Floats, Floats]:
     """Seconds of the slowest stage for a micro-batch, and how much of that is the head."""
     num, pp = job.model.layers, layouts.pp
     most = np.ceil(num / pp)
@@ -145,46 +146,47 @@ def _worst_stage(job: Job, layouts: Layouts, per_layer: Floats, head: Floats) ->
     best, best_head = even, head
     wanted = (num - (pp - 1) * head / per_layer) / pp
     for last in (np.floor(wanted), np.ceil(wanted)):
-        kept = np.clip(last, 0, most)
-        others = np.ceil((num - kept) / np.maximum(pp - 1, 1)) * per_layer
-        end = kept * per_layer + head
-        made = np.where(pp == 1, even, np.maximum(others, end))
-        is_better = made < best
-        best, best_head = np.where(is_better, made, best), np.where(is_better, np.where(end >= others, head, 0.0), best_head)
+        num_last = np.clip(last, 0, most)
+        others = np.ceil((num - num_last) / np.maximum(pp - 1, 1)) * per_layer
+        end = num_last * per_layer + head
+        slowest = np.where(pp == 1, even, np.maximum(others, end))
+        is_better = slowest < best
+        best, best_head = np.where(is_better, slowest, best), np.where(is_better, np.where(end >= others, head, 0.0), best_head)
     return best, best_head
 
 
-def _layers(job: Job, layouts: Layouts, rates: Rates, network: Network) -> _Layers:
+def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) -> _Layers:
     model, overlap = job.model, job.constants.overlap
-    sums: dict[str, Any] = {each.name: np.zeros(len(layouts)) for each in fields(_Layers)}
+    sums: dict[str, Any] = {field.name: np.zeros(len(layouts)) for field in fields(_Layers)}
     kinds = ((model.layers - model.num_mixture_layers, False), (model.num_mixture_layers, True))
     for num, is_mixture in kinds:
         if num == 0:
             continue
-        one: LayerTime = layer_time(job, layouts, rates, network, is_mixture=is_mixture)
-        hidden_forward = overlap * one.forward.device
-        hidden_backward = overlap * (one.backward.device + one.again_s)
-        gathers = np.maximum(one.gather_s - hidden_forward, 0.0) + np.maximum(one.gather_s + one.scatter_s - hidden_backward, 0.0)
-        forward_host, backward_host = one.forward.unhidden_s(job.framework), one.backward.unhidden_s(job.framework)
+        layer: LayerTime = layer_time(job, layouts, rates, network, is_mixture=is_mixture)
+        hidden_forward = overlap * layer.forward.device
+        hidden_backward = overlap * (layer.backward.device + layer.again_s)
+        forward_gather = np.maximum(layer.gather_s - hidden_forward, 0.0)
+        backward_gather = np.maximum(layer.gather_s + layer.scatter_s - hidden_backward, 0.0)
+        forward_host, backward_host = layer.forward.unhidden_s(job.framework), layer.backward.unhidden_s(job.framework)
         parts = {
-            "gemm": one.forward.gemm + one.backward.gemm,
-            "attention": one.forward.attention + one.backward.attention,
-            "stream": one.forward.stream + one.backward.stream,
-            "tensor_comms": one.forward.tensor_comms + one.backward.tensor_comms,
-            "expert_comms": one.forward.expert_comms + one.backward.expert_comms,
-            "context_comms": one.forward.context_comms + one.backward.context_comms,
-            "recompute": one.again_s,
+            "gemm": layer.forward.gemm + layer.backward.gemm,
+            "attention": layer.forward.attention + layer.backward.attention,
+            "stream": layer.forward.stream + layer.backward.stream,
+            "tensor_comms": layer.forward.tensor_comms + layer.backward.tensor_comms,
+            "expert_comms": layer.forward.expert_comms + layer.backward.expert_comms,
+            "context_comms": layer.forward.context_comms + layer.backward.context_comms,
+            "recompute": layer.again_s,
             "host": forward_host + backward_host,
-            "shard_comms": gathers,
+            "shard_comms": forward_gather + backward_gather,
         }
-        parts["forward"] = one.forward.device + one.forward.comms + forward_host + np.maximum(one.gather_s - hidden_forward, 0.0)
+        parts["forward"] = layer.forward.device + layer.forward.comms + forward_host + forward_gather
         parts["backward"] = sum(parts[name] for name in list(parts) if name != "forward") - parts["forward"]
         for name, value in parts.items():
             sums[name] = sums[name] + num * value
     return _Layers(**sums)
 
 
-def _head(job: Job, layouts: Layouts, rates: Rates) -> Floats:
+def _head(job: TrainingJob, layouts: Layouts, rates: Rates) -> Floats:
     """The output head, the loss and the embedding, both ways."""
     model = job.model
     tokens = layouts.micro_batch * job.seq_len // layouts.cp
@@ -195,7 +197,7 @@ def _head(job: Job, layouts: Layouts, rates: Rates) -> Floats:
     return products + rates.stream_s(tokens * vocab * job.framework.logit_passes + tokens * model.hidden * job.value_bytes * 8.0)
 
 
-def _sends(job: Job, layouts: Layouts, network: Network) -> Floats:
+def _sends(job: TrainingJob, layouts: Layouts, network: Network) -> Floats:
     """A micro-batch handed on to the next stage, and its gradient back."""
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     size = tokens * job.model.hidden * job.value_bytes
@@ -209,11 +211,13 @@ def _sends(job: Job, layouts: Layouts, network: Network) -> Floats:
     return np.asarray(wire + host)
 
 
-def _data_comms(job: Job, layouts: Layouts, network: Network, parameters: Parameters, hides: tuple[Floats, Floats]) -> Floats:
+def _data_comms(
+    job: TrainingJob, layouts: Layouts, network: Network, parameters: Parameters, hides: tuple[Floats, Floats]
+) -> Floats:
     """Gradients over the data ranks, and weights back where each updates only its part.
 
-    `hides` are the forward and the backward of a micro-batch on this stage: gradients go behind the last backward, weights behind
-    the first forward, where the framework lets them.
+    `hides` are the forward and the backward of a micro-batch on this stage: gradients go behind the
+    last backward, weights behind the first forward, where the framework lets them.
     """
     framework = job.framework
     copies = layouts.dp * layouts.cp
@@ -240,37 +244,40 @@ def _data_comms(job: Job, layouts: Layouts, network: Network, parameters: Parame
     out, back = np.where(layouts.zero_stage == 3, between, out), np.where(layouts.zero_stage == 3, 0.0, back)
     if framework.overlaps_data:
         buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
-        forward_s, backward_s = (job.constants.overlap * each for each in hides)
+        forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
         backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
         out, back = np.maximum(out - backward_s, out / buckets), np.maximum(back - forward_s, back / buckets)
     return np.asarray(out + back)
 
 
-def _optimizer(job: Job, layouts: Layouts, rates: Rates, parameters: Parameters) -> tuple[Floats, Floats]:
+def _optimizer(job: TrainingJob, layouts: Layouts, rates: Rates, parameters: Parameters) -> tuple[Floats, Floats]:
     """The update, and gradients added up where products do not do it themselves."""
     framework = job.framework
     local = parameters.dense + parameters.routed
-    own = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
-    update = rates.stream_s(own * job.optimizer.update_bytes * (1.0 if framework.has_fused_update else UNFUSED_UPDATE))
+    shard = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
+    update = rates.stream_s(shard * job.optimizer.update_bytes * (1.0 if framework.has_fused_update else UNFUSED_UPDATE))
     if job.optimizer.products:
         hidden = job.model.hidden
-        update = update + job.optimizer.products * own / hidden**2 * rates.gemm_s(hidden, hidden, hidden)
-    norm = rates.stream_s(local * framework.grad_bytes) if not framework.fuses else rates.stream_s(own * framework.grad_bytes)
-    each = 0.0 if framework.accumulates_fused else 2 * framework.grad_bytes + framework.weight_bytes
+        update = update + job.optimizer.products * shard / hidden**2 * rates.gemm_s(hidden, hidden, hidden)
+    norm = rates.stream_s((shard if framework.fuses else local) * framework.grad_bytes)
+    grad_bytes = 0.0 if framework.accumulates_fused else 2 * framework.grad_bytes + framework.weight_bytes
     is_spread = layouts.zero_stage == 3
-    accumulate = np.where(is_spread, 0.0, rates.stream_s(local * each) * layouts.num_micro)
+    accumulate = np.where(is_spread, 0.0, rates.stream_s(local * grad_bytes) * layouts.num_micro)
     return np.where(layouts.offload >= 1, 0.0, update + norm), accumulate
 
 
-def _offload(job: Job, layouts: Layouts, parameters: Parameters, compute_s: Floats) -> Floats:
-    """Gradients out, the update on the host, weights back; and weights for each pass where they live there."""
+def _offload(job: TrainingJob, layouts: Layouts, parameters: Parameters, compute_s: Floats) -> Floats:
+    """Gradients out, the update on the host, weights back.
+
+    Weights too, for each pass, where they live on the host.
+    """
     cluster = job.cluster
     local = parameters.dense + parameters.routed
-    own = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
+    shard = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
     if job.is_adapter:
-        own = np.zeros(len(layouts))
-    there_and_back = own * (job.framework.grad_bytes / 2 + job.framework.weight_bytes) / cluster.host_bytes_per_s
-    update = own * cluster.devices_per_node * job.optimizer.update_bytes / HOST_ADAM_BYTES_PER_S
+        shard = np.zeros(len(layouts))
+    there_and_back = shard * (job.framework.grad_bytes / 2 + job.framework.weight_bytes) / cluster.host_bytes_per_s
+    update = shard * cluster.devices_per_node * job.optimizer.update_bytes / HOST_ADAM_BYTES_PER_S
     needed = np.where(layouts.zero_stage == 3, shared_out(parameters, layouts, layouts.shard_width), local)
     weights = np.where(layouts.offload == 2, 2 * needed * job.value_bytes / cluster.host_bytes_per_s * layouts.num_micro, 0.0)
     weights = np.maximum(weights - job.constants.overlap * compute_s, 0.0)

@@ -1,4 +1,7 @@
-"""The questions people bring: what fits, how many devices it takes, how it scales, what a change would give, what it costs."""
+"""The questions people bring.
+
+What fits, how many devices it takes, how it scales, what a change would give, what it costs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from stepscope.errors import UsageError
 from stepscope.planner.catalog import find_model, model_names, scaled_model
 from stepscope.planner.cluster import faster_network, resized
 from stepscope.planner.devices import with_device
-from stepscope.planner.job import PRECISIONS, Job
+from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.model import Model
 from stepscope.planner.search import Choice, Least, least_memory, search
 from stepscope.planner.space import Space, divisors
@@ -23,13 +26,13 @@ MOST_NODES = 8192
 SECONDS_PER_DAY = 86400.0
 
 
-def fitting(job: Job, space: Space | None = None) -> Least | None:
+def fitting(job: TrainingJob, space: Space | None = None) -> Least | None:
     """The least memory of the job, if that is no more than a device has."""
     least = least_memory(job, space)
     return least if least is not None and least.memory_bytes <= job.cluster.memory_bytes else None
 
 
-def fastest(job: Job, space: Space | None = None) -> Choice | None:
+def fastest(job: TrainingJob, space: Space | None = None) -> Choice | None:
     """The best layout; None where none fits."""
     return next(iter(search(job, space, top=1).best), None)
 
@@ -49,8 +52,11 @@ class Largest:
     named_choice: Choice | None
 
 
-def largest_model(job: Job, space: Space | None = None) -> Largest:
-    """The largest that fits on the job's cluster at its sequence and batch; the job's own model does not matter."""
+def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
+    """The largest that fits on the job's cluster at its sequence and batch.
+
+    The job's own model does not matter.
+    """
     low, high = SMALLEST_PARAMS, MOST_PARAMS
     model = None
     while high / low > NEAR:
@@ -61,7 +67,7 @@ def largest_model(job: Job, space: Space | None = None) -> Largest:
         else:
             low, model = middle, tried
     # A mixture may need fewer bytes for a parameter than a llama: look a little further.
-    fit = (each for each in _by_size(job, 2.0 * high) if fitting(replace(job, model=each), space) is not None)
+    fit = (candidate for candidate in _by_size(job, 2.0 * high) if fitting(replace(job, model=candidate), space) is not None)
     named = next(fit, None)
     return Largest(
         model=model,
@@ -71,11 +77,12 @@ def largest_model(job: Job, space: Space | None = None) -> Largest:
     )
 
 
-def _by_size(job: Job, most: float) -> Iterator[Model]:
-    """Those that have so many parameters and positions for the job's sequence, the largest first."""
+def _by_size(job: TrainingJob, most: float) -> Iterator[Model]:
+    """Those that have so many parameters and positions for the job's sequence,
+    the largest first."""
     models = (find_model(name) for name in model_names())
-    reach = (each for each in models if not each.max_positions or each.max_positions >= job.seq_len)
-    yield from sorted((each for each in reach if each.num_params <= most), key=lambda each: -each.num_params)
+    reach = (model for model in models if not model.max_positions or model.max_positions >= job.seq_len)
+    yield from sorted((model for model in reach if model.num_params <= most), key=lambda model: -model.num_params)
 
 
 # The smallest cluster.
@@ -86,7 +93,7 @@ class Smallest:
     """The fewest devices that hold a model."""
 
     num_devices: int
-    job: Job
+    job: TrainingJob
     """The job on them."""
     least: Least
     """The layout with the least memory there."""
@@ -94,21 +101,22 @@ class Smallest:
     """The fastest there."""
 
 
-def smallest_cluster(job: Job, space: Space | None = None, *, most_nodes: int = MOST_NODES) -> Smallest | None:
-    """The fewest devices of the job's kind: a part of a node, or whole nodes. None where so many nodes do not do.
+def smallest_cluster(job: TrainingJob, space: Space | None = None, *, most_nodes: int = MOST_NODES) -> Smallest | None:
+    """The fewest devices of the job's kind: a part of a node, or whole nodes. None where so many
+    nodes do not do.
 
     How many devices the job's own cluster has does not matter, how many a node has does.
     """
     for num in _sizes(job, space, most_nodes):
-        there = replace(job, cluster=resized(job.cluster, num))
-        least = fitting(there, space)
-        choice = None if least is None else fastest(there, space)
+        resized_job = replace(job, cluster=resized(job.cluster, num))
+        least = fitting(resized_job, space)
+        choice = None if least is None else fastest(resized_job, space)
         if least is not None and choice is not None:
-            return Smallest(num_devices=num, job=there, least=least, choice=choice)
+            return Smallest(num_devices=num, job=resized_job, least=least, choice=choice)
     return None
 
 
-def _sizes(job: Job, space: Space | None, most_nodes: int) -> Iterator[int]:
+def _sizes(job: TrainingJob, space: Space | None, most_nodes: int) -> Iterator[int]:
     """Numbers of devices to try, from the first power of two that is surely needed."""
     per_node = job.cluster.devices_per_node
     doubled = [*divisors(per_node), *(per_node * 2**power for power in range(1, most_nodes.bit_length()))]
@@ -141,16 +149,25 @@ class Point:
     """Tokens per second and device, over those of the first point that fits."""
 
 
-def scaling(job: Job, space: Space | None, nums_devices: Sequence[int], *, grows_batch: bool = False) -> tuple[Point, ...]:
-    """The best on each number of devices; with `grows_batch` each has as many sequences a device as the job has."""
+def scaling(
+    job: TrainingJob, space: Space | None, nums_devices: Sequence[int], *, grows_batch: bool = False
+) -> tuple[Point, ...]:
+    """The best on each number of devices.
+
+    With `grows_batch` each has as many sequences a device as the job has.
+    """
     points: list[Point] = []
     first: Choice | None = None
     for num in nums_devices:
-        batch = max(1, job.global_batch * num // job.cluster.num_devices) if grows_batch else job.global_batch
+        batch = job.global_batch
+        if grows_batch:
+            batch = max(1, batch * num // job.cluster.num_devices)
         choice = fastest(replace(job, cluster=resized(job.cluster, num), global_batch=batch), space)
         first = first or choice
-        share = None if choice is None or first is None else choice.tokens_per_s_per_device / first.tokens_per_s_per_device
-        points.append(Point(num_devices=num, global_batch=batch, choice=choice, efficiency=share))
+        efficiency = None
+        if choice is not None and first is not None:
+            efficiency = choice.tokens_per_s_per_device / first.tokens_per_s_per_device
+        points.append(Point(num_devices=num, global_batch=batch, choice=choice, efficiency=efficiency))
     return tuple(points)
 
 
@@ -175,7 +192,7 @@ class Changed:
     """What a change comes to."""
 
     change: Change
-    job: Job
+    job: TrainingJob
     choice: Choice | None
     """The best layout then."""
     kept: Choice | None
@@ -197,11 +214,14 @@ _FACTORS = ("network", "batch", "seq", "nodes")
 
 
 def parse_change(word: str) -> Change:
-    """KEY=VALUE, several with commas: device=B200, network=2, batch=0.5, seq=2, nodes=4 (each times what is), precision=fp8."""
+    """KEY=VALUE, several with commas.
+
+    device=B200, network=2, batch=0.5, seq=2, nodes=4 (each times what is), precision=fp8.
+    """
     factors: dict[str, float] = {}
     names: dict[str, str] = {}
     for part in word.split(","):
-        key, _, value = (each.strip() for each in part.partition("="))
+        key, _, value = (text.strip() for text in part.partition("="))
         key = key.casefold()
         if not value or key in factors or key in names or key not in (*_FACTORS, "device", "precision"):
             raise UsageError(
@@ -220,18 +240,21 @@ def parse_change(word: str) -> Change:
 
 def _factor(key: str, value: str) -> float:
     match = _FACTOR.fullmatch(value)
-    factor = 0.0 if match is None else float(match[1]) if match[1] else 1 / float(match[2])
+    factor = 0.0
+    if match is not None:
+        factor = float(match[1]) if match[1] else 1 / float(match[2])
     if factor <= 0:
         raise UsageError(f"{key} is times what is there now, such as {key}=2 or {key}=1/2, not {value[:80]!a}")
     return factor
 
 
-def changed_job(job: Job, change: Change) -> Job:
+def changed_job(job: TrainingJob, change: Change) -> TrainingJob:
     """The job after a change."""
     cluster = job.cluster if change.device is None else with_device(job.cluster, change.device)
     if change.nodes != 1.0:
         cluster = resized(cluster, _whole("nodes", cluster.num_nodes * change.nodes) * cluster.devices_per_node)
-    cluster = cluster if change.network == 1.0 else faster_network(cluster, change.network)
+    if change.network != 1.0:
+        cluster = faster_network(cluster, change.network)
     precision = change.precision or job.precision
     if precision not in cluster.peak_flops:
         raise UsageError(f"{cluster.device.name} has no unit for {precision}; it has {', '.join(sorted(cluster.peak_flops))}")
@@ -244,35 +267,36 @@ def changed_job(job: Job, change: Change) -> Job:
     )
 
 
-def _whole(what: str, value: float) -> int:
+def _whole(quantity: str, value: float) -> int:
     if abs(value - round(value)) > 1e-6 or value < 0.5:
-        raise UsageError(f"the {what} would be {value:g}, which is not a whole number; choose another factor")
+        raise UsageError(f"the {quantity} would be {value:g}, which is not a whole number; choose another factor")
     return round(value)
 
 
-def what_if(job: Job, changes: Sequence[Change], space: Space | None = None) -> WhatIf:
+def what_if(job: TrainingJob, changes: Sequence[Change], space: Space | None = None) -> WhatIf:
     """The best layout as things are, and after each change on its own."""
     baseline = fastest(job, space)
     return WhatIf(baseline=baseline, changed=tuple(_changed(job, change, space, baseline) for change in changes))
 
 
-def _changed(job: Job, change: Change, space: Space | None, baseline: Choice | None) -> Changed:
+def _changed(job: TrainingJob, change: Change, space: Space | None, baseline: Choice | None) -> Changed:
     after = changed_job(job, change)
     choice = fastest(after, space)
     speedup = None if choice is None or baseline is None else choice.tokens_per_s / baseline.tokens_per_s
     return Changed(change=change, job=after, choice=choice, kept=_kept(after, baseline), speedup=speedup)
 
 
-def _kept(job: Job, baseline: Choice | None) -> Choice | None:
+def _kept(job: TrainingJob, baseline: Choice | None) -> Choice | None:
     """The same layout, with as many data ranks and micro-batches as there is room for."""
     if baseline is None:
         return None
     layout = baseline.layout
     others = layout.tp * layout.pp * layout.cp
     pinned = Space(
-        tp=(layout.tp,), pp=(layout.pp,), vpp=(layout.vpp,), cp=(layout.cp,), ep=(layout.ep,), micro_batch=(layout.micro_batch,),
-        zero_stage=(layout.zero_stage,), shard=(layout.shard,), is_sequence_parallel=(layout.is_sequence_parallel,),
-        recompute=(layout.recompute,), schedule=(layout.schedule,), offload=(layout.offload,), is_flash=(layout.is_flash,),
+        tp=(layout.tp,), pp=(layout.pp,), vpp=(layout.vpp,), cp=(layout.cp,), ep=(layout.ep,),
+        micro_batch=(layout.micro_batch,), zero_stage=(layout.zero_stage,), shard=(layout.shard,),
+        is_sequence_parallel=(layout.is_sequence_parallel,), recompute=(layout.recompute,),
+        schedule=(layout.schedule,), offload=(layout.offload,), is_flash=(layout.is_flash,),
         dp=(max(1, job.cluster.num_devices // others),), spans_nodes=True,
     )  # fmt: skip
     return fastest(job, pinned)
@@ -293,8 +317,9 @@ class Budget:
     energy_kwh: float | None
 
 
-def budget(job: Job, choice: Choice, tokens: float) -> Budget:
-    """Time, devices' hours, price and energy of a token budget, at the pace of a layout, without a pause."""
+def budget(job: TrainingJob, choice: Choice, tokens: float) -> Budget:
+    """Time, devices' hours, price and energy of a token budget, at a layout's speed,
+    without a pause."""
     if not 0 < tokens < math.inf:
         raise UsageError(f"a budget of {tokens:g} tokens makes no sense; give a number above 0")
     num_steps = math.ceil(tokens / job.tokens)

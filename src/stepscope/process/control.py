@@ -11,7 +11,8 @@ from stepscope.protocol.untrusted import open_regular, parse_json_object, whole
 
 TAIL_BYTES = 16_384
 AHEAD_S = 3.0
-"""Between the request and the step it begins with: every rank looks once a second, and all must begin with the same step."""
+"""Between the request and the step it begins with: every rank looks once a second,
+and all must begin with the same step."""
 RECORD_NOW = "record-now"
 """A file of this name in the run folder asks for a recording too."""
 
@@ -27,20 +28,20 @@ class Progress:
 
 
 def progress(run: Path) -> list[Progress]:
-    """Each rank that has told of itself, in order."""
-    found = []
+    """Each rank that has written a sample, in order."""
+    ranks = []
     for folder in run.glob("rank-*"):
         match = RANK_FOLDER.match(folder.name)
-        told = _tail(folder / SAMPLES_FILE) if match else []
-        if match and told:
-            found.append(_progress(int(match[1]), told))
-    return sorted(found, key=lambda one: one.rank)
+        samples = _tail(folder / SAMPLES_FILE) if match else []
+        if match and samples:
+            ranks.append(_progress(int(match[1]), samples))
+    return sorted(ranks, key=lambda rank: rank.rank)
 
 
-def _progress(rank: int, told: list[tuple[int, int]]) -> Progress:
-    (first_ns, first), (last_ns, last) = told[0], told[-1]
-    pace = (last - first) / ((last_ns - first_ns) / 1e9) if last_ns > first_ns else None
-    return Progress(rank=rank, step=last, at_ns=last_ns, steps_per_s=pace)
+def _progress(rank: int, samples: list[tuple[int, int]]) -> Progress:
+    (first_ns, first), (last_ns, last) = samples[0], samples[-1]
+    steps_per_s = (last - first) / ((last_ns - first_ns) / 1e9) if last_ns > first_ns else None
+    return Progress(rank=rank, step=last, at_ns=last_ns, steps_per_s=steps_per_s)
 
 
 def _tail(path: Path) -> list[tuple[int, int]]:
@@ -56,14 +57,17 @@ def _tail(path: Path) -> list[tuple[int, int]]:
 
 
 def ask_recording(run: Path) -> int | None:
-    """Asks every rank to record from one step on, a little ahead of the furthest; returns it. None when no rank steps yet."""
+    """Asks every rank to record from one step on, a little ahead of the furthest; returns it.
+
+    None when no rank steps yet.
+    """
     ranks = progress(run)
     if not ranks:
         return None
-    pace = max((one.steps_per_s or 0.0 for one in ranks), default=0.0)
+    fastest = max((rank.steps_per_s or 0.0 for rank in ranks), default=0.0)
     now = time.perf_counter_ns()
-    furthest = max(one.step + (one.steps_per_s or 0.0) * max(0.0, (now - one.at_ns) / 1e9) for one in ranks)
-    step = int(furthest + pace * AHEAD_S) + 2
+    furthest = max(rank.step + (rank.steps_per_s or 0.0) * max(0.0, (now - rank.at_ns) / 1e9) for rank in ranks)
+    step = int(furthest + fastest * AHEAD_S) + 2
     write_json(run / CONTROL_FILE, {"record_from": step})
     return step
 

@@ -42,16 +42,16 @@ def run_in_foreground(
     *,
     meanwhile: Callable[[], object] | None = None,
     look_s: float = LOOK_S,
-    asked: Callable[[], object] | None = None,
+    on_usr2: Callable[[], object] | None = None,
 ) -> int:
     """Runs the command to its end and returns its exit code, 128 + N where signal N ended it.
 
     The job is in our process group, so that a terminal is its terminal; signals that we alone get
-    are passed on. SIGUSR2 calls `asked`; `meanwhile` is called now and then.
+    are passed on. SIGUSR2 calls `on_usr2`; `meanwhile` is called now and then.
     """
     mark = uuid.uuid4().hex
     with closing(Watchdog(mark, is_job_ours=False)) as watchdog:
-        relay = Relay(watchdog, asked)
+        relay = Relay(watchdog, on_usr2)
         with relay:
             process = subprocess.Popen(list(command), env=_marked(environment, mark))
             watchdog.watch(process)

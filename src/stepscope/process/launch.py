@@ -61,7 +61,7 @@ def prepare(
     site = run / SITE_FOLDER
     site.mkdir(parents=True, exist_ok=True)
     (site / "sitecustomize.py").write_text(SITE.format(init=str(PACKAGE)), encoding="utf-8")
-    told: dict[str, Any] = {
+    run_info: dict[str, Any] = {
         "schema": SCHEMA,
         "stepscope": version,
         "command": masked_words(command),
@@ -69,8 +69,8 @@ def prepare(
         "started_wall_ns": time.time_ns(),
         **({"settings": dict(settings)} if settings else {}),
     }
-    write_json(run / RUN_FILE, told)
-    return told
+    write_json(run / RUN_FILE, run_info)
+    return run_info
 
 
 def environment(run: Path | None, given: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -90,16 +90,16 @@ def finish(run: Path, told: Mapping[str, Any], exit_code: int) -> None:
 def launch(
     run: Path | None,
     command: Sequence[str],
-    told: Mapping[str, Any],
+    run_info: Mapping[str, Any],
     *,
     meanwhile: Callable[[], object] | None = None,
-    asked: Callable[[], object] | None = None,
+    on_usr2: Callable[[], object] | None = None,
 ) -> int:
     """Runs the command in the foreground and returns its exit code, which the run folder gets too."""
-    code = run_in_foreground(command, environment(run), meanwhile=meanwhile, look_s=LOOK_S, asked=asked)
+    code = run_in_foreground(command, environment(run), meanwhile=meanwhile, look_s=LOOK_S, on_usr2=on_usr2)
     if run is not None:
         try:
-            finish(run, told, code)
+            finish(run, run_info, code)
         except OSError as problem:
             say(f"{str(run / RUN_FILE)!r} could not be written: {problem.strerror}")
     return code

@@ -38,17 +38,17 @@ class Relay:
     nothing may come twice. The watchdog is in the group too: what it has got, the job has got.
     """
 
-    def __init__(self, watchdog: Watchdog, asked: Callable[[], object] | None = None) -> None:
-        """`asked` is called for SIGUSR2, which is not the job's."""
-        self._watchdog, self._asked = watchdog, asked
+    def __init__(self, watchdog: Watchdog, on_usr2: Callable[[], object] | None = None) -> None:
+        """`on_usr2` is called for SIGUSR2, which is not the job's."""
+        self._watchdog, self._on_usr2 = watchdog, on_usr2
         self._job: subprocess.Popen[bytes] | None = None
         self._queue: list[int] = []
         self._is_busy = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> None:
-        kept = {getattr(signal, name, None) for name in NOT_PASSED_ON}
-        for number in signal.valid_signals() - kept:
+        not_passed_on = {getattr(signal, name, None) for name in NOT_PASSED_ON}
+        for number in signal.valid_signals() - not_passed_on:
             # What is ignored, as under nohup, the job ignores too. A handler that is not
             # Python's own belongs to somebody else.
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
@@ -59,7 +59,10 @@ class Relay:
             signal.signal(number, handler)
 
     def attach(self, job: subprocess.Popen[bytes]) -> None:
-        """The job has been started. It may have missed what came before; twice does no harm then."""
+        """The job has been started.
+
+        It may have missed what came before; twice does no harm then.
+        """
         if self._queue:
             self._watchdog.group_signals()
         self._job = job
@@ -84,7 +87,7 @@ class Relay:
             numbers, self._queue = self._queue, []
             answer = self._watchdog.group_signals()
             to_group = None if answer is None else answer | ahead
-            # Signals come while the watchdog is asked: the answer may tell of one that is not among
+            # Signals come while the watchdog is asked: the answer may name one that is not among
             # the numbers, or of a second one. Our own copy is here now or in a moment.
             ahead = (answer or set()) & ({*self._queue} | {*self._before} - {*numbers})
             for number in _in_effect(numbers):
@@ -95,8 +98,8 @@ class Relay:
     def _pass_on(self, number: int, to_group: set[int] | None) -> None:
         assert self._job is not None
         if number == getattr(signal, "SIGUSR2", None):
-            if self._asked is not None:
-                self._asked()
+            if self._on_usr2 is not None:
+                self._on_usr2()
             return
         if not self._has_got(number, to_group):
             with suppress(OSError):
@@ -127,7 +130,7 @@ class Relay:
 
 def _in_effect(numbers: list[int]) -> list[int]:
     """Each once, in order. Of a stop and a continuation the last one stands, as in the kernel."""
-    last = [number for at, number in enumerate(numbers) if number not in numbers[at + 1 :]]
+    last = [number for index, number in enumerate(numbers) if number not in numbers[index + 1 :]]
     undone = {getattr(signal, name, None) for name in ("SIGTSTP", "SIGCONT")}
     pair = [number for number in last if number in undone]
     return [number for number in last if number not in pair[:-1]]

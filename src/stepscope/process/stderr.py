@@ -1,4 +1,7 @@
-"""What stepscope says beside the job: nothing that a terminal obeys, and nothing that ends the launcher."""
+"""What stepscope says beside the job.
+
+Nothing that a terminal obeys, and nothing that ends the launcher.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ OBEYED = re.compile(
 
 
 def harmless(text: str) -> str:
-    """The text with a question mark for each character that a terminal obeys or no encoding has; lines stay lines."""
+    """The text with a question mark for each character that a terminal obeys or no encoding has.
+
+    Lines stay lines.
+    """
     return text if text.isascii() and text.isprintable() else OBEYED.sub("?", text)
 
 
@@ -29,8 +35,8 @@ def say(words: object) -> None:
 
 
 def note(words: object) -> None:
-    """A line on stderr that is no part of the report. A reader that has gone, as with `2>&1 | head`, must not end the job's
-    launcher."""
+    """A line on stderr that is no part of the report. A reader that has gone, as with `2>&1 |
+    head`, must not end the job's launcher."""
     try:
         encoding = sys.stderr.encoding or "utf-8"
         sys.stderr.write(harmless(f"{words}\n").encode(encoding, "replace").decode(encoding))

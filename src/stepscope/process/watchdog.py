@@ -1,4 +1,7 @@
-"""A small process beside each job: it outlives a killed stepscope, and tells group signals apart."""
+"""A small process beside each job.
+
+It outlives a killed stepscope, and says which signals went to the whole process group.
+"""
 
 from __future__ import annotations
 

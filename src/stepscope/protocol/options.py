@@ -21,7 +21,8 @@ class Options:
     start_step: int | None = None
     """The step a recording begins with; None for the first good moment."""
     warm_up_steps: int = 15
-    """Steps before a recording may begin by itself: the first ones compile, allocate and fill caches."""
+    """Steps before a recording may begin by itself: the first ones compile,
+    allocate and fill caches."""
     warm_up_s: float = 1.0
     """And seconds."""
     num_steps: int = 3
@@ -31,15 +32,18 @@ class Options:
     every_steps: int = 1000
     """Between two of them."""
     stacks: bool = False
-    """Whether recordings have Python's stacks: places in the code, for a larger file and a slower window."""
+    """Whether recordings have Python's stacks: source locations,
+    for a larger file and a slower window."""
     memory: bool = False
     """Whether recordings have allocations."""
     sample_s: float = 1.0
     """Between two samples of the counters."""
     max_steps: int | None = None
-    """The number of the last step, after which every rank ends itself; the step that made the rank's folder is number 0."""
+    """The number of the last step, after which every rank ends itself;
+    the step that made the rank's folder is number 0."""
     trial: bool = False
-    """Whether this is a trial: settings are applied on top of the job's, and its seed and first batches are noted."""
+    """Whether this is a trial: settings are applied on top of the job's,
+    and its seed and first batches are noted."""
     numerics: bool = False
     """Whether what each step computed is written down: losses, norms of gradients, digests of parameters."""
     raised: tuple[str, ...] = ()
@@ -55,19 +59,19 @@ class Options:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def options_of(told: Mapping[str, Any]) -> Options:
-    """Those fields that are told and have the right kind of value; the rest keep theirs."""
-    known = {f.name: getattr(Options, f.name) for f in fields(Options)}
+def options_of(values: Mapping[str, Any]) -> Options:
+    """Options from those values that have the right kind; the rest keep their defaults."""
+    defaults = {f.name: getattr(Options, f.name) for f in fields(Options)}
     good: dict[str, Any] = {}
-    for name, default in known.items():
-        value = told.get(name)
+    for name, default in defaults.items():
+        value = values.get(name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         wanted_bool = isinstance(default, bool)
         if value is not None and (isinstance(value, bool) if wanted_bool else is_number and value >= 0):
             good[name] = value
-    raised = told.get("raised")
+    raised = values.get("raised")
     if isinstance(raised, list | tuple):
         good["raised"] = tuple(name for name in raised if isinstance(name, str))
     for name in ("warm_up_steps", "num_steps", "every_steps"):
-        good[name] = max(1, int(good.get(name, known[name])))
+        good[name] = max(1, int(good.get(name, defaults[name])))
     return Options(**good)

@@ -1,4 +1,5 @@
-"""The settings that can be applied on top of a job's own from outside, and which findings each of them fixes."""
+"""The settings that can be applied on top of a job's own from outside,
+and which findings each of them fixes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 Value = bool | int | float | str
 
 SAME, ROUNDING, DIFFERS = "same", "rounding", "differs"
-"""What a setting does to the numbers: nothing; another order of sums, so the last bits; or more than that."""
+"""What a setting does to the numbers: nothing; another order of sums, so the last bits;
+or more than that."""
 
 
 @dataclass(frozen=True)
@@ -59,55 +61,71 @@ COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune", "max-autot
 
 _ALL = (
     _int(
-        "num_workers", "worker processes of every DataLoader; what a dataset draws at random is drawn anew in each", 0, 0, 256,
-        fixes=("serial-loader", "starved-loader"),
+        "num_workers",
+        "worker processes of every DataLoader; what a dataset draws at random is drawn anew in each",
+        0, 0, 256, fixes=("serial-loader", "starved-loader"),
     ),
     _bool("pin_memory", "batches in pinned memory; needs a GPU", False, fixes=("pageable-copy",)),
     _int(
-        "prefetch_factor", "batches that each worker keeps ready", 2, 1, 64, fixes=("shallow-prefetch", "starved-loader")
+        "prefetch_factor", "batches that each worker keeps ready", 2, 1, 64,
+        fixes=("shallow-prefetch", "starved-loader"),
     ),
-    _bool("persistent_workers", "workers live on from one epoch to the next", False, fixes=("loader-respawn", "serial-loader")),
-    _int("batch_size", "samples a batch, where no batch sampler of the job's own makes them", None, 1, 1 << 20, numerics=DIFFERS),
+    _bool("persistent_workers", "workers live on from one epoch to the next", False,
+          fixes=("loader-respawn", "serial-loader")),
+    _int("batch_size", "samples a batch, where no batch sampler of the job's own makes them",
+         None, 1, 1 << 20, numerics=DIFFERS),
     Setting(
-        name="bucket_cap_mb", kind="float", words="size of DDP's buckets of gradients", usual=25.0, low=0.1, high=4096.0,
-        numerics=ROUNDING, fixes=("tiny-buckets",),
+        name="bucket_cap_mb", kind="float", words="size of DDP's buckets of gradients",
+        usual=25.0, low=0.1, high=4096.0, numerics=ROUNDING, fixes=("tiny-buckets",),
     ),
     _bool("gradient_as_bucket_view", "DDP's gradients lie in its buckets", False),
     _bool("static_graph", "DDP may take every step for like the first", False),
-    _bool("find_unused_parameters", "DDP looks for parameters without gradients", False, fixes=("unused-parameter-scan",)),
+    _bool("find_unused_parameters", "DDP looks for parameters without gradients", False,
+          fixes=("unused-parameter-scan",)),
     _bool(
         "broadcast_buffers", "DDP sends the first rank's buffers before each forward pass", True,
         numerics=DIFFERS, fixes=("buffer-broadcast",),
     ),
     _bool("fused_optimizer", "one kernel for many parameters; Adam, AdamW, SGD, Adagrad", False,
           numerics=ROUNDING, fixes=("looped-optimizer",)),
-    _bool("foreach_optimizer", "one kernel per operation for many parameters", None, numerics=ROUNDING),
+    _bool("foreach_optimizer", "one kernel per operation for many parameters", None,
+          numerics=ROUNDING),
     Setting(
-        name="compile_mode", kind="choice", words="mode of torch.compile; models are compiled where the job does not",
-        usual="off", choices=COMPILE_MODES, numerics=ROUNDING, fixes=("launch-overhead", "unfused-pointwise", "python-overhead"),
+        name="compile_mode", kind="choice",
+        words="mode of torch.compile; models are compiled where the job does not",
+        usual="off", choices=COMPILE_MODES, numerics=ROUNDING,
+        fixes=("launch-overhead", "unfused-pointwise", "python-overhead"),
     ),
     _bool("compile_dynamic", "torch.compile takes sizes for changing from the first", None,
           numerics=ROUNDING, fixes=("recompilation",)),
-    _bool("tf32", "TF32 in matrix products of float32", False, numerics=DIFFERS, fixes=("fp32-matmul",)),
-    _bool("cudnn_benchmark", "cuDNN tries its algorithms out", False, numerics=ROUNDING, fixes=("untuned-convolution",)),
-    _bool("channels_last", "models with 2D convolutions in channels_last", False, numerics=ROUNDING, fixes=("nchw-layout",)),
+    _bool("tf32", "TF32 in matrix products of float32", False,
+          numerics=DIFFERS, fixes=("fp32-matmul",)),
+    _bool("cudnn_benchmark", "cuDNN tries its algorithms out", False,
+          numerics=ROUNDING, fixes=("untuned-convolution",)),
+    _bool("channels_last", "models with 2D convolutions in channels_last", False,
+          numerics=ROUNDING, fixes=("nchw-layout",)),
     Setting(
-        name="amp", kind="choice", words="autocast around the forward pass of every model", usual="off", choices=("off", "bf16"),
-        numerics=DIFFERS,
+        name="amp", kind="choice", words="autocast around the forward pass of every model",
+        usual="off", choices=("off", "bf16"), numerics=DIFFERS,
     ),
-    _int("num_threads", "threads of torch's operators on the host", None, 1, 1024, numerics=ROUNDING,
-         fixes=("thread-oversubscription",), environment=("OMP_NUM_THREADS", "MKL_NUM_THREADS")),
+    _int("num_threads", "threads of torch's operators on the host", None, 1, 1024,
+         numerics=ROUNDING, fixes=("thread-oversubscription",),
+         environment=("OMP_NUM_THREADS", "MKL_NUM_THREADS")),
     Setting(
-        name="allocator", kind="text", words="how the CUDA allocator is set up, such as expandable_segments:True", usual="",
-        fixes=("fragmentation", "allocator-churn"), environment=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+        name="allocator", kind="text",
+        words="how the CUDA allocator is set up, such as expandable_segments:True", usual="",
+        fixes=("fragmentation", "allocator-churn"),
+        environment=("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     ),
-    _bool("empty_cache", "torch.cuda.empty_cache() does what it says", True, fixes=("allocator-churn",)),
+    _bool("empty_cache", "torch.cuda.empty_cache() does what it says", True,
+          fixes=("allocator-churn",)),
     _bool("anomaly_mode", "autograd looks for the origin of NaNs", False, fixes=("debug-mode",)),
     _bool("launch_blocking", "the host waits for every kernel", False,
           fixes=("debug-mode",), environment=("CUDA_LAUNCH_BLOCKING",)),
     _bool("deterministic", "deterministic algorithms alone", False, numerics=ROUNDING),
     Setting(
-        name="gc", kind="choice", words="Python's collector after the first step: freeze leaves out what is there by then",
+        name="gc", kind="choice",
+        words="Python's collector after the first step: freeze leaves out what is there by then",
         usual="on", choices=("on", "freeze", "off"), fixes=("gc-pause",),
     ),
 )  # fmt: skip
@@ -115,7 +133,10 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _ALL}
 
 
 def checked(knobs: Mapping[str, Any]) -> dict[str, Value]:
-    """These settings, each of its kind and within its bounds; a ValueError says what is wrong with one that is not."""
+    """These settings, each of its kind and within its bounds.
+
+    A ValueError says what is wrong with one that is not.
+    """
     return {name: _checked(name, value) for name, value in knobs.items()}
 
 
@@ -140,24 +161,25 @@ def _fits(setting: Setting, value: Any) -> bool:
     return setting.low is not None and setting.high is not None and setting.low <= value <= setting.high
 
 
+_BOOLS = {
+    **dict.fromkeys(("true", "1", "on", "yes"), True),
+    **dict.fromkeys(("false", "0", "off", "no"), False),
+}
+
+
 def value_of(name: str, text: str) -> Value:
     """The value that a text gives for this setting, as on a command line."""
     setting = SETTINGS.get(name)
     kind = "text" if setting is None else setting.kind
     try:
         if kind == "bool":
-            value: Value = {
-                "true": True,
-                "1": True,
-                "on": True,
-                "yes": True,
-                "false": False,
-                "0": False,
-                "off": False,
-                "no": False,
-            }[text.lower()]
+            value: Value = _BOOLS[text.lower()]
+        elif kind == "int":
+            value = int(text)
+        elif kind == "float":
+            value = float(text)
         else:
-            value = int(text) if kind == "int" else float(text) if kind == "float" else text
+            value = text
     except (KeyError, ValueError):
         value = text
     return _checked(name, value)
@@ -165,11 +187,11 @@ def value_of(name: str, text: str) -> Value:
 
 def environment_of(knobs: Mapping[str, Any]) -> dict[str, str]:
     """The variables that carry these settings."""
-    laid = {}
+    variables = {}
     for name, value in knobs.items():
         for variable in SETTINGS[name].environment:
-            laid[variable] = str(int(value)) if isinstance(value, bool) else str(value)
-    return laid
+            variables[variable] = str(int(value)) if isinstance(value, bool) else str(value)
+    return variables
 
 
 def table() -> str:

@@ -47,7 +47,7 @@ def _section(title: str, titles: Sequence[str], rows: Sequence[tuple[str, ...]])
 
 
 def size_text(size: float) -> str:
-    """1536 as `1.5 KB`; powers of 1024, as sizes of messages are told."""
+    """1536 as `1.5 KB`; powers of 1024, as is usual for sizes of messages."""
     for unit in ("B", "KB", "MB"):
         if size < 1024:
             return f"{size:.3g} {unit}"
@@ -150,13 +150,13 @@ def _host(found: Calibrated) -> Section | None:
 def _links(found: Calibrated) -> Section | None:
     rows = []
     for fit in found.collective_fits:
-        for at, region in enumerate(fit.regions):
+        for index, region in enumerate(fit.regions):
             beta = rate_text(region.beta_bytes_per_s) if region.beta_bytes_per_s else "-"
             until = f"to {size_text(region.up_to_bytes)}" if region.up_to_bytes else "on"
             size = size_text(fit.worst_bytes).replace(" ", NBSP)
             worst = f"{fit.worst_misfit:.2f}x at {size}"
-            fitness = (f"{fit.r2:.3f}", worst) if at == 0 else ("", "")
-            name = _group(fit) if at == 0 else ""
+            fitness = (f"{fit.r2:.3f}", worst) if index == 0 else ("", "")
+            name = _group(fit) if index == 0 else ""
             rows.append((name, until, region.name, time_text(region.alpha_s), beta, *fitness))
     if not rows:
         return None

@@ -7,7 +7,7 @@ import pytest
 
 from stepscope.capture.counters.children import ChildCounters
 from stepscope.capture.counters.host import FabricCounters, MachineCounters, NetworkCounters, ThreadCounters, ThrottleCounters
-from stepscope.capture.counters.rates import Rates
+from stepscope.capture.counters.rates import CounterRates
 from tests.capture.fakes import Clock, write
 
 
@@ -17,7 +17,7 @@ def stat(cpu_ticks: int, parent: int, threads: int = 1) -> str:
 
 
 def test_rates_are_growth_per_second_and_skip_the_first_and_the_reset() -> None:
-    rates = Rates(Clock())
+    rates = CounterRates(Clock())
     assert rates.of({"a": 10}) == {}
     assert rates.of({"a": 15, "b": 1}) == {"a": 5.0}
     assert rates.of({"a": 3, "b": 1}) == {"b": 0.0}

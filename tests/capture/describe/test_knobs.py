@@ -69,13 +69,13 @@ def test_live_notes_without_a_loader() -> None:
 
 def test_find_ends_in_time_and_says_how_far_it_came() -> None:
     times = iter([0, *[10**12] * 5])
-    found = knobs.find(torch, lambda: next(times))
+    found = knobs.find_live_objects(torch, lambda: next(times))
     assert found.num_seen == knobs.CHUNK < found.num_objects
 
 
 def test_find_sees_each_object_once_and_holds_none_longer() -> None:
     net = Net()
-    found = knobs.find(torch)
+    found = knobs.find_live_objects(torch)
     assert sum(one is net for one in found.modules) == 1
     del found
     assert not any(type(holder) is list and holder is not gc.garbage for holder in gc.get_referrers(net))

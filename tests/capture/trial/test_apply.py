@@ -19,9 +19,9 @@ from stepscope.capture.hooks.install import begin, forget_session
 from stepscope.capture.session import Session
 from stepscope.capture.trial.applied import ALREADY, Applied
 from stepscope.capture.trial.apply_flags import Flags
-from stepscope.capture.trial.apply_loader import lay_over_loaders
-from stepscope.capture.trial.apply_model import lay_over_models
-from stepscope.capture.trial.apply_optimizer import lay_over_optimizers
+from stepscope.capture.trial.apply_loader import apply_to_loaders
+from stepscope.capture.trial.apply_model import apply_to_models
+from stepscope.capture.trial.apply_optimizer import apply_to_optimizers
 from stepscope.capture.trial.session import TrialSession
 from stepscope.protocol.options import Options
 
@@ -40,7 +40,7 @@ def lay() -> Iterator[Lay]:
 
     def lay_over(**settings: Any) -> Applied:
         applied = Applied(settings)
-        for part in (lay_over_loaders, lay_over_optimizers, lay_over_models):
+        for part in (apply_to_loaders, apply_to_optimizers, apply_to_models):
             part(guard, torch, applied)
         return applied
 
@@ -66,7 +66,7 @@ def test_loaders_get_legal_combinations(lay: Lay) -> None:
 )
 def test_a_setting_that_is_to_raise_never_takes_a_job_down(own: int, prefetch: int | None, workers: int, depth: int) -> None:
     guard, applied = Guard(), Applied({"num_workers": 4, "prefetch_factor": 8}, {"num_workers", "prefetch_factor"})
-    lay_over_loaders(guard, torch, applied)
+    apply_to_loaders(guard, torch, applied)
     try:
         loader = DataLoader(DATA, 2, num_workers=own, prefetch_factor=prefetch)
     finally:
@@ -255,7 +255,7 @@ def flags() -> Iterator[Callable[..., tuple[Flags, Applied]]]:
         applied = Applied(settings)
         session: Any = None
         laid = Flags(session, torch, applied)
-        laid.lay(guard, torch, applied)
+        laid.apply(guard, torch, applied)
         return laid, applied
 
     yield lay_flags
@@ -290,7 +290,7 @@ def test_a_variable_that_the_job_sets_itself_did_not_take_hold(
 def test_all_hooks_go_when_the_capture_does() -> None:
     held = [DataLoader.__init__, torch.optim.AdamW.__init__, torch.optim.Optimizer.__init__, torch.compile]
     guard, applied = Guard(), Applied({"num_workers": 1, "fused_optimizer": True, "compile_mode": "default"})
-    for part in (lay_over_loaders, lay_over_optimizers, lay_over_models):
+    for part in (apply_to_loaders, apply_to_optimizers, apply_to_models):
         part(guard, torch, applied)
     mine = [DataLoader.__init__, torch.optim.AdamW.__init__, torch.optim.Optimizer.__init__, torch.compile]
     assert not any(one is other for one, other in zip(held, mine, strict=True))

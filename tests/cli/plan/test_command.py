@@ -17,7 +17,7 @@ from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.constants import DEFAULT
 from stepscope.planner.estimate import estimate_one
 from stepscope.planner.framework import FRAMEWORKS
-from stepscope.planner.job import PRECISIONS, Job
+from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
 from stepscope.planner.optimizers import OPTIMIZERS
 from stepscope.planner.rows import predict
@@ -98,7 +98,7 @@ def test_pins_hold_and_a_whole_layout_is_the_estimate_of_it(capsys: pytest.Captu
     found = planned(capsys, *SMALL, *pins)
     layout = Layout(tp=2, dp=4, num_micro=4, zero_stage=1, is_sequence_parallel=True, recompute="full")
     assert [each["name"] for each in found["layouts"]] == [str(layout)]
-    job = Job(model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16)
+    job = TrainingJob(model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16)
     made = estimate_one(job, layout)
     assert found["best"]["step_s"] == pytest.approx(float(made.step_s[0]), rel=1e-12)
     assert found["best"]["memory_bytes"] == pytest.approx(float(made.memory_bytes[0]), rel=1e-12)

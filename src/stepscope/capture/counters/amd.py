@@ -1,4 +1,5 @@
-"""AMD's counters, from the files that the amdgpu driver keeps for each device. No library is loaded and nothing is started.
+"""AMD's counters, from the files that the amdgpu driver keeps for each device. No library is loaded
+and nothing is started.
 
 `pcie_bw` is left alone: reading it takes a second.
 """
@@ -21,7 +22,8 @@ FILES: tuple[tuple[str, tuple[str, ...], float], ...] = (
     ("memory_clock_mhz", ("hwmon/*/freq2_input",), 1e-6),
     ("pcie_link_width", ("current_link_width",), 1),
 )
-"""A value's name, the files that may have it, the first that is there, and what one of its units is in ours.
+"""A value's name, the files that may have it, the first that is there, and what one of its units is
+in ours.
 
 The second temperature is that of the hottest point, the first that of the edge.
 """

@@ -9,24 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.counters.host import SELDOM, TOP, read_all, read_io, read_stat
-from stepscope.capture.counters.rates import Rates
+from stepscope.capture.counters.rates import CounterRates
 
 MOST_CHILDREN = 128
 
 
 class ChildCounters:
-    """Cores that children use. A loader worker near one core has no room left; the busiest child says so."""
+    """Cores that children use.
+
+    A loader worker near one core has no room left; the busiest child says so.
+    """
 
     def __init__(self, root: Path = TOP, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.notes: list[str] = []
         self._proc = f"{root}/proc/"
-        self._rates = Rates(clock)
+        self._rates = CounterRates(clock)
         self._children: set[int] = set()
         self._num_taken = 0
         self.take()
 
     def take(self) -> dict[str, Any]:
-        # Any thread may have children, but it is the main one that makes workers: the others are asked seldom.
+        # Any thread may have children, but it is the main one that makes workers: the others are
+        # asked seldom.
         self._look(every_thread=self._num_taken % SELDOM == 0)
         self._num_taken += 1
         counters: dict[str, float] = {}

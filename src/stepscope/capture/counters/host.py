@@ -1,7 +1,7 @@
 """What the host does: this process, its main thread, its children, the machine, the network.
 
-Each class is asked once when it is made, so that the first sample has rates already, and where the system has no such counter,
-making it fails. Paths begin at a root that tests replace.
+Each class is asked once when it is made, so that the first sample has rates already, and where the
+system has no such counter, making it fails. Paths begin at a root that tests replace.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.counters.rates import Rates
+from stepscope.capture.counters.rates import CounterRates
 from stepscope.capture.describe.machine import throttle_file
 
 TOP = Path("/")
@@ -29,7 +29,7 @@ class _Counters:
         self.notes: list[str] = []
         self._root = root
         self._proc = f"{root}/proc/"
-        self._rates = Rates(clock)
+        self._rates = CounterRates(clock)
         self._num_taken = 0
         self._begin()
         self.take()
@@ -61,7 +61,10 @@ class ProcessCounters(_Counters):
 
 
 class ThreadCounters(_Counters):
-    """The main thread, which trains: near one core, it is what the device waits for. And what the process holds and reads."""
+    """The main thread, which trains: near one core, it is what the device waits for.
+
+    Also what the process holds and reads.
+    """
 
     def take(self) -> dict[str, Any]:
         folder = self._proc + "self"
@@ -94,16 +97,17 @@ class NetworkCounters(_Counters):
     def take(self) -> dict[str, Any]:
         received = sent = 0
         for line in read_all(self._proc + "self/net/dev").splitlines()[2:]:
-            name, _, told = line.partition(b":")
+            name, _, counts = line.partition(b":")
             if name.strip() != b"lo":
-                words = told.split()
+                words = counts.split()
                 received += int(words[0])
                 sent += int(words[8])
         return self._rates.of({"net_rx_bytes_s": received, "net_tx_bytes_s": sent})
 
 
 class ThrottleCounters(_Counters):
-    """How much of the time the control group held its processes back for having used up their quota."""
+    """How much of the time the control group held its processes back for having used up their
+    quota."""
 
     def _begin(self) -> None:
         self._path = throttle_file(self._root)
@@ -112,14 +116,20 @@ class ThrottleCounters(_Counters):
         if self._path is None:
             return {}
         words = read_all(str(self._path)).split()
-        told = dict(zip(words[::2], words[1::2], strict=False))
-        # The second version counts microseconds, the first nanoseconds.
-        held_s = int(told[b"throttled_usec"]) / 1e6 if b"throttled_usec" in told else int(told.get(b"throttled_time", 0)) / 1e9
-        return self._rates.of({"cgroup_throttled_s_per_s": held_s})
+        counts = dict(zip(words[::2], words[1::2], strict=False))
+        # Version 2 of control groups counts microseconds, version 1 nanoseconds.
+        if b"throttled_usec" in counts:
+            throttled_s = int(counts[b"throttled_usec"]) / 1e6
+        else:
+            throttled_s = int(counts.get(b"throttled_time", 0)) / 1e9
+        return self._rates.of({"cgroup_throttled_s_per_s": throttled_s})
 
 
 class FabricCounters(_Counters):
-    """InfiniBand and RoCE, which the kernel's network counters do not see. The card is asked, so it is asked seldom."""
+    """InfiniBand and RoCE, which the kernel's network counters do not see.
+
+    The card is asked, so it is asked seldom.
+    """
 
     def _begin(self) -> None:
         self._ports = sorted(self._root.glob("sys/class/infiniband/*/ports/*/counters"))
@@ -156,10 +166,13 @@ def read_stat(path: str) -> tuple[float, int, int]:
 
 
 def read_io(folder: str) -> dict[str, float]:
-    """Bytes that a process read from and wrote to disks, and bytes it read from anywhere; nothing where it may not be asked."""
+    """Bytes that a process read from and wrote to disks, and bytes it read from anywhere.
+
+    Nothing where it may not be asked.
+    """
     try:
         words = read_all(folder + "/io").split()
     except OSError:
         return {}
-    told = dict(zip(words[::2], words[1::2], strict=False))
-    return {name: float(told[key]) for name, key in _IO_NAMES.items() if key in told}
+    counts = dict(zip(words[::2], words[1::2], strict=False))
+    return {name: float(counts[key]) for name, key in _IO_NAMES.items() if key in counts}

@@ -1,4 +1,7 @@
-"""NVIDIA's counters, asked of the driver's own library. Calls into it leave Python's lock to the job."""
+"""NVIDIA's counters, asked of the driver's own library.
+
+Calls into it leave Python's lock to the job.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stepscope.capture.counters.rates import Rates
+from stepscope.capture.counters.rates import CounterRates
 
 LIBRARY = "libnvidia-ml.so.1"
 ERRORS = {1: "not initialized", 2: "invalid argument", 3: "not supported", 4: "no permission", 6: "not found", 15: "GPU is lost"}
 SELDOM = 10
-"""Samples between two questions about what changes slowly (temperature, limits) or takes the driver long: PCIe some 20 ms."""
+"""Samples between two questions about what changes slowly (temperature,
+limits) or takes the driver long: PCIe some 20 ms."""
 CLOCK_SM, CLOCK_MEMORY = 1, 2
 TEMPERATURE_GPU = 0
 PCIE_TX, PCIE_RX = 0, 1
@@ -72,7 +76,10 @@ class Nvml:
             raise NvmlError(f"{name}: {ERRORS.get(code, f'error {code}')}")
 
     def handle(self, properties: Any, index: int, environ: Mapping[str, str] | None = None) -> ctypes.c_void_p:
-        """The library's handle of a device that torch numbers: it counts all of the machine's, torch only the visible ones."""
+        """The library's handle of a device that torch numbers.
+
+        It counts all of the machine's, torch only the visible ones.
+        """
         refusal: NvmlError | None = None
         for name, wanted in _addresses(properties, index, os.environ if environ is None else environ):
             handle = ctypes.c_void_p()
@@ -87,21 +94,21 @@ class Nvml:
 
 def _addresses(properties: Any, index: int, environ: Mapping[str, str]) -> list[tuple[str, Any]]:
     """Ways to name the device to the library, the surest first."""
-    ways: list[tuple[str, Any]] = []
+    addresses: list[tuple[str, Any]] = []
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:
-        ways += [("nvmlDeviceGetHandleByUUID", f"{kind}-{uuid}".encode()) for kind in ("GPU", "MIG")]
+        addresses += [("nvmlDeviceGetHandleByUUID", f"{kind}-{uuid}".encode()) for kind in ("GPU", "MIG")]
     bus = getattr(properties, "pci_bus_id", None)
     if bus is not None:
         domain, device = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
-        ways.append(("nvmlDeviceGetHandleByPciBusId_v2", b"%08x:%02x:%02x.0" % (domain, bus, device)))
-    if not ways:
+        addresses.append(("nvmlDeviceGetHandleByPciBusId_v2", b"%08x:%02x:%02x.0" % (domain, bus, device)))
+    if not addresses:
         visible = [word.strip() for word in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
         mine = visible[index] if index < len(visible) else str(index)
         is_number = mine.isdecimal()
         name = "nvmlDeviceGetHandleByIndex_v2" if is_number else "nvmlDeviceGetHandleByUUID"
-        ways.append((name, ctypes.c_uint(int(mine)) if is_number else mine.encode()))
-    return ways
+        addresses.append((name, ctypes.c_uint(int(mine)) if is_number else mine.encode()))
+    return addresses
 
 
 class NvmlDevice:
@@ -110,7 +117,7 @@ class NvmlDevice:
     def __init__(self, nvml: Nvml, handle: ctypes.c_void_p, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.notes: list[str] = []
         self._nvml, self._handle = nvml, handle
-        self._rates = Rates(clock)
+        self._rates = CounterRates(clock)
         self._num_taken = 0
         self._questions: list[Callable[[], dict[str, Any]]] = [
             *(self._utilization, self._sm_clock, self._power, self._energy, self._throttling, self._nvlink),
@@ -182,7 +189,7 @@ class NvmlDevice:
         return {"gpu_memory_used_bytes": memory.used, "gpu_memory_total_bytes": memory.total}
 
     def _pcie(self) -> dict[str, Any]:
-        sent, received = (self._uint("nvmlDeviceGetPcieThroughput", way) for way in (PCIE_TX, PCIE_RX))
+        sent, received = (self._uint("nvmlDeviceGetPcieThroughput", direction) for direction in (PCIE_TX, PCIE_RX))
         return {"pcie_tx_bytes_s": sent * 1000, "pcie_rx_bytes_s": received * 1000}
 
     def _pcie_link(self) -> dict[str, Any]:

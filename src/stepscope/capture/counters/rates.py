@@ -1,4 +1,4 @@
-"""Counters that only grow, told as what they grew by in a second."""
+"""Counters that only grow, as growth per second."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 
-class Rates:
+class CounterRates:
     """Remembers each counter's last value, and when that was."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -14,7 +14,8 @@ class Rates:
         self._last: dict[str, tuple[int, float]] = {}
 
     def of(self, counters: dict[str, float]) -> dict[str, float]:
-        """Growth per second since each counter was last told. One that is new, or began anew, is left out this time.
+        """Growth per second since each counter was last given. One that is new, or began anew, is
+        left out this time.
 
         {"rx": 100} then, a second later, {"rx": 150} -> {"rx": 50.0}
         """

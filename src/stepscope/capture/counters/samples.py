@@ -21,7 +21,10 @@ from stepscope.capture.counters.torch_devices import AllocatorCounters, DeviceCo
 
 
 class Source(Protocol):
-    """One thing that can be asked. It is made once; `notes` gets a line for each value that it gave up."""
+    """One thing that can be asked.
+
+    It is made once; `notes` gets a line for each value that it gave up.
+    """
 
     notes: list[str]
 
@@ -43,7 +46,7 @@ SOURCES: tuple[Callable[[], Source], ...] = (
 
 
 class Sampler:
-    """Takes one sample after the other; what this machine cannot tell is not in them.
+    """Takes one sample after the other; what this machine does not report is not in them.
 
     A source that fails is dropped for good, and the sample has a line about it under `notes`.
     """
@@ -57,7 +60,8 @@ class Sampler:
 
     def take(self) -> dict[str, Any]:
         if os.getpid() != self._pid:
-            # After a fork the counters are another process's, and the driver's handles are not ours.
+            # After a fork the counters are another process's, and the driver's handles are not
+            # ours.
             self._start()
         begun, begun_cpu = time.perf_counter_ns(), time.thread_time_ns()
         sample: dict[str, Any] = {}
@@ -85,5 +89,5 @@ class Sampler:
                 self._drop(getattr(make, "__name__", "source"), problem)
 
     def _drop(self, name: str, problem: Exception) -> None:
-        what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-        self._notes.append(f"{name} not measured on {sys.platform}: {type(problem).__name__}: {what}"[:300])
+        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        self._notes.append(f"{name} not measured on {sys.platform}: {type(problem).__name__}: {reason}"[:300])

@@ -15,9 +15,10 @@ SELDOM = 10
 
 
 def devices_in_use(torch: Any) -> list[int]:
-    """The devices on which this process has memory, as torch numbers them; none before the job uses any.
+    """The devices on which this process has memory, as torch numbers them; none before the job uses
+    any.
 
-    The current device is of no help: each thread has its own, and ours was never told.
+    The current device is of no help: each thread has its own, and nothing set it in ours.
     """
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -45,7 +46,9 @@ class AllocatorCounters:
         if not self._devices or self._num_taken % SELDOM == 0:
             self._devices = devices_in_use(torch)
         self._num_taken += 1
-        return {"allocators": [_allocator(torch, index) for index in self._devices]} if self._devices else {}
+        if not self._devices:
+            return {}
+        return {"allocators": [_allocator(torch, index) for index in self._devices]}
 
 
 def _allocator(torch: Any, index: int) -> dict[str, Any]:
@@ -81,12 +84,12 @@ class DeviceCounters:
                 if index not in self._probes:
                     self._probes[index] = self._probe(torch, index)
         self._num_taken += 1
-        told = []
+        samples = []
         for index, probe in self._probes.items():
-            told.append({"device": index, **probe.take()})
+            samples.append({"device": index, **probe.take()})
             self.notes += [f"device {index}: {note}" for note in probe.notes]
             probe.notes.clear()
-        return {"devices": told} if told else {}
+        return {"devices": samples} if samples else {}
 
     def _probe(self, torch: Any, index: int) -> NvmlDevice | AmdDevice:
         properties = torch.cuda.get_device_properties(index)
@@ -98,7 +101,10 @@ class DeviceCounters:
 
 
 class DynamoCounters:
-    """What the compiler has done since the process began; nothing in a job that does not compile."""
+    """What the compiler has done since the process began.
+
+    Nothing in a job that does not compile.
+    """
 
     def __init__(self) -> None:
         self.notes: list[str] = []

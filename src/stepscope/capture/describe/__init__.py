@@ -1,1 +1,1 @@
-"""What a trace does not tell: the machine, the models, the settings."""
+"""What a trace does not say: the machine, the models, the settings."""

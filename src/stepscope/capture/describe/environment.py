@@ -1,4 +1,5 @@
-"""The environment variables that bear on a run's speed, with whatever looks like a secret left out."""
+"""The environment variables that bear on a run's speed,
+with whatever looks like a secret left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Switches of torch as a whole: precision, determinism, attention kernels, autocast. Reading none of them warns or waits."""
+"""Switches of torch as a whole: precision, determinism, attention kernels, autocast.
+
+Reading none of them warns or waits.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def flag_notes(torch: Any) -> dict[str, Any]:
 
 
 def autocast_notes(torch: Any) -> dict[str, Any]:
-    """Autocast at this moment, which is between two steps: a job that casts inside its forward alone is seen as off."""
+    """Autocast at this moment, which is between two steps.
+
+    A job that casts inside its forward alone is seen as off.
+    """
     notes = {}
     for device in ("cuda", "cpu"):
         # Releases before 2.4 ask without naming a device, and mean CUDA.
@@ -46,9 +52,13 @@ def autocast_notes(torch: Any) -> dict[str, Any]:
 
 
 def _is_tf32(backend: Any, operation: str) -> bool | None:
-    """Whether TF32 may be used. Later releases warn at the old switch, and earlier ones have no other."""
-    told = attempt(lambda: getattr(backend, operation).fp32_precision)
-    if told is None:
-        holder = getattr(backend, operation) if operation == "matmul" and backend is not None else backend
+    """Whether TF32 may be used.
+
+    Later releases warn at the old switch, and earlier ones have no other.
+    """
+    precision = attempt(lambda: getattr(backend, operation).fp32_precision)
+    if precision is None:
+        has_own_switch = operation == "matmul" and backend is not None
+        holder = getattr(backend, operation) if has_own_switch else backend
         return attempt(getattr, holder, "allow_tf32")  # type: ignore[no-any-return]
-    return bool(told == "tf32")
+    return bool(precision == "tf32")

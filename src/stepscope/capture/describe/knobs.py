@@ -1,4 +1,5 @@
-"""The job's live objects, found in one pass over what the garbage collector tracks, and what they are set to."""
+"""The job's live objects, found in one pass over what the garbage collector tracks,
+and what they are set to."""
 
 from __future__ import annotations
 
@@ -14,14 +15,16 @@ from stepscope.capture.describe.peek import ask, attempt, attributes, chosen, cl
 from stepscope.capture.describe.wrappers import wrapper_notes
 
 MOST_LOOK_NS = 500_000_000
-"""Of the training thread's own time, which it spends on the pass: beyond this it ends where it is, and the notes say how far it
-came. Not of the clock on the wall: where other processes hold it up, the pass would end as often as not."""
+"""Of the training thread's own time, which it spends on the pass: beyond this it ends where it
+is, and the notes say how far it came. Not of the clock on the wall: where other processes hold
+it up, the pass would end as often as not."""
 CHUNK = 4_096
-"""Objects looked at together: most such stretches have nothing of interest, and are passed over at once."""
+"""Objects looked at together: most such stretches have nothing of interest,
+and are passed over at once."""
 MOST_ROWS = 16
 
 
-class Found:
+class LiveObjects:
     """The objects of interest, held for the length of one look."""
 
     def __init__(self) -> None:
@@ -32,96 +35,106 @@ class Found:
         self.num_objects = 0
         self.num_seen = 0
         self.num_frozen = 0
-        """Objects that the job has taken from the collector by gc.freeze(), and so from this pass."""
+        """Objects that the job has taken from the collector by gc.freeze(),
+        and so from this pass."""
 
 
-def find(torch: Any, clock: Callable[[], int] = time.thread_time_ns) -> Found:
-    """One pass. An object is asked for nothing but its type: asking a proxy for more might run it."""
-    found = Found()
-    kinds = _kinds(torch, found)
+def find_live_objects(torch: Any, clock: Callable[[], int] = time.thread_time_ns) -> LiveObjects:
+    """One pass.
+
+    An object is asked for nothing but its type: asking a proxy for more might run it.
+    """
+    live = LiveObjects()
+    kinds = _kinds(torch, live)
     lists: dict[type, list[Any] | None] = {}
     until = clock() + MOST_LOOK_NS
     objects = gc.get_objects()
-    found.num_objects = len(objects)
-    found.num_frozen = gc.get_freeze_count()
+    live.num_objects = len(objects)
+    live.num_frozen = gc.get_freeze_count()
     types_of_all = map(type, objects)
     while types := set(islice(types_of_all, CHUNK)):
         for kind in [kind for kind in types if kind not in lists]:
             lists[kind] = next((into for base, into in kinds if issubclass(kind, base)), None)
         wanted = {kind: into for kind in types if (into := lists[kind]) is not None}
         if wanted:
-            chunk = objects[found.num_seen : found.num_seen + CHUNK]
-            for thing in compress(chunk, map(wanted.__contains__, map(type, chunk))):
-                wanted[type(thing)].append(thing)
-        found.num_seen = min(found.num_seen + CHUNK, found.num_objects)
+            chunk = objects[live.num_seen : live.num_seen + CHUNK]
+            for obj in compress(chunk, map(wanted.__contains__, map(type, chunk))):
+                wanted[type(obj)].append(obj)
+        live.num_seen = min(live.num_seen + CHUNK, live.num_objects)
         if clock() > until:
             break
-    return found
+    return live
 
 
-def _kinds(torch: Any, found: Found) -> list[tuple[type, list[Any]]]:
+def _kinds(torch: Any, live: LiveObjects) -> list[tuple[type, list[Any]]]:
     kinds = [
-        (torch.nn.Module, found.modules),
-        (torch.utils.data.DataLoader, found.loaders),
-        (torch.optim.Optimizer, found.optimizers),
+        (torch.nn.Module, live.modules),
+        (torch.utils.data.DataLoader, live.loaders),
+        (torch.optim.Optimizer, live.optimizers),
     ]
     for name in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
         scaler = getattr(sys.modules.get(name), "GradScaler", None)
         if isinstance(scaler, type):
-            kinds.append((scaler, found.scalers))
+            kinds.append((scaler, live.scalers))
     return kinds
 
 
-def object_notes(torch: Any, found: Found, loader_iter: Any) -> dict[str, Any]:
+def object_notes(torch: Any, live: LiveObjects, loader_iter: Any) -> dict[str, Any]:
     """What was found, in plain words: the knobs of loaders, optimizers, scalers and wrappers."""
-    loaders = sorted((attempt(loader_notes, loader, loader_iter) or {} for loader in found.loaders), key=_is_not_feeding)
+    loaders = sorted((attempt(loader_notes, loader, loader_iter) or {} for loader in live.loaders), key=_is_not_feeding)
     return {
         "loaders": loaders[:MOST_ROWS],
         "num_loaders": len(loaders),
         "loader_iter": None if loader_iter is None else attempt(loader_iter_notes, loader_iter),
-        "optimizers": counted(attempt(optimizer_notes, optimizer) or {} for optimizer in found.optimizers),
+        "optimizers": counted(attempt(optimizer_notes, optimizer) or {} for optimizer in live.optimizers),
         "grad_scalers": counted(
             {
                 "enabled": plain(attributes(scaler).get("_enabled")),
                 "growth_interval": plain(attributes(scaler).get("_growth_interval")),
             }
-            for scaler in found.scalers
+            for scaler in live.scalers
         ),
-        **wrapper_notes(torch, found.modules),
+        **wrapper_notes(torch, live.modules),
     }
 
 
 def loader_notes(loader: Any, loader_iter: Any = None) -> dict[str, Any]:
-    """A DataLoader. `is_feeding` says that the iterator which gave the last batch is one of its own."""
-    held = attributes(loader)
-    context = held.get("_DataLoader__multiprocessing_context")
-    batch_sampler = held.get("batch_sampler")
-    batch_size = held.get("batch_size")
+    """A DataLoader.
+
+    `is_feeding` says that the iterator which gave the last batch is one of its own.
+    """
+    attrs = attributes(loader)
+    context = attrs.get("_DataLoader__multiprocessing_context")
+    batch_sampler = attrs.get("batch_sampler")
+    batch_size = attrs.get("batch_size")
     return {
         "class": class_of(loader),
-        "is_feeding": loader_iter is not None and _feeds(held, loader_iter),
+        "is_feeding": loader_iter is not None and _feeds(attrs, loader_iter),
         **chosen(
             loader, "num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "timeout", "drop_last", "in_order"
         ),
         "batch_size": plain(batch_size if batch_size is not None else attributes(batch_sampler).get("batch_size")),
         "start_method": start_method(context),
-        "dataset": class_of(held.get("dataset")),
-        "sampler": class_of(held.get("sampler")),
+        "dataset": class_of(attrs.get("dataset")),
+        "sampler": class_of(attrs.get("sampler")),
         "batch_sampler": class_of(batch_sampler),
-        "collate": plain(getattr(held.get("collate_fn"), "__name__", None)),
+        "collate": plain(getattr(attrs.get("collate_fn"), "__name__", None)),
     }
 
 
 def loader_iter_notes(loader_iter: Any) -> dict[str, Any]:
-    """The iterator in use, as it is now: what was asked for, and how many batches its workers owe."""
-    held = attributes(loader_iter)
+    """The iterator in use, as it is now.
+
+    What was asked for, and how many batches its workers owe.
+    """
+    attrs = attributes(loader_iter)
     names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "timeout", "tasks_outstanding")
     return {
         "class": class_of(loader_iter),
-        "dataset": class_of(held.get("_dataset")),
+        "dataset": class_of(attrs.get("_dataset")),
         # Its DataLoader may be gone: `for batch in DataLoader(...)` keeps the iterator alone.
-        "batch_size": plain(attributes(held.get("_index_sampler")).get("batch_size")),
-        **{name: plain(held.get("_" + name)) for name in names},
+        "batch_size": plain(attributes(attrs.get("_index_sampler")).get("batch_size")),
+        **{name: plain(attrs.get("_" + name)) for name in names},
     }
 
 
@@ -133,29 +146,37 @@ def start_method(context: Any) -> str | None:
 
 
 def optimizer_notes(optimizer: Any) -> dict[str, Any]:
-    """An optimizer: how it steps, and over how many tensors. `foreach` None leaves the choice to torch."""
-    held = attributes(optimizer)
-    defaults = held.get("defaults")
-    groups = held.get("param_groups")
+    """An optimizer: how it steps, and over how many tensors.
+
+    `foreach` None leaves the choice to torch.
+    """
+    attrs = attributes(optimizer)
+    defaults = attrs.get("defaults")
+    groups = attrs.get("param_groups")
+    num_params = None
+    if type(groups) is list:
+        num_params = sum(len(group["params"]) for group in groups)
     first = groups[0] if type(groups) is list and groups else {}
-    given = {**(defaults if type(defaults) is dict else {}), **first}
-    inner = held.get("optimizer", held.get("optim"))
+    options = {**(defaults if type(defaults) is dict else {}), **first}
+    inner = attrs.get("optimizer", attrs.get("optim"))
     return {
         "class": class_of(optimizer),
         "wraps": class_of(inner),
-        **{name: plain(given.get(name)) for name in ("foreach", "fused", "capturable", "differentiable", "amsgrad")},
+        **{name: plain(options.get(name)) for name in ("foreach", "fused", "capturable", "differentiable", "amsgrad")},
         "num_groups": len(groups) if type(groups) is list else None,
-        "num_params": sum(len(group["params"]) for group in groups) if type(groups) is list else None,
+        "num_params": num_params,
     }
 
 
-def _feeds(held: dict[str, Any], loader_iter: Any) -> bool:
-    if held.get("_iterator") is loader_iter:
+def _feeds(attrs: dict[str, Any], loader_iter: Any) -> bool:
+    if attrs.get("_iterator") is loader_iter:
         return True
-    got = attributes(loader_iter)
+    iter_attrs = attributes(loader_iter)
     # An iterator does not name its loader, but shares the sampler with it.
-    mine = (held.get("batch_sampler"), held.get("sampler"))
-    return got.get("_dataset") is held.get("dataset") and any(got.get("_index_sampler") is one for one in mine if one is not None)
+    samplers = (attrs.get("batch_sampler"), attrs.get("sampler"))
+    index_sampler = iter_attrs.get("_index_sampler")
+    shares_sampler = any(index_sampler is sampler for sampler in samplers if sampler is not None)
+    return iter_attrs.get("_dataset") is attrs.get("dataset") and shares_sampler
 
 
 def _is_not_feeding(notes: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ MOST_DEVICES = 64
 
 
 def machine_notes(torch: Any, root: Path = Path("/")) -> dict[str, Any]:
-    """What the process may use. Whatever this system does not tell is None."""
+    """What the process may use. Whatever this system does not say is None."""
     shm = attempt(os.statvfs, root / "dev/shm") if hasattr(os, "statvfs") else None
     return {
         "cpu_count": os.cpu_count(),
@@ -38,27 +38,30 @@ def device_notes(torch: Any) -> list[dict[str, Any]]:
         return []
     notes = []
     for index in range(min(attempt(cuda.device_count) or 0, MOST_DEVICES)):
-        asked = attempt(cuda.get_device_properties, index)
-        if asked is not None:
-            major, minor = getattr(asked, "major", None), getattr(asked, "minor", None)
+        properties = attempt(cuda.get_device_properties, index)
+        if properties is not None:
+            major, minor = getattr(properties, "major", None), getattr(properties, "minor", None)
             notes.append(
                 {
                     "index": index,
-                    "name": getattr(asked, "name", None),
+                    "name": getattr(properties, "name", None),
                     "capability": None if major is None else f"{major}.{minor}",
-                    "arch": getattr(asked, "gcnArchName", None),
-                    "memory_bytes": getattr(asked, "total_memory", None),
-                    "num_sms": getattr(asked, "multi_processor_count", None),
+                    "arch": getattr(properties, "gcnArchName", None),
+                    "memory_bytes": getattr(properties, "total_memory", None),
+                    "num_sms": getattr(properties, "multi_processor_count", None),
                 }
             )
     return notes
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Cores' worth of time that the control group grants; None where there is no limit. The tightest of all parents counts."""
-    told = [_words(folder / "cpu.max") for folder in _groups(root, "")]
-    told += [_words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us") for folder in _groups(root, "cpu")]
-    quotas = [_quota(words) for words in told]
+    """Cores' worth of time that the control group grants; None where there is no limit.
+
+    The tightest of all parents counts.
+    """
+    limits = [_words(folder / "cpu.max") for folder in _groups(root, "")]
+    limits += [_words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us") for folder in _groups(root, "cpu")]
+    quotas = [_quota(words) for words in limits]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
@@ -80,9 +83,11 @@ def throttle_file(root: Path = Path("/")) -> Path | None:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of this process's control group and of its parents: v2 for "", else that controller of v1.
+    """The folders of this process's control group and of its parents: v2 for "", else that
+    controller of v1.
 
-    In a container /proc may name the group as the host sees it, which is not there; the top folder then is the container's own.
+    In a container /proc may name the group as the host sees it, which is not there; the top folder
+    then is the container's own.
     """
     lines = [word.split(":", 2) for word in _words(root / "proc/self/cgroup")]
     for path in [line[2] for line in lines if len(line) == 3 and controller in line[1].split(",")]:

@@ -1,4 +1,7 @@
-"""The models of the job: the modules that no other module holds, and their parameters' numbers, kinds and shapes."""
+"""The models of the job.
+
+The modules that no other module holds, and their parameters' numbers, kinds and shapes.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,29 @@ from typing import Any
 
 from stepscope.capture.describe.peek import attempt, attributes, class_of, plain
 
+WRAPPED_NAMES = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""Under which the compiler, DDP, FSDP and activation checkpointing hold the model that they
+wrap."""
 MOST_MODELS = 4
 MOST_SHAPES = 64
 MOST_CLASSES = 24
 MOST_WALK_NS = 300_000_000
-"""The training thread waits for this too. A model of a million modules is told in part, and says so."""
+"""The training thread waits for this too. A model of a million modules is described in part,
+and the notes say so."""
 
 
 def model_notes(torch: Any, modules: list[Any], clock: Callable[[], int] = time.perf_counter_ns) -> dict[str, Any]:
-    """The largest models, largest first. Tensors are asked for their metadata alone: nothing runs on a device."""
+    """The largest models, largest first.
+
+    Tensors are asked for their metadata alone: nothing runs on a device.
+    """
     until = clock() + MOST_WALK_NS
     # A tensor of somebody's own class would otherwise run code of that class for each question.
     with torch._C.DisableTorchFunction():  # noqa: SLF001
-        told = [_Model(root, clock, until).notes() for root in roots(modules)]
-    told = [notes for notes in told if notes["num_params"]]
-    told.sort(key=lambda notes: -int(notes["num_params"]))
-    return {"models": told[:MOST_MODELS], "num_models": len(told), "memory": attempt(memory_notes, torch)}
+        models = [_Model(root, clock, until).notes() for root in roots(modules)]
+    models = [notes for notes in models if notes["num_params"]]
+    models.sort(key=lambda notes: -int(notes["num_params"]))
+    return {"models": models[:MOST_MODELS], "num_models": len(models), "memory": attempt(memory_notes, torch)}
 
 
 def memory_notes(torch: Any) -> dict[str, int] | None:
@@ -43,8 +53,8 @@ def memory_notes(torch: Any) -> dict[str, int] | None:
 
 def roots(modules: list[Any]) -> list[Any]:
     """Modules that no other one holds."""
-    held = {id(child) for module in modules for child in _children(module)}
-    return [module for module in modules if id(module) not in held]
+    child_ids = {id(child) for module in modules for child in _children(module)}
+    return [module for module in modules if id(module) not in child_ids]
 
 
 def _children(module: Any) -> Iterator[Any]:
@@ -55,7 +65,10 @@ def _children(module: Any) -> Iterator[Any]:
 
 
 class _Model:
-    """One walk over a root module's tree. Each module and parameter counts once, however many hold it."""
+    """One walk over a root module's tree.
+
+    Each module and parameter counts once, however many hold it.
+    """
 
     def __init__(self, root: Any, clock: Callable[[], int], until: int) -> None:
         self.root = root
@@ -64,32 +77,32 @@ class _Model:
         self.dtypes: Counter[Any] = Counter()
         self.shapes: Counter[tuple[int, ...]] = Counter()
         self.num_tensors = self.num_params = self.num_trainable = self.num_bytes = self.local_bytes = self.num_unread = 0
-        seen: set[int] = set()
+        visited: set[int] = set()
         params: set[int] = set()
         stack = [root]
         while stack:
             module = stack.pop()
-            if id(module) in seen:
+            if id(module) in visited:
                 continue
-            seen.add(id(module))
+            visited.add(id(module))
             if clock() > until:
                 self.is_whole = False
                 break
             self.classes[type(module).__name__] += 1
-            held = attributes(module).get("_parameters")
-            for param in list(held.values()) if isinstance(held, dict) else ():
+            own_params = attributes(module).get("_parameters")
+            for param in list(own_params.values()) if isinstance(own_params, dict) else ():
                 if param is not None and id(param) not in params:
                     params.add(id(param))
                     self._add(param)
             stack.extend(_children(module))
 
     def _add(self, param: Any) -> None:
-        asked = attempt(_metadata, param)
-        if asked is None:
+        metadata = attempt(_metadata, param)
+        if metadata is None:
             # A lazy parameter has no shape before the first forward.
             self.num_unread += 1
             return
-        shape, dtype, item_bytes, needs_grad, local = asked
+        shape, dtype, item_bytes, needs_grad, local = metadata
         size = math.prod(shape)
         self.num_tensors += 1
         self.num_params += size
@@ -121,25 +134,24 @@ class _Model:
 
 
 def _metadata(param: Any) -> tuple[tuple[int, ...], Any, int, bool, tuple[int, ...]]:
-    """Shape, dtype, bytes per item, whether it learns, and the shape of the shard that lies here."""
+    """Shape, dtype, bytes per item, whether it learns,
+    and the shape of the shard that lies here."""
     dtype = param.dtype
     shape = tuple(param.shape)
     local = attributes(param).get("_local_tensor")
-    here = shape if local is None else tuple(local.shape)
-    # Releases before 2.1 tell a dtype's size only through a tensor.
+    local_shape = shape if local is None else tuple(local.shape)
+    # Releases before 2.1 give a dtype's size only through a tensor.
     item_bytes = getattr(dtype, "itemsize", None) or param.element_size()
-    return shape, dtype, item_bytes, param.requires_grad, here
+    return shape, dtype, item_bytes, param.requires_grad, local_shape
 
 
 def _wrapped(root: Any) -> str | None:
-    """The class of the model inside its wrappers: DDP, FSDP and the compiler each hold exactly one module, under these names."""
+    """The class of the model inside its wrappers, each of which holds exactly one module."""
     inner = root
     for _ in range(8):
-        held = attributes(inner).get("_modules") or {}
-        name = next(
-            (name for name in ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module") if name in held), None
-        )
-        if name is None or len(held) != 1:
+        children = attributes(inner).get("_modules") or {}
+        name = next((name for name in WRAPPED_NAMES if name in children), None)
+        if name is None or len(children) != 1:
             break
-        inner = held[name]
+        inner = children[name]
     return None if inner is root else class_of(inner)

@@ -15,7 +15,8 @@ def attempt(read: Callable[..., Any], *args: Any) -> Any:
 
 
 def ask(holder: Any, path: str, *args: Any) -> Any:
-    """What holder.path(*args) returns, or None where a part of the path is missing or the call fails."""
+    """What holder.path(*args) returns, or None where a part of the path is missing or the call
+    fails."""
 
     def call() -> Any:
         function = holder
@@ -26,18 +27,21 @@ def ask(holder: Any, path: str, *args: Any) -> Any:
     return attempt(call)
 
 
-def attributes(thing: Any) -> dict[str, Any]:
-    """The object's own attributes: no property runs, no __getattr__ of a wrapper answers for what it wraps."""
+def attributes(obj: Any) -> dict[str, Any]:
+    """The object's own attributes.
+
+    No property runs, no __getattr__ of a wrapper answers for what it wraps.
+    """
     try:
-        held = object.__getattribute__(thing, "__dict__")
+        own = object.__getattribute__(obj, "__dict__")
     except (AttributeError, TypeError):
         return {}
-    return held if type(held) is dict else {}
+    return own if type(own) is dict else {}
 
 
-def class_of(thing: Any) -> str | None:
+def class_of(obj: Any) -> str | None:
     """The name of its class, None for None."""
-    return None if thing is None else type(thing).__name__
+    return None if obj is None else type(obj).__name__
 
 
 def plain(value: Any) -> Any:
@@ -52,10 +56,10 @@ def plain(value: Any) -> Any:
     return name if type(name) is str else None
 
 
-def chosen(thing: Any, *names: str) -> dict[str, Any]:
+def chosen(obj: Any, *names: str) -> dict[str, Any]:
     """Some of its own attributes, plain; None for one that it has not."""
-    held = attributes(thing)
-    return {name: plain(held.get(name)) for name in names}
+    own = attributes(obj)
+    return {name: plain(own.get(name)) for name in names}
 
 
 def counted(rows: Iterable[dict[str, Any]], most: int = 16) -> list[dict[str, Any]]:

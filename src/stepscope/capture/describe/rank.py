@@ -1,4 +1,7 @@
-"""What a trace does not tell: who this process is, its machine, its environment, and the knobs of the job's live objects."""
+"""What a trace does not say.
+
+Who this process is, its machine, its environment, and the knobs of the job's live objects.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 from stepscope.capture.describe.environment import environment_notes
 from stepscope.capture.describe.flags import flag_notes
-from stepscope.capture.describe.knobs import find, object_notes
+from stepscope.capture.describe.knobs import find_live_objects, object_notes
 from stepscope.capture.describe.machine import machine_notes
 from stepscope.capture.describe.model import model_notes
 from stepscope.capture.describe.peek import ask, attempt
@@ -29,7 +32,8 @@ PACKAGES = {
     "apex": "apex",
     "numpy": "numpy",
 }
-"""Packages worth a version where the job has imported them, and the names they are installed under."""
+"""Packages worth a version where the job has imported them,
+and the names they are installed under."""
 
 
 def process_notes() -> dict[str, Any]:
@@ -51,24 +55,28 @@ def process_notes() -> dict[str, Any]:
 
 
 def live_notes(loader_iter: Any) -> dict[str, Any]:
-    """What the job's objects say; `loader_iter` is the iterator that gave the last batch, or None."""
+    """What the job's objects say.
+
+    `loader_iter` is the iterator that gave the last batch, or None.
+    """
     torch = sys.modules["torch"]
     begun = time.perf_counter_ns()
-    found = find(torch)
+    live = find_live_objects(torch)
     notes = {
         "flags": flag_notes(torch),
-        **object_notes(torch, found, loader_iter),
-        **model_notes(torch, found.modules),
-        "num_objects": found.num_objects,
-        "num_objects_seen": found.num_seen,
-        "num_objects_frozen": found.num_frozen,
+        **object_notes(torch, live, loader_iter),
+        **model_notes(torch, live.modules),
+        "num_objects": live.num_objects,
+        "num_objects_seen": live.num_seen,
+        "num_objects_frozen": live.num_frozen,
     }
     notes["look_ns"] = time.perf_counter_ns() - begun
     return notes
 
 
 def rank_numbers(torch: Any) -> dict[str, Any]:
-    """Rank, rank on this host and numbers of ranks: as torch.distributed has them, else as the launcher says."""
+    """Rank, rank on this host and numbers of ranks: as torch.distributed has them,
+    else as the launcher says."""
     rank, world = _first("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"), _first("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
     backend = None
     distributed = getattr(torch, "distributed", None)
@@ -102,16 +110,18 @@ def version_notes(torch: Any) -> dict[str, Any]:
 
 
 def _version(module: str, package: str) -> str | None:
-    told = vars(sys.modules[module]).get("__version__")
-    if isinstance(told, str):
-        return told
+    text = vars(sys.modules[module]).get("__version__")
+    if isinstance(text, str):
+        return text
     from importlib.metadata import version
 
     return attempt(version, package)  # type: ignore[no-any-return]
 
 
 def _dotted(version: Any) -> str | None:
-    return None if version is None else ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
+    if version is None:
+        return None
+    return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
 
 
 def _first(*names: str) -> int | None:

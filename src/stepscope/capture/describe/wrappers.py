@@ -1,4 +1,7 @@
-"""Modules that wrap a model to spread, compile or recompute it: DDP, FSDP, DataParallel, torch.compile, checkpointing."""
+"""Modules that wrap a model to spread, compile or recompute it.
+
+DDP, FSDP, DataParallel, torch.compile, checkpointing.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,14 @@ def wrapper_notes(torch: Any, modules: list[Any]) -> dict[str, Any]:
 
 def ddp_notes(module: Any) -> dict[str, Any]:
     """DistributedDataParallel. A `bucket_cap_mb` that nobody gave is torch's own default."""
-    held = attributes(module)
-    cap, hook = held.get("bucket_bytes_cap"), held.get("_comm_hooks")
+    attrs = attributes(module)
+    cap, hook = attrs.get("bucket_bytes_cap"), attrs.get("_comm_hooks")
     return {
         "class": class_of(module),
         "bucket_cap_mb": cap / (1 << 20) if type(cap) is int else None,
         **chosen(module, "find_unused_parameters", "static_graph", "gradient_as_bucket_view"),
         # Renamed in 2.13.
-        "broadcast_buffers": plain(held.get("forward_sync_buffers", held.get("broadcast_buffers"))),
+        "broadcast_buffers": plain(attrs.get("forward_sync_buffers", attrs.get("broadcast_buffers"))),
         **chosen(module, "require_backward_grad_sync", "bucket_bytes_cap_default"),
         "comm_hook": [getattr(pair[0], "__name__", None) for pair in hook] if type(hook) is list else None,
         "process_group_size": ask(module, "process_group.size"),
@@ -50,29 +53,32 @@ def ddp_notes(module: Any) -> dict[str, Any]:
 
 def fsdp_notes(module: Any) -> dict[str, Any]:
     """FullyShardedDataParallel, the older one."""
-    held = attributes(module)
+    attrs = attributes(module)
     return {
         "class": class_of(module),
         **chosen(module, "sharding_strategy", "forward_prefetch", "backward_prefetch", "limit_all_gathers", "_use_orig_params"),
-        "cpu_offload": plain(attributes(held.get("cpu_offload")).get("offload_params")),
-        **_policy(held.get("mixed_precision"), ("param_dtype", "reduce_dtype", "buffer_dtype")),
+        "cpu_offload": plain(attributes(attrs.get("cpu_offload")).get("offload_params")),
+        **_policy(attrs.get("mixed_precision"), ("param_dtype", "reduce_dtype", "buffer_dtype")),
     }
 
 
 def fsdp2_notes(module: Any) -> dict[str, Any]:
-    """A module under fully_shard. It has no public word for what it was given, so its state is looked into."""
+    """A module under fully_shard.
+
+    It has no public word for what it was given, so its state is looked into.
+    """
     state = ask(module, "_get_fsdp_state")
-    held = attributes(state)
-    groups = held.get("_fsdp_param_groups", held.get("_fsdp_param_group"))
+    attrs = attributes(state)
+    groups = attrs.get("_fsdp_param_groups", attrs.get("_fsdp_param_group"))
     group = attributes(groups[0] if type(groups) is list and groups else groups)
-    prefetch = {name: held.get(f"_states_to_{name}_prefetch") for name in ("forward", "backward")}
+    prefetch = {name: attrs.get(f"_states_to_{name}_prefetch") for name in ("forward", "backward")}
     return {
         # Every class under fully_shard gets a class of its own, with this before its name.
         "class": type(module).__name__.removeprefix("FSDP"),
-        "is_root": plain(held.get("_is_root")),
+        "is_root": plain(attrs.get("_is_root")),
         "reshard_after_forward": None if not group else group.get("post_forward_mesh_info") is not None,
         "reshard_after_backward": plain(group.get("reshard_after_backward")),
-        **_policy(group.get("mp_policy", held.get("_mp_policy")), ("param_dtype", "reduce_dtype", "output_dtype")),
+        **_policy(group.get("mp_policy", attrs.get("_mp_policy")), ("param_dtype", "reduce_dtype", "output_dtype")),
         "offload": class_of(group.get("offload_policy")),
         **{f"num_{name}_prefetch": len(states) if type(states) is list else None for name, states in prefetch.items()},
     }
@@ -85,7 +91,10 @@ def data_parallel_notes(module: Any) -> dict[str, Any]:
 
 
 def compiled_notes(modules: list[Any]) -> list[dict[str, Any]]:
-    """Modules under torch.compile, and those that compiled themselves in place. Compiled functions are not seen here."""
+    """Modules under torch.compile, and those that compiled themselves in place.
+
+    Compiled functions are not seen here.
+    """
     wrapper = _loaded("torch._dynamo.eval_frame", "OptimizedModule")
     rows = [attempt(_compiled, module) or {} for module in modules if wrapper is not None and issubclass(type(module), wrapper)]
     in_place = [module for module in modules if attributes(module).get("_compiled_call_impl") is not None]
@@ -94,8 +103,8 @@ def compiled_notes(modules: list[Any]) -> list[dict[str, Any]]:
 
 
 def _compiled(module: Any) -> dict[str, Any]:
-    held = attributes(module)
-    context = attributes(held.get("dynamo_ctx"))
+    attrs = attributes(module)
+    context = attributes(attrs.get("dynamo_ctx"))
     backend = context.get("callback")
     # The backend is at the bottom of what the compiler has wrapped around it.
     for _ in range(8):
@@ -126,13 +135,14 @@ def _mode(config: dict[str, Any]) -> str:
 
 
 def checkpoint_notes(modules: list[Any]) -> dict[str, int]:
-    """How many modules recompute their activations, by the flag they set or the wrapper they sit in."""
+    """How many modules recompute their activations,
+    by the flag they set or the wrapper they sit in."""
     notes: dict[str, int] = {}
     for module in modules:
         name = type(module).__name__
-        held = attributes(module)
-        for sign in (*(flag for flag in CHECKPOINT_FLAGS if held.get(flag) is True), *({name} & set(CHECKPOINT_WRAPPERS))):
-            notes[sign] = notes.get(sign, 0) + 1
+        attrs = attributes(module)
+        for reason in (*(flag for flag in CHECKPOINT_FLAGS if attrs.get(flag) is True), *({name} & set(CHECKPOINT_WRAPPERS))):
+            notes[reason] = notes.get(reason, 0) + 1
     return notes
 
 
@@ -148,5 +158,5 @@ def _loaded(module: str, name: str) -> Any:
 
 
 def _policy(policy: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    held = attributes(policy)
-    return {name: plain(held.get(name)) for name in names}
+    attrs = attributes(policy)
+    return {name: plain(attrs.get(name)) for name in names}

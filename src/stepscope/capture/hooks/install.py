@@ -1,4 +1,7 @@
-"""Where the capture listens: optimizer steps, backward passes, loaders, saves and collections of garbage."""
+"""Where the capture listens.
+
+Optimizer steps, backward passes, loaders, saves and collections of garbage.
+"""
 
 from __future__ import annotations
 
@@ -72,13 +75,16 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
 
 
 def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
-    """Around every optimizer's step, outside the range that the profiler has for it: a window must not open inside one."""
+    """Around every optimizer's step, outside the range that the profiler has for it.
+
+    A window must not open inside one.
+    """
 
     around = hooked_step(session, guard)
 
-    def make(was: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def make(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def hook_step(function: Any) -> Any:
-            return around(was(function))
+            return around(original(function))
 
         return hook_step
 
@@ -88,7 +94,7 @@ def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
 def _hook_collections(guard: Guard, session: Session) -> None:
     begun = 0
 
-    def told(phase: str, info: dict[str, int]) -> None:
+    def on_collection(phase: str, info: dict[str, int]) -> None:
         # The youngest objects are collected within microseconds, and many times a second.
         if info["generation"] > 0:
             watched(phase, info["generation"])
@@ -102,8 +108,8 @@ def _hook_collections(guard: Guard, session: Session) -> None:
             session.collected(begun, now, generation)
 
     watched = guard.watch(timed_collection)
-    gc.callbacks.append(told)
-    guard.at_end(lambda: gc.callbacks.remove(told))
+    gc.callbacks.append(on_collection)
+    guard.at_end(lambda: gc.callbacks.remove(on_collection))
 
 
 def forget_session(session: Session) -> None:
@@ -120,7 +126,10 @@ def _at_exit() -> None:
 
 
 def _in_child() -> None:
-    """In a forked child: another process, which may train by itself or load batches. It starts anew, with no thread of ours."""
+    """In a forked child: another process, which may train by itself or load batches.
+
+    It starts anew, with no thread of ours.
+    """
     session = current()
     if session is None:
         return

@@ -1,8 +1,9 @@
 """The hooks that every step runs: a loader's next(), backward() and an optimizer's step().
 
-Each tells the session's tape when it ran, and does no more where no step is due to be looked at. After the model has run, the
-caches are the model's: what counts is how much memory is touched (so constants and functions are held in closures, not looked up
-in modules), not how long it would take in a loop of its own.
+Each records on the session's tape when it ran, and does no more where no step is due to be looked
+at. After the model has run, the caches are the model's: what counts is how much memory is touched
+(so constants and functions are held in closures, not looked up in modules), not how long it would
+take in a loop of its own.
 """
 
 from __future__ import annotations
@@ -20,62 +21,62 @@ from stepscope.capture.session import PASSED, STEPPED, WAITED, Session
 
 def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around `__next__` of a loader's iterator."""
-    clock, tell, free_steps, kind = time.perf_counter_ns, session.tape.append, session.free_steps, WAITED
+    clock, record, free_steps, kind = time.perf_counter_ns, session.tape.append, session.free_steps, WAITED
     look = guard.watch(session.took_batch)
 
-    def make(was: Any) -> Any:
-        @functools.wraps(was)
-        def now(self: Any) -> Any:
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(self: Any) -> Any:
             begun, is_over = clock(), 0
             try:
-                return was(self)
+                return original(self)
             except StopIteration:
                 is_over = 1
                 raise
             finally:
-                tell((kind, begun, clock(), is_over))
+                record((kind, begun, clock(), is_over))
                 if not free_steps:
                     look(self)
 
-        return now
+        return wrapper
 
     return make
 
 
 def hooked_backward(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around backward passes."""
-    clock, tell, free_steps, kind = time.perf_counter_ns, session.tape.append, session.free_steps, PASSED
+    clock, record, free_steps, kind = time.perf_counter_ns, session.tape.append, session.free_steps, PASSED
     is_compiling, look = compiling_asker(), guard.watch(session.after_backward)
 
-    def make(was: Any) -> Any:
-        @functools.wraps(was)
-        def now(*args: Any, **kwargs: Any) -> Any:
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
-                return was(*args, **kwargs)
+                return original(*args, **kwargs)
             begun = clock()
             try:
-                return was(*args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 ended = clock()
-                tell((kind, begun, ended, 0))
+                record((kind, begun, ended, 0))
                 if not free_steps:
                     look(ended)
 
-        return now
+        return wrapper
 
     return make
 
 
 def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
-    """Around an optimizer's step. One that needs no look is told to the tape and no more."""
-    clock, tell, take, name, kind = time.perf_counter_ns, session.tape.append, session.free_steps.pop, id, STEPPED
+    """Around an optimizer's step. One that needs no look is recorded on the tape and no more."""
+    clock, record, take, name, kind = time.perf_counter_ns, session.tape.append, session.free_steps.pop, id, STEPPED
     is_compiling, look = compiling_asker(), _looked_at(session, guard)
 
-    def make(was: Any) -> Any:
-        @functools.wraps(was)
-        def now(*args: Any, **kwargs: Any) -> Any:
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             if is_compiling() or not args:
-                return was(*args, **kwargs)
+                return original(*args, **kwargs)
             is_free = True
             try:
                 take()
@@ -83,14 +84,14 @@ def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
                 # Left before the step runs: what it raises must not seem to come of this.
                 is_free = False
             if not is_free:
-                return look(was, args, kwargs)
+                return look(original, args, kwargs)
             begun = clock()
             try:
-                return was(*args, **kwargs)
+                return original(*args, **kwargs)
             finally:
-                tell((kind, begun, clock(), name(args[0])))
+                record((kind, begun, clock(), name(args[0])))
 
-        return now
+        return wrapper
 
     return make
 
@@ -99,15 +100,15 @@ def _looked_at(session: Session, guard: Guard) -> Callable[[Any, Any, Any], Any]
     stepping: set[int] = set()
     """The optimizers whose steps run just now; several where several threads train."""
 
-    def call(was: Any, args: Any, kwargs: Any) -> Any:
+    def call(original: Any, args: Any, kwargs: Any) -> Any:
         optimizer = args[0]
         if id(optimizer) in stepping:
             session.nests = True
-            return was(*args, **kwargs)
+            return original(*args, **kwargs)
         stepping.add(id(optimizer))
         begun = time.perf_counter_ns()
         try:
-            return was(*args, **kwargs)
+            return original(*args, **kwargs)
         finally:
             ended = time.perf_counter_ns()
             stepping.discard(id(optimizer))

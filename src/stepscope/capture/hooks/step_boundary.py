@@ -13,8 +13,8 @@ MOST_KNOWN = 10_000
 class Anchor:
     """One optimizer of the loop marks its turns: the one that steps most rarely.
 
-    A discriminator that steps five times for each step of the generator does not end the loop's turn; one of many optimizers that
-    each hold one parameter does, whichever it is.
+    A discriminator that steps five times for each step of the generator does not end the loop's
+    turn; one of many optimizers that each hold one parameter does, whichever it is.
     """
 
     def __init__(self) -> None:

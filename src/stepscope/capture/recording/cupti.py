@@ -1,8 +1,10 @@
-"""CUPTI, the part of the profiler that sits inside CUDA: it leaves when a recording is over, and the process can still end.
+"""CUPTI, the part of the profiler that sits inside CUDA: it leaves when a recording is over, and
+the process can still end.
 
-Kineto leaves CUPTI from a thread of its own, which waits until the process calls CUDA once more. In a process that never does,
-that thread waits for ever, and exit() with it (a destructor waits for whoever waits). So CUPTI is asked to leave only in a
-process that uses CUDA, not where the process ends anyway, and at its end CUDA is called once more.
+Kineto leaves CUPTI from a thread of its own, which waits until the process calls CUDA once more. In
+a process that never does, that thread waits for ever, and exit() with it (a destructor waits for
+whoever waits). So CUPTI is asked to leave only in a process that uses CUDA, not where the process
+ends anyway, and at its end CUDA is called once more.
 """
 
 from __future__ import annotations
@@ -15,19 +17,22 @@ from typing import Any
 
 VARIABLE = "TEARDOWN_CUPTI"
 MARK = "STEPSCOPE_TEARDOWN_CUPTI"
-"""Auxiliary it where we have set it: a process that the job starts takes both out again. Its own recordings, without CUDA, would
-leave it waiting at its end."""
+"""Set beside it where we have set it: a process that the job starts takes both out again. Its own
+recordings, without CUDA, would leave it waiting at its end."""
 CALLS, BETWEEN_S = 20, 0.001
-"""Calls at the end of the process: the thread that waits for one may only just have been started."""
+"""Calls at the end of the process: the thread that waits for one may only just have been
+started."""
 _asked: list[int] = []
 """The process in which we asked CUPTI to leave."""
 
 
 def leave_cupti_after(torch: Any) -> None:
-    """Has Kineto leave CUPTI when a recording is over: else each launch goes on paying for it, a fifth of a step that the
-    host limits (H200, torch 2.11: 16.1 ms a step before, 20.3 after; 9.8 and 10.8 with this).
+    """Has Kineto leave CUPTI when a recording is over: else each launch goes on paying for it, a
+    fifth of a step that the host limits (H200, torch 2.11: 16.1 ms a step before, 20.3 after; 9.8
+    and 10.8 with this).
 
-    From CUDA 12.6 on: before that, leaving and CUDA graphs do not go together. What the user has set stays.
+    From CUDA 12.6 on: before that, leaving and CUDA graphs do not go together. What the user has
+    set stays.
     """
     version = str(getattr(getattr(torch, "version", None), "cuda", None) or "").split(".")
     numbers = [int(part) for part in version[:2] if part.isdecimal()]
@@ -37,13 +42,19 @@ def leave_cupti_after(torch: Any) -> None:
 
 
 def forget_parents() -> None:
-    """At the start of a process: what a recording of the process that started it has set is not the user's."""
+    """At the start of a process.
+
+    What a recording of the process that started it has set is not the user's.
+    """
     if os.environ.pop(MARK, None) is not None:
         os.environ.pop(VARIABLE, None)
 
 
 def stay_in_cupti() -> None:
-    """The process ends: a recording that is still open is closed without leaving. Kineto reads the variable then."""
+    """The process ends: a recording that is still open is closed without leaving.
+
+    Kineto reads the variable then.
+    """
     if _asked:
         os.environ.pop(VARIABLE, None)
 

@@ -12,8 +12,8 @@ MOST_PENDING = 64
 class DeviceClock:
     """An event recorded at each step's end, and read once the device has passed it.
 
-    Recording and asking are all: nothing here synchronizes. While a CUDA graph is being captured nothing is recorded, for the
-    event would become a part of the graph.
+    Recording and asking are all: nothing here synchronizes. While a CUDA graph is being captured
+    nothing is recorded, for the event would become a part of the graph.
     """
 
     def __init__(self, cuda: Any) -> None:
@@ -26,10 +26,13 @@ class DeviceClock:
         self.last = -1
         """The last step that is marked, or is just about to be."""
         self.settled = -1
-        """The last step of which nothing more will be told."""
+        """The last step of which nothing more will be reported."""
 
     def mark(self, step: int) -> list[tuple[int, int]]:
-        """Marks the end of a step. Returns (step, nanoseconds) of earlier ones that are over by now."""
+        """Marks the end of a step.
+
+        Returns (step, nanoseconds) of earlier ones that are over by now.
+        """
         if self.is_capturing():
             return []
         if (device := self._cuda.current_device()) != self._device:

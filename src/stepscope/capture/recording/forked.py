@@ -1,13 +1,16 @@
-"""A process forked after our profiler has run: it must end as it would have, and keep no event of a recording it is not in.
+"""A process forked after our profiler has run: it must end as it would have, and keep no event of a
+recording it is not in.
 
-Kineto starts a thread with the first recording and waits for it when the process ends. A forked child has the library's state
-but not that thread: its exit() would stand for ever in `libkineto::ConfigLoader::~ConfigLoader` (pthread_cond_destroy waits for
-a waiter that does not exist). So such a child leaves through _exit(): its own atexit handlers, those of C that it registered
-itself and the flush of its streams have run by then; destructors of C++ statics, which it inherited, have not. A child that
-forks again, replaces itself (exec) or calls os._exit() is not concerned.
+Kineto starts a thread with the first recording and waits for it when the process ends. A forked
+child has the library's state but not that thread: its exit() would stand for ever in
+`libkineto::ConfigLoader::~ConfigLoader` (pthread_cond_destroy waits for a waiter that does not
+exist). So such a child leaves through _exit(): its own atexit handlers, those of C that it
+registered itself and the flush of its streams have run by then; destructors of C++ statics, which
+it inherited, have not. A child that forks again, replaces itself (exec) or calls os._exit() is not
+concerned.
 
-Nor may it let go of what belongs to CUDA: the destructor of an event calls CUDA, which does not work in a forked child, and the
-error that it throws ends the process.
+Nor may it let go of what belongs to CUDA: the destructor of an event calls CUDA, which does not
+work in a forked child, and the error that it throws ends the process.
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ _silenced: list[int] = []
 
 
 def note_profiler() -> None:
-    """Before a recording is opened. What a child needs is loaded here: it may not be able to import anything."""
+    """Before a recording is opened.
+
+    What a child needs is loaded here: it may not be able to import anything.
+    """
     if not _profiled_by:
         _profiled_by.append(os.getpid())
         with suppress(Exception):
@@ -38,14 +44,17 @@ def note_profiler() -> None:
 
 
 def is_profiler_inherited() -> bool:
-    """Whether the profiler's library was used before this process was forked: it is not safe to use here."""
+    """Whether the profiler's library was used before this process was forked.
+
+    It is not safe to use here.
+    """
     return bool(_profiled_by) and _profiled_by[0] != os.getpid()
 
 
 def never_let_go(*inherited: object) -> None:
     """In a forked child: these are not destroyed, not even when its Python ends."""
-    for held in inherited:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+    for inherited_object in inherited:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited_object))
 
 
 def settle_child(*, was_recording: bool) -> None:
@@ -53,7 +62,8 @@ def settle_child(*, was_recording: bool) -> None:
     if not _profiled_by:
         return
     if was_recording:
-        # The profiler's callbacks came along and would keep every operator's event until the child ends: 1 kB each.
+        # The profiler's callbacks came along and would keep every operator's event until the child
+        # ends: 1 kB each.
         with suppress(Exception):
             sys.modules["torch"]._C._autograd._enable_record_function(False)  # noqa: SLF001
             _silenced[:] = [os.getpid()]
@@ -61,17 +71,23 @@ def settle_child(*, was_recording: bool) -> None:
 
 
 def leave_directly() -> None:
-    """The process, when it comes to exit(), flushes its streams and leaves: no destructor of a C++ library runs."""
+    """The process, when it comes to exit(), flushes its streams and leaves.
+
+    No destructor of a C++ library runs.
+    """
     if _libc:
-        # Run in the reverse order: the streams of C are flushed, then _exit(status) is called. Only glibc has on_exit, and
-        # only glibc's condition variables wait for their waiters.
+        # Run in the reverse order: the streams of C are flushed, then _exit(status) is called. Only
+        # glibc has on_exit, and only glibc's condition variables wait for their waiters.
         on_exit, leave, at_exit, flush = _libc
         on_exit(leave, None)
         at_exit(flush, None, None)
 
 
 def make_way_in_child() -> None:
-    """Before the job's own profiler in such a child: it finds none attached, and events are told again."""
+    """Before the job's own profiler in such a child.
+
+    It finds none attached, and events are recorded again.
+    """
     if _silenced == [os.getpid()]:
         _silenced.clear()
         torch = sys.modules["torch"]

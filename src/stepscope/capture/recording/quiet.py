@@ -41,9 +41,9 @@ def quiet_kineto(torch: Any) -> Iterator[None]:
 @contextmanager
 def _quiet_warnings() -> Iterator[None]:
     """Python's filters are left alone: to change them makes the job's own warnings come again."""
-    places = [(sys.modules.get(module), name) for module, name in WARNERS]
-    places = [(module, name) for module, name in places if hasattr(module, name)]
-    before = [(module, name, getattr(module, name)) for module, name in places]
+    warners = [(sys.modules.get(module), name) for module, name in WARNERS]
+    warners = [(module, name) for module, name in warners if hasattr(module, name)]
+    before = [(module, name, getattr(module, name)) for module, name in warners]
     for module, name, _ in before:
         setattr(module, name, _say_nothing)
     try:
@@ -89,13 +89,14 @@ def _level(torch_file: str) -> ctypes.c_int | None:
 
 
 WRONG_THREAD = b"ERROR: External init callback must run in same thread"
-"""What Kineto prints past its logger where the first recording is not opened by the thread that imported torch. It speaks of
-recordings on demand, which are not ours."""
+"""What Kineto prints past its logger where the first recording is not opened by the thread that
+imported torch. It speaks of recordings on demand, which are not ours."""
 
 
 @contextmanager
 def without_thread_line() -> Iterator[None]:
-    """While this lasts, the stream `stderr` of C goes to memory; all but that line is printed afterwards, in its order.
+    """While this lasts, the stream `stderr` of C goes to memory; all but that line is printed
+    afterwards, in its order.
 
     The file descriptor stays what it is: Python, C++ and other processes print as ever.
     """
@@ -104,17 +105,17 @@ def without_thread_line() -> Iterator[None]:
         return
     libc = ctypes.CDLL(None)
     libc.fdopen.restype = ctypes.c_void_p
-    kept = os.memfd_create("stepscope")
+    memory_file = os.memfd_create("stepscope")
     stream = ctypes.c_void_p.in_dll(libc, "stderr")
-    instead, before = libc.fdopen(os.dup(kept), b"w"), stream.value
-    stream.value = instead
+    memory_stream, before = libc.fdopen(os.dup(memory_file), b"w"), stream.value
+    stream.value = memory_stream
     try:
         yield
     finally:
         stream.value = before
-        libc.fclose(ctypes.c_void_p(instead))
-        os.lseek(kept, 0, os.SEEK_SET)
-        with os.fdopen(kept, "rb") as file:
+        libc.fclose(ctypes.c_void_p(memory_stream))
+        os.lseek(memory_file, 0, os.SEEK_SET)
+        with os.fdopen(memory_file, "rb") as file:
             rest = b"".join(line for line in file if not line.startswith(WRONG_THREAD))
         if rest:
             os.write(2, rest)

@@ -24,7 +24,10 @@ class Schedule:
         return step >= self.wanted_step
 
     def is_due(self, step: int, trained_ns: int) -> bool:
-        """Whether one begins with this step; it then counts as made. `trained_ns` have passed since the first step's end."""
+        """Whether one begins with this step; it then counts as made.
+
+        `trained_ns` have passed since the first step's end.
+        """
         if self.wanted_step is None and not self._is_good_moment(step, trained_ns):
             return False
         self.wanted_step = None
@@ -35,8 +38,8 @@ class Schedule:
         return True
 
     def _is_good_moment(self, step: int, trained_ns: int) -> bool:
-        """A step of a row of numbers each a third or a half larger than the one before (15, 20, 30, 40, 60, ...), so that
-        ranks that are about equally fast choose the same."""
+        """A step of a row of numbers each a third or a half larger than the one before (15, 20,
+        30, 40, 60, ...), so that ranks that are about equally fast choose the same."""
         while step > self._moment:
             self._moment, self._next_moment = self._next_moment, 2 * self._moment
         return step == self._moment and trained_ns >= self._options.warm_up_s * 1e9

@@ -1,7 +1,8 @@
-"""The profiler's window: a few steps recorded by torch.profiler, opened and closed between two steps.
+"""The profiler's window: a few steps recorded by torch.profiler, opened and closed between two
+steps.
 
-Kineto keeps a recording per thread: one that another thread ends takes the process with it (SIGSEGV). So a window belongs to the
-thread that opened it; no other thread touches its profiler.
+Kineto keeps a recording per thread: one that another thread ends takes the process with it
+(SIGSEGV). So a window belongs to the thread that opened it; no other thread touches its profiler.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from stepscope.capture.recording.quiet import quiet_kineto, without_thread_line
 from stepscope.protocol.options import WARM_STEPS, Options
 
 LONGEST_WAIT_S = 5.0
-"""For the thread that records to let go, where another thread of the job starts a profiler of its own."""
+"""For the thread that records to let go, where another thread of the job starts a profiler of its
+own."""
 PATIENCE_NS, PATIENT_TIMES = 60_000_000_000, 20
-"""How long a recording may be open: so many times what its steps would take without a profiler, and a minute."""
+"""How long a recording may be open: so many times what its steps would take without a profiler,
+and a minute."""
 MOST_STRANGE = 200
-"""Steps that other threads end while the one that records ends none, until the recording is given up."""
+"""Steps that other threads end while the one that records ends none,
+until the recording is given up."""
 
 _held = threading.local()
 """In each thread: the window that it opened."""
@@ -37,14 +41,18 @@ _lost: list[Window] = []
 
 
 class _Hold:
-    """Dropped by the thread that opened a window when that thread ends: the last moment to take the profiler off."""
+    """Dropped by the thread that opened a window when that thread ends.
+
+    The last moment to take the profiler off.
+    """
 
     def __init__(self, window: Window) -> None:
         self.window, self._owner = window, (os.getpid(), threading.get_ident())
 
     def __del__(self) -> None:
         with suppress(Exception):
-            # A Python that ends drops what its other threads hold from its main thread, which may not touch it.
+            # A Python that ends drops what its other threads hold from its main thread, which may
+            # not touch it.
             is_own = self._owner == (os.getpid(), threading.get_ident()) and not sys.is_finalizing()
             if is_own and self.window.is_attached:
                 self.window.problem = self.window.problem or "the thread that recorded ended before its last step"
@@ -61,7 +69,8 @@ class Window:
         self.is_over = False
         """Whether nothing more is recorded."""
         self.is_attached = False
-        """Whether its thread has the profiler on: for a while after it is over, where another thread ended it."""
+        """Whether its thread has the profiler on: for a while after it is over,
+        where another thread ended it."""
         self.num_strange = 0
         """Steps ended by other threads since its own ended one."""
         self._gone = threading.Event()
@@ -85,12 +94,16 @@ class Window:
         self._left = WARM_STEPS + options.num_steps
         self._longest_ns = PATIENCE_NS + PATIENT_TIMES * self._left * step_ns
         self._latest_ns = 0
-        # Marks in the trace have the run's own numbers: ranks that begin at different steps are not taken for one another.
+        # Marks in the trace have the run's own numbers: ranks that begin at different steps are not
+        # taken for one another.
         self.profile.step_num = first_step
 
     @property
     def is_mine(self) -> bool:
-        """Whether this thread opened it. Asked of what the thread holds: numbers of threads are used again."""
+        """Whether this thread opened it.
+
+        Asked of what the thread holds: numbers of threads are used again.
+        """
         hold = getattr(_held, "hold", None)
         return hold is not None and hold.window is self
 
@@ -122,8 +135,8 @@ class Window:
                 self.close()
 
     def between(self, now: int) -> None:
-        """Inside a step, where its thread takes a batch: a recording that takes far too long ends here. A step may hold an
-        evaluation of hours, and every event of it would be kept."""
+        """Inside a step, where its thread takes a batch: a recording that takes far too long
+        ends here. A step may hold an evaluation of hours, and every event of it would be kept."""
         if self.is_mine and self.is_over:
             self.discard()
         elif self.is_mine and now > self._latest_ns:
@@ -146,13 +159,19 @@ class Window:
                     del _held.hold
 
     def discard(self) -> None:
-        """Ends it and keeps nothing: somebody else wants to record, or the capture is over. Its own thread calls this."""
+        """Ends it and keeps nothing: somebody else wants to record, or the capture is over.
+
+        Its own thread calls this.
+        """
         self.profile.on_trace_ready = None
         self.problem = self.problem or "the job started a profiler of its own"
         self.close()
 
     def give_up(self, problem: str) -> None:
-        """In another thread: nothing more is recorded, and the window's thread takes the profiler off when it comes by."""
+        """In another thread.
+
+        Nothing more is recorded, and the window's thread takes the profiler off when it comes by.
+        """
         self.problem = self.problem or problem
         self.is_over = True
 
@@ -168,9 +187,10 @@ class Window:
                 self.leave_behind("the job started a profiler of its own, in another thread")
 
     def leave_behind(self, problem: str) -> None:
-        """In another thread, where the window's own will not come by any more: the profiler stays attached. With CUDA's part of
-        it active, destructors of the libraries end such a process with SIGSEGV (torch 2.11; so they do where a profiler of the
-        job's own is left open)."""
+        """In another thread, where the window's own will not come by any more: the profiler
+        stays attached. With CUDA's part of it active, destructors of the libraries end such a
+        process with SIGSEGV (torch 2.11; so they do where a profiler of the job's own is left
+        open)."""
         self.give_up(problem)
         _lost.append(self)
         if self._has_device:
@@ -189,18 +209,21 @@ class Window:
 
 def is_profiling(torch: Any) -> bool:
     """Whether a profiler is attached to this thread, ours or the job's."""
-    asked = getattr(torch.autograd, "_profiler_enabled", None)
-    return bool(asked()) if callable(asked) else False
+    is_enabled = getattr(torch.autograd, "_profiler_enabled", None)
+    return bool(is_enabled()) if callable(is_enabled) else False
 
 
 def backward_asker(torch: Any) -> Callable[[], bool]:
     """Says whether this thread is inside a backward pass."""
-    asked = getattr(getattr(torch, "_C", None), "_current_graph_task_id", None)
-    return (lambda: asked() != -1) if callable(asked) else lambda: False
+    current_task = getattr(getattr(torch, "_C", None), "_current_graph_task_id", None)
+    return (lambda: current_task() != -1) if callable(current_task) else lambda: False
 
 
 class Others:
-    """A profiler of the job's own, from where it is prepared: in its schedule's warm-up it is not attached yet but in our way."""
+    """A profiler of the job's own, from where it is prepared.
+
+    In its schedule's warm-up it is not attached yet but in our way.
+    """
 
     def __init__(self) -> None:
         self._last: weakref.ref[Any] | None = None
@@ -216,7 +239,10 @@ class Others:
 
 
 def give_way(guard: Guard, holder: Any) -> None:
-    """A profiler that the job starts finds none of ours attached: two at a time would be an error in the job."""
+    """A profiler that the job starts finds none of ours attached.
+
+    Two at a time would be an error in the job.
+    """
     profilers = sys.modules["torch"].autograd.profiler.profile
 
     def is_ours(profiler: Any) -> bool:
@@ -235,18 +261,18 @@ def give_way(guard: Guard, holder: Any) -> None:
         if not is_ours(profiler):
             holder.others.went()
 
-    def before(told: Callable[[Any], None]) -> Callable[[Any], Any]:
-        watched = guard.watch(told)
+    def before(on_call: Callable[[Any], None]) -> Callable[[Any], Any]:
+        watched = guard.watch(on_call)
 
-        def make(was: Any) -> Any:
-            def now(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def make(original: Any) -> Any:
+            def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
                 watched(self)
-                return was(self, *args, **kwargs)
+                return original(self, *args, **kwargs)
 
-            return now
+            return wrapper
 
         return make
 
-    for name, told in (("_prepare_trace", come), ("_start_trace", come), ("__enter__", come), ("__exit__", go)):
+    for name, on_call in (("_prepare_trace", come), ("_start_trace", come), ("__enter__", come), ("__exit__", go)):
         if name in profilers.__dict__:
-            replace(guard, profilers, name, before(told))
+            replace(guard, profilers, name, before(on_call))

@@ -1,4 +1,4 @@
-"""On how many objects each setting took hold, and why it did not."""
+"""On how many objects each setting took effect, and why it did not."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ class Applied:
         """Those of these settings that are asked for."""
         return {name: self.settings[name] for name in names if name in self.settings}
 
-    def is_enough(self, name: str, own: Any) -> bool:
+    def is_enough(self, name: str, job_value: Any) -> bool:
         """Whether the job's own value stays: the setting is to raise it, and would not. Says so."""
-        is_number = isinstance(own, int | float) and not isinstance(own, bool)
-        if name not in self._raised or not is_number or own < self.settings[name]:
+        is_number = isinstance(job_value, int | float) and not isinstance(job_value, bool)
+        if name not in self._raised or not is_number or job_value < self.settings[name]:
             return False
-        self.failed(name, f"the job has {own:g} of its own, and {self.settings[name]:g} would not be more")
+        self.failed(name, f"the job has {job_value:g} of its own, and {self.settings[name]:g} would not be more")
         return True
 
-    def took(self, name: str, *, was: Any = None) -> None:
-        """It holds for one more object, which had `was` before."""
+    def took(self, name: str, *, before: Any = None) -> None:
+        """It took effect on one more object, which had `before` until then."""
         is_news = not self._num_changed[name]
         self.counts[name] += 1
-        self._num_changed[name] += was != self.settings[name]
+        self._num_changed[name] += before != self.settings[name]
         if self._num_changed[name]:
             self.reasons.pop(name, None)
         else:
             self.reasons[name] = ALREADY
         if is_news:
-            self._tell()
+            self._write_news()
 
-    def holds(self, name: str, *, was: Any) -> None:
+    def holds(self, name: str, *, before: Any) -> None:
         """A switch of the whole process: there is but one of it."""
         if not self.counts[name]:
-            self.took(name, was=was)
+            self.took(name, before=before)
 
     def failed(self, name: str, why: str) -> None:
         """It could not be applied on top of an object."""
         if name in self.counts and not self._num_changed[name]:
             self.reasons[name] = why[:MOST_CHARS]
-            self._tell()
+            self._write_news()
 
     def lost(self, name: str, why: str) -> None:
-        """What it had taken hold of did not keep it."""
+        """It took effect, and was undone."""
         self.counts[name] = self._num_changed[name] = 0
         self.failed(name, why)
 
@@ -72,9 +72,9 @@ class Applied:
     def write(self, folder: Path) -> None:
         """Writes it down, and from now on whenever there is news: a count alone is none."""
         self._folder = folder
-        self._tell()
+        self._write_news()
 
-    def _tell(self) -> None:
+    def _write_news(self) -> None:
         if self._folder is not None:
             # A disk that is full is no matter of the job's.
             with suppress(OSError):

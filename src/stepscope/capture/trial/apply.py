@@ -1,7 +1,8 @@
-"""Lays a trial's settings over the job's own, and counts on how many objects each took hold.
+"""Applies a trial's settings on top of the job's own, and counts on how many objects each took
+effect.
 
-A setting that cannot be laid is noted with its reason, and the job goes on as it would have without: nothing raised here is ever
-seen by the job.
+A setting that cannot be applied is noted with its reason, and the job goes on as it would have
+without: nothing raised here is ever seen by the job.
 """
 
 from __future__ import annotations
@@ -14,31 +15,31 @@ from typing import Any
 from stepscope.capture.guard import Guard
 from stepscope.capture.trial.applied import Applied
 from stepscope.capture.trial.apply_flags import Flags
-from stepscope.capture.trial.apply_loader import lay_over_loaders
-from stepscope.capture.trial.apply_model import lay_over_models
-from stepscope.capture.trial.apply_optimizer import lay_over_optimizers
+from stepscope.capture.trial.apply_loader import apply_to_loaders
+from stepscope.capture.trial.apply_model import apply_to_models
+from stepscope.capture.trial.apply_optimizer import apply_to_optimizers
 from stepscope.capture.trial.session import TrialSession
 
-Lay = Callable[[Guard, Any, Applied], None]
-LAYERS: tuple[Lay, ...] = (lay_over_loaders, lay_over_optimizers, lay_over_models)
+Apply = Callable[[Guard, Any, Applied], None]
+APPLIERS: tuple[Apply, ...] = (apply_to_loaders, apply_to_optimizers, apply_to_models)
 
 
 def apply(session: TrialSession, settings: Mapping[str, Any], raised: Collection[str] = ()) -> Applied:
-    """Hooks up what the settings need. torch is imported already, and the job has nothing of it yet. Those in `raised` are left
-    where the job has as much."""
+    """Hooks up what the settings need. torch is imported already, and the job has nothing of it
+    yet. Those in `raised` are left where the job has as much."""
     torch = sys.modules["torch"]
     applied = Applied(settings, raised)
     flags = Flags(session, torch, applied)
-    for lay in (*LAYERS, flags.lay):
+    for apply_part in (*APPLIERS, flags.apply):
         try:
-            lay(session.guard, torch, applied)
+            apply_part(session.guard, torch, applied)
         except Exception as problem:  # noqa: BLE001 - a part of the boundary: one kind of setting fails, the others go on
             applied.failed_all(problem)
-    session.listen(_Told(applied, flags))
+    session.listen(_AppliedWriter(applied, flags))
     return applied
 
 
-class _Told:
+class _AppliedWriter:
     """Settles the flags at the first step, and writes the counts then and at the end."""
 
     def __init__(self, applied: Applied, flags: Flags) -> None:

@@ -1,4 +1,7 @@
-"""Switches of the whole process: set when torch comes, and again at the first step where the job has changed them."""
+"""Switches of the whole process.
+
+Set when torch comes, and again at the first step where the job has changed them.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Flags:
         self._first: dict[str, Any] = {}
         """What was there when torch came."""
 
-    def lay(self, guard: Guard, torch: Any, applied: Applied) -> None:
+    def apply(self, guard: Guard, torch: Any, applied: Applied) -> None:
         for name, value in applied.wanted(*self._flags).items():
             read, write = self._flags[name]
             self._first[name] = read()
@@ -51,7 +54,10 @@ class Flags:
             replace(guard, torch.cuda, "empty_cache", self._instead_of_emptying)
 
     def settle(self) -> None:
-        """After the first step: what the job has set otherwise is set again, and what holds is counted."""
+        """After the first step.
+
+        What the job has set otherwise is set again, and what holds is counted.
+        """
         applied, torch = self._applied, self._torch
         for name, value in applied.wanted(*self._flags).items():
             try:
@@ -60,9 +66,9 @@ class Flags:
                 applied.failed(name, words_of(problem))
         if applied.wanted("anomaly_mode"):
             # Turned off, it counts where the job turns it on; turned on, it is on from the start.
-            applied.holds("anomaly_mode", was=self._first["anomaly_mode"])
+            applied.holds("anomaly_mode", before=self._first["anomaly_mode"])
         if applied.settings.get("empty_cache") is True:
-            applied.holds("empty_cache", was=True)
+            applied.holds("empty_cache", before=True)
         for name, value in applied.wanted("allocator", "launch_blocking").items():
             # The environment carried it; what the job had before is not known here.
             carried = environment_of({name: value})
@@ -70,7 +76,7 @@ class Flags:
             if other is not None:
                 applied.failed(name, f"{other} was set to something else in the job")
             elif torch.cuda.is_initialized():
-                applied.holds(name, was=None)
+                applied.holds(name, before=None)
             else:
                 applied.failed(name, NO_GPU)
         check_compiled(applied)
@@ -79,17 +85,17 @@ class Flags:
 
     def _settle(self, name: str, value: Any) -> None:
         read, write = self._flags[name]
-        before = read()
-        if before != value:
+        current = read()
+        if current != value:
             write(value)
         if name in ("tf32", "cudnn_benchmark") and not self._torch.cuda.is_initialized():
             self._applied.failed(name, NO_GPU)
         elif name == "tf32" and value and (ask(self._torch, "cuda.get_device_capability") or (0, 0))[0] < TF32_FROM:
             self._applied.failed(name, "the device has no TF32")
         else:
-            was = before if before != value else self._first[name]
+            before = current if current != value else self._first[name]
             # The environment has carried the number of threads here already.
-            self._applied.holds(name, was=None if name == "num_threads" else was)
+            self._applied.holds(name, before=None if name == "num_threads" else before)
 
     def _set_tf32(self, value: bool) -> None:
         # This call is the one that no release warns at.
@@ -102,24 +108,25 @@ class Flags:
         self._torch.use_deterministic_algorithms(value, warn_only=True)
         self._torch.backends.cudnn.deterministic = value
 
-    def _around_anomaly(self, was: Any) -> Any:
+    def _around_anomaly(self, original: Any) -> Any:
         wanted = self._applied.settings["anomaly_mode"]
 
-        @functools.wraps(was)
-        def now(mode: bool, *args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(mode: bool, *args: Any, **kwargs: Any) -> Any:
             if bool(mode) != wanted:
-                self._applied.took("anomaly_mode", was=bool(mode))
-            return was(wanted, *args, **kwargs)
+                self._applied.took("anomaly_mode", before=bool(mode))
+            return original(wanted, *args, **kwargs)
 
-        now(wanted) if wanted else None
-        return now
+        if wanted:
+            wrapper(wanted)
+        return wrapper
 
-    def _instead_of_emptying(self, was: Any) -> Any:
-        @functools.wraps(was)
-        def now() -> None:
-            self._applied.took("empty_cache", was=True)
+    def _instead_of_emptying(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper() -> None:
+            self._applied.took("empty_cache", before=True)
 
-        return now
+        return wrapper
 
     def _set_gc(self, value: str) -> None:
         before = "on" if gc.isenabled() else "off"
@@ -133,4 +140,4 @@ class Flags:
             gc.freeze()
             if value == "off":
                 gc.disable()
-        self._applied.holds("gc", was=before)
+        self._applied.holds("gc", before=before)

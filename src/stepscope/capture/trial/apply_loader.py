@@ -16,50 +16,51 @@ OWN_PREFETCH = 2
 NO_WORKERS = "a loader without workers has none"
 
 
-def lay_over_loaders(guard: Guard, torch: Any, applied: Applied) -> None:
+def apply_to_loaders(guard: Guard, torch: Any, applied: Applied) -> None:
     wanted = applied.wanted(*NAMES)
     if not wanted:
         return
     for name in wanted:
         applied.failed(name, "no DataLoader was made")
 
-    def make(was: Any) -> Any:
-        signature = inspect.signature(was)
+    def make(original: Any) -> Any:
+        signature = inspect.signature(original)
 
-        @functools.wraps(was)
-        def now(*args: Any, **kwargs: Any) -> None:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> None:
             try:
                 bound = signature.bind(*args, **kwargs)
                 bound.apply_defaults()
-                given = dict(bound.arguments)
-                bound.arguments.update(changed_loader(torch, given, wanted, applied))
+                job_arguments = dict(bound.arguments)
+                bound.arguments.update(changed_loader(torch, job_arguments, wanted, applied))
             except Exception as problem:  # noqa: BLE001 - the job is told by its own call, not by ours
                 _failed(applied, wanted, problem)
-                was(*args, **kwargs)
+                original(*args, **kwargs)
                 return
             before = dict(vars(args[0]))
             try:
-                was(*bound.args, **bound.kwargs)
+                original(*bound.args, **bound.kwargs)
             except Exception as problem:  # noqa: BLE001 - as above
                 _failed(applied, wanted, problem)
-                # A loader that came as far as a warning, which some jobs make an error, can be made once.
+                # A loader that came as far as a warning, which some jobs make an error, can be made
+                # once.
                 vars(args[0]).clear()
                 vars(args[0]).update(before)
-                was(*args, **kwargs)
+                original(*args, **kwargs)
                 return
-            _count(args[0], given, wanted, applied)
+            _count(args[0], job_arguments, wanted, applied)
 
-        return now
+        return wrapper
 
     replace(guard, torch.utils.data.DataLoader, "__init__", make)
 
 
-def changed_loader(torch: Any, given: dict[str, Any], wanted: dict[str, Any], applied: Applied) -> dict[str, Any]:
+def changed_loader(torch: Any, job_arguments: dict[str, Any], wanted: dict[str, Any], applied: Applied) -> dict[str, Any]:
     """The arguments that become others, in a combination that the loader takes."""
     changed: dict[str, Any] = {}
-    workers = given["num_workers"]
+    workers = job_arguments["num_workers"]
     if "num_workers" in wanted and workers != wanted["num_workers"] and not applied.is_enough("num_workers", workers):
-        why = _why_not_workers(torch, given, wanted["num_workers"])
+        why = _why_not_workers(torch, job_arguments, wanted["num_workers"])
         if why is None:
             changed["num_workers"] = workers = wanted["num_workers"]
         else:
@@ -69,7 +70,7 @@ def changed_loader(torch: Any, given: dict[str, Any], wanted: dict[str, Any], ap
             changed["pin_memory"] = wanted["pin_memory"]
         else:
             applied.failed("pin_memory", "there is no GPU to copy to")
-    ready = (given["prefetch_factor"] or OWN_PREFETCH) if given["num_workers"] else None
+    ready = (job_arguments["prefetch_factor"] or OWN_PREFETCH) if job_arguments["num_workers"] else None
     for name in ("prefetch_factor", "persistent_workers"):
         if name == "prefetch_factor" and name in wanted and applied.is_enough(name, ready):
             continue
@@ -81,24 +82,24 @@ def changed_loader(torch: Any, given: dict[str, Any], wanted: dict[str, Any], ap
         # A loader that works by itself takes none of these.
         changed |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
     if "batch_size" in wanted:
-        if given["batch_sampler"] is None and given["batch_size"] is not None:
+        if job_arguments["batch_sampler"] is None and job_arguments["batch_size"] is not None:
             changed["batch_size"] = wanted["batch_size"]
         else:
             applied.failed("batch_size", "the job makes its batches by itself")
-    return {name: value for name, value in changed.items() if name in given}
+    return {name: value for name, value in changed.items() if name in job_arguments}
 
 
-def _why_not_workers(torch: Any, given: dict[str, Any], num: int) -> str | None:
-    is_iterable = isinstance(given["dataset"], torch.utils.data.IterableDataset)
-    if is_iterable and not given["num_workers"] and num > 1:
+def _why_not_workers(torch: Any, job_arguments: dict[str, Any], num: int) -> str | None:
+    is_iterable = isinstance(job_arguments["dataset"], torch.utils.data.IterableDataset)
+    if is_iterable and not job_arguments["num_workers"] and num > 1:
         return "its dataset is iterable and may give every sample once per worker"
     return None
 
 
-def _count(loader: Any, given: dict[str, Any], wanted: dict[str, Any], applied: Applied) -> None:
+def _count(loader: Any, job_arguments: dict[str, Any], wanted: dict[str, Any], applied: Applied) -> None:
     for name, value in wanted.items():
         if getattr(loader, name, None) == value:
-            applied.took(name, was=given.get(name))
+            applied.took(name, before=job_arguments.get(name))
 
 
 def _failed(applied: Applied, wanted: dict[str, Any], problem: Exception) -> None:

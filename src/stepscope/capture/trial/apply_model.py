@@ -1,6 +1,7 @@
-"""Settings of models: how they are compiled, their layout and precision, and what DDP is told.
+"""Settings of models: how they are compiled, their layout and precision, and DDP's options.
 
-A model is met when DDP wraps it or an optimizer is given its parameters; models are the modules that no other one holds.
+A model is met when DDP wraps it or an optimizer is given its parameters; models are the modules
+that no other one holds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.capture.describe.knobs import find
+from stepscope.capture.describe.knobs import find_live_objects
 from stepscope.capture.describe.model import roots
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
@@ -23,9 +24,9 @@ OWN_BUCKET_MB = 25
 MODEL_NAMES = ("compile_mode", "compile_dynamic", "channels_last", "amp")
 
 
-def lay_over_models(guard: Guard, torch: Any, applied: Applied) -> None:
+def apply_to_models(guard: Guard, torch: Any, applied: Applied) -> None:
     if applied.wanted(*DDP_NAMES, "channels_last"):
-        _lay_over_ddp(guard, torch, applied)
+        _apply_to_ddp(guard, torch, applied)
     if applied.wanted(*MODEL_NAMES):
         models = Models(torch, applied)
         if applied.wanted("compile_mode", "compile_dynamic"):
@@ -35,64 +36,64 @@ def lay_over_models(guard: Guard, torch: Any, applied: Applied) -> None:
         replace(guard, torch.optim.Optimizer, "__init__", models.around_optimizer)
 
 
-def _lay_over_ddp(guard: Guard, torch: Any, applied: Applied) -> None:
+def _apply_to_ddp(guard: Guard, torch: Any, applied: Applied) -> None:
     wanted = applied.wanted(*DDP_NAMES)
     for name in wanted:
         applied.failed(name, "no model was wrapped in DistributedDataParallel")
     kind = torch.nn.parallel.DistributedDataParallel
 
-    def make(was: Any) -> Any:
-        signature = inspect.signature(was)
+    def make(original: Any) -> Any:
+        signature = inspect.signature(original)
 
-        @functools.wraps(was)
-        def now(*args: Any, **kwargs: Any) -> None:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             if applied.wanted("channels_last"):
                 # Before the buckets take their gradients' layout from the parameters.
-                lay_out(torch, bound.arguments["module"], applied)
-            given, laid = {}, {}
+                set_channels_last(torch, bound.arguments["module"], applied)
+            job_values, changed = {}, {}
             for name, value in wanted.items():
                 if name == "bucket_cap_mb" and applied.is_enough(name, bound.arguments.get(name) or OWN_BUCKET_MB):
                     continue
                 # Later releases have another name for it, which keeps the broadcast at the start.
-                now_named = "forward_sync_buffers" if name == "broadcast_buffers" else name
-                argument = now_named if now_named in signature.parameters else name
-                given[name], laid[argument] = bound.arguments.get(argument), value
-            if "forward_sync_buffers" in laid:
-                laid["broadcast_buffers"] = None
-            bound.arguments.update(laid)
+                new_name = "forward_sync_buffers" if name == "broadcast_buffers" else name
+                argument = new_name if new_name in signature.parameters else name
+                job_values[name], changed[argument] = bound.arguments.get(argument), value
+            if "forward_sync_buffers" in changed:
+                changed["broadcast_buffers"] = None
+            bound.arguments.update(changed)
             try:
-                was(*bound.args, **bound.kwargs)
+                original(*bound.args, **bound.kwargs)
             except Exception as problem:  # noqa: BLE001 - the job is told by its own call, not by ours
                 for name in wanted:
                     applied.failed(name, words_of(problem))
-                was(*args, **kwargs)
+                original(*args, **kwargs)
                 return
-            for name, own in given.items():
-                applied.took(name, was=own)
+            for name, job_value in job_values.items():
+                applied.took(name, before=job_value)
 
-        return now
+        return wrapper
 
     replace(guard, kind, "__init__", make)
 
 
 def _never_casting(applied: Applied) -> Any:
-    applied.holds("amp", was="off")
+    applied.holds("amp", before="off")
 
-    def make(was: Any) -> Any:
-        signature = inspect.signature(was)
+    def make(original: Any) -> Any:
+        signature = inspect.signature(original)
 
-        @functools.wraps(was)
-        def now(*args: Any, **kwargs: Any) -> None:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             if bound.arguments.get("enabled"):
-                applied.took("amp", was="on")
+                applied.took("amp", before="on")
             bound.arguments["enabled"] = False
-            was(*bound.args, **bound.kwargs)
+            original(*bound.args, **bound.kwargs)
 
-        return now
+        return wrapper
 
     return make
 
@@ -109,58 +110,57 @@ class Models:
         """Models that we compiled in place."""
         self._seen: set[int] = set()
         for name in applied.wanted(*MODEL_NAMES):
-            applied.failed(
-                name, "no optimizer was given a model's parameters" if name != "compile_dynamic" else "nothing is compiled"
-            )
+            applied.failed(name, "no optimizer was given a model's parameters")
+        applied.failed("compile_dynamic", "nothing is compiled")
         if self._mode == "off":
-            applied.holds("compile_mode", was="off")
+            applied.holds("compile_mode", before="off")
         if applied.settings.get("channels_last") is False:
             applied.failed("channels_last", "a job's own layout is left as it is")
 
-    def around_compile(self, was: Any) -> Any:
+    def around_compile(self, original: Any) -> Any:
         """torch.compile with our mode; where the job compiles, it alone says what."""
 
-        @functools.wraps(was)
-        def now(*args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not self._is_ours:
                 self._leave_to_job()
-            given = kwargs.get("mode") or "default"
+            job_mode = kwargs.get("mode") or "default"
             if self._mode == "off":
                 kwargs["disable"] = True
                 if not self._is_ours:
-                    self._applied.took("compile_mode", was=given)
+                    self._applied.took("compile_mode", before=job_mode)
             elif self._mode is not None:
                 kwargs["mode"] = self._mode
                 kwargs.pop("options", None)
-                self._applied.took("compile_mode", was="off" if self._is_ours else given)
+                self._applied.took("compile_mode", before="off" if self._is_ours else job_mode)
             if self._dynamic is not None:
                 before, kwargs["dynamic"] = kwargs.get("dynamic"), self._dynamic
-                self._applied.took("compile_dynamic", was=before)
-            return was(*args, **kwargs)
+                self._applied.took("compile_dynamic", before=before)
+            return original(*args, **kwargs)
 
-        return now
+        return wrapper
 
     def _leave_to_job(self) -> None:
         self._is_compiled_by_job = True
         while self._compiled:
             self._compiled.pop()._compiled_call_impl = None  # noqa: SLF001 - we set it
 
-    def around_optimizer(self, was: Any) -> Any:
-        @functools.wraps(was)
-        def now(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            was(optimizer, *args, **kwargs)
+    def around_optimizer(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
             try:
                 self.met(optimizer)
             except Exception as problem:  # noqa: BLE001 - a part of the boundary: the model stays as it was
                 for name in self._applied.wanted(*MODEL_NAMES):
                     self._applied.failed(name, words_of(problem))
 
-        return now
+        return wrapper
 
     def met(self, optimizer: Any) -> None:
         """An optimizer was made: the models that hold its parameters are set."""
         params = {id(param) for group in optimizer.param_groups for param in group["params"]}
-        for root in roots(find(self._torch).modules):
+        for root in roots(find_live_objects(self._torch).modules):
             if id(root) not in self._seen and any(id(param) in params for param in root.parameters()):
                 for model in self._called(root):
                     self._seen.add(id(model))
@@ -175,18 +175,19 @@ class Models:
 
     def _set(self, model: Any) -> None:
         if self._applied.settings.get("channels_last"):
-            lay_out(self._torch, model, self._applied)
+            set_channels_last(self._torch, model, self._applied)
         if self._mode not in (None, "off") and not self._is_compiled_by_job:
             self._compile(model)
         if self._applied.settings.get("amp") == "bf16":
             # Counted when it is called: a loop may call the model's parts and never itself.
             self._applied.failed("amp", "the model was never called as a whole")
-            cast(self._torch, model, lambda: self._applied.took("amp", was="off"))
+            cast(self._torch, model, lambda: self._applied.took("amp", before="off"))
 
     def _compile(self, model: Any) -> None:
         import importlib
 
-        # What cannot be compiled runs as it did; whether anything was is looked at after the first step.
+        # What cannot be compiled runs as it did; whether anything was is looked at after the first
+        # step.
         importlib.import_module("torch._dynamo").config.suppress_errors = True
         if isinstance(model, self._torch.nn.parallel.DistributedDataParallel):
             # Inside DDP's forward the compiler still cuts its graph where DDP's buckets end.
@@ -215,8 +216,11 @@ def check_compiled(applied: Applied) -> None:
         applied.lost("compile_mode", f"nothing was compiled: of {frames.get('total', 0)} functions tried none could be")
 
 
-def lay_out(torch: Any, model: Any, applied: Applied) -> None:
-    """channels_last, where there is a convolution to gain by it. The parameters stay the same objects."""
+def set_channels_last(torch: Any, model: Any, applied: Applied) -> None:
+    """channels_last, where there is a convolution to gain by it.
+
+    The parameters stay the same objects.
+    """
     if any(isinstance(module, torch.nn.Conv2d) for module in model.modules()):
         is_so = all(
             module.weight.is_contiguous(memory_format=torch.channels_last)
@@ -224,13 +228,14 @@ def lay_out(torch: Any, model: Any, applied: Applied) -> None:
             if isinstance(module, torch.nn.Conv2d)
         )
         model.to(memory_format=torch.channels_last)
-        applied.took("channels_last", was=is_so)
+        applied.took("channels_last", before=is_so)
     else:
         applied.failed("channels_last", "no model has 2D convolutions")
 
 
 def cast(torch: Any, model: Any, called: Callable[[], None]) -> None:
-    """Autocast around the model's call; what comes out is float32, as the loss outside expects it. Its first call is told.
+    """Autocast around the model's call; what comes out is float32, as the loss outside expects it.
+    Its first call is reported.
 
     Set where the compiled call stands, which copies of the model leave out: they run as they were.
     """
@@ -238,14 +243,14 @@ def cast(torch: Any, model: Any, called: Callable[[], None]) -> None:
     device = next(model.parameters()).device.type
     untold = [called]
 
-    def now(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         while untold:
             untold.pop()()
         with torch.autocast(device if device != "meta" else "cuda", dtype=torch.bfloat16):
             out = inner(*args, **kwargs)
         return widened(torch, out)
 
-    model._compiled_call_impl = now  # noqa: SLF001
+    model._compiled_call_impl = wrapper  # noqa: SLF001
 
 
 def widened(torch: Any, out: Any) -> Any:
@@ -253,7 +258,7 @@ def widened(torch: Any, out: Any) -> Any:
     if isinstance(out, torch.Tensor):
         return out.float() if out.dtype is torch.bfloat16 else out
     if type(out) in (tuple, list):
-        return type(out)(widened(torch, one) for one in out)
+        return type(out)(widened(torch, item) for item in out)
     if isinstance(out, dict):
         for name in list(out):
             out[name] = widened(torch, out[name])

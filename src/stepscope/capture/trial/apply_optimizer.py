@@ -13,79 +13,84 @@ from stepscope.capture.hooks.patches import replace
 from stepscope.capture.trial.applied import Applied, words_of
 
 NAMES = {"fused_optimizer": "fused", "foreach_optimizer": "foreach"}
-Laid = WeakKeyDictionary[Any, dict[str, Any]]
+OptimizerOptions = WeakKeyDictionary[Any, dict[str, Any]]
 """What was applied on top of each optimizer."""
 
 
-def lay_over_optimizers(guard: Guard, torch: Any, applied: Applied) -> None:
+def apply_to_optimizers(guard: Guard, torch: Any, applied: Applied) -> None:
     wanted = {NAMES[name]: (name, value) for name, value in applied.wanted(*NAMES).items()}
     if not wanted:
         return
     making: list[Any] = []
     """Those whose __init__ runs just now: one class's calls another's."""
-    laid: Laid = WeakKeyDictionary()
-    replace(guard, torch.optim.Optimizer, "load_state_dict", _around_load(laid))
+    applied_options: OptimizerOptions = WeakKeyDictionary()
+    replace(guard, torch.optim.Optimizer, "load_state_dict", _around_load(applied_options))
     for name, _ in wanted.values():
         applied.failed(name, "no optimizer was made that can be set so")
     for kind in {kind for kind in vars(torch.optim).values() if isinstance(kind, type)}:
         if issubclass(kind, torch.optim.Optimizer) and "__init__" in kind.__dict__:
             signature = inspect.signature(kind.__dict__["__init__"])
             if set(wanted) & set(signature.parameters):
-                replace(guard, kind, "__init__", _around(signature, wanted, applied, making, laid))
+                replace(guard, kind, "__init__", _around(signature, wanted, applied, making, applied_options))
 
 
-def _around_load(laid: Laid) -> Any:
+def _around_load(applied_options: OptimizerOptions) -> Any:
     """A job that goes on from a checkpoint: what is loaded says how the optimizer stepped then."""
 
-    def make(was: Any) -> Any:
-        @functools.wraps(was)
-        def now(optimizer: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-            over = laid.get(optimizer)
-            if over and isinstance(state_dict, dict) and isinstance(state_dict.get("param_groups"), list):
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(optimizer: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            options = applied_options.get(optimizer)
+            if options and isinstance(state_dict, dict) and isinstance(state_dict.get("param_groups"), list):
                 # Before it is loaded: where a state's tensors belong hangs on it.
-                groups = [{**group, **over} if isinstance(group, dict) else group for group in state_dict["param_groups"]]
+                groups = [{**group, **options} if isinstance(group, dict) else group for group in state_dict["param_groups"]]
                 state_dict = {**state_dict, "param_groups": groups}
-            return was(optimizer, state_dict, *args, **kwargs)
+            return original(optimizer, state_dict, *args, **kwargs)
 
-        return now
+        return wrapper
 
     return make
 
 
 def _around(
-    signature: inspect.Signature, wanted: dict[str, tuple[str, Any]], applied: Applied, making: list[Any], laid: Laid
+    signature: inspect.Signature,
+    wanted: dict[str, tuple[str, Any]],
+    applied: Applied,
+    making: list[Any],
+    applied_options: OptimizerOptions,
 ) -> Any:
-    def make(was: Any) -> Any:
-        @functools.wraps(was)
-        def now(*args: Any, **kwargs: Any) -> None:
-            if any(one is args[0] for one in making):
-                was(*args, **kwargs)
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> None:
+            if any(optimizer is args[0] for optimizer in making):
+                original(*args, **kwargs)
                 return
             making.append(args[0])
             try:
-                _init(was, signature, args, kwargs, wanted, applied, laid)
+                _init(original, signature, args, kwargs, wanted, applied, applied_options)
             finally:
                 making.pop()
 
-        return now
+        return wrapper
 
     return make
 
 
 def _init(
-    was: Any,
+    original: Any,
     signature: inspect.Signature,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     wanted: dict[str, tuple[str, Any]],
     applied: Applied,
-    laid: Laid,
+    applied_options: OptimizerOptions,
 ) -> None:
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    # Parameters often come as a generator, which can be asked once; it is asked for the job's own try too.
+    # Parameters often come as a generator, which can be asked once; it is asked for the job's own
+    # try too.
     bound.arguments["params"] = kept_params(bound.arguments["params"])
-    given = {name: bound.arguments.get(name) for name in ("fused", "foreach")}
+    job_options = {name: bound.arguments.get(name) for name in ("fused", "foreach")}
     usable = {name: value for name, (_, value) in wanted.items() if name in signature.parameters}
     if usable.get("fused") and not can_be_fused(bound.arguments["params"]):
         # Found out here: the optimizer itself may say so only when it steps.
@@ -95,33 +100,40 @@ def _init(
         bound.arguments.update(usable)
         for name, other in (("fused", "foreach"), ("foreach", "fused")):
             # Not both at once.
-            if usable.get(name) and other not in usable and given[other]:
+            if usable.get(name) and other not in usable and job_options[other]:
                 bound.arguments[other] = False
         try:
-            was(*bound.args, **bound.kwargs)
+            original(*bound.args, **bound.kwargs)
         except Exception as problem:  # noqa: BLE001 - the job is told by its own call, not by ours
             for name in usable:
                 applied.failed(wanted[name][0], words_of(problem))
         else:
             for name in usable:
-                applied.took(wanted[name][0], was=given[name])
-            laid[args[0]] = {name: bound.arguments[name] for name in ("fused", "foreach") if name in signature.parameters}
+                applied.took(wanted[name][0], before=job_options[name])
+            applied_options[args[0]] = {
+                name: bound.arguments[name] for name in ("fused", "foreach") if name in signature.parameters
+            }
             return
-    bound.arguments.update({name: value for name, value in given.items() if name in signature.parameters})
-    was(*bound.args, **bound.kwargs)
+    bound.arguments.update({name: value for name, value in job_options.items() if name in signature.parameters})
+    original(*bound.args, **bound.kwargs)
 
 
 def can_be_fused(params: Any) -> bool:
     """Whether every parameter is a number with a point, on a device with fused kernels."""
-    asked = getattr(sys.modules.get("torch.utils._foreach_utils"), "_get_fused_kernels_supported_devices", None)
-    devices = asked() if callable(asked) else ["cuda"]
+    supported_devices = getattr(sys.modules.get("torch.utils._foreach_utils"), "_get_fused_kernels_supported_devices", None)
+    devices = supported_devices() if callable(supported_devices) else ["cuda"]
     tensors: list[Any] = []
-    for one in params if isinstance(params, list | tuple) else list(params):
-        held = one["params"] if isinstance(one, dict) else one[1] if isinstance(one, tuple) else one
-        tensors += held if isinstance(held, list | tuple) else [held]
+    for entry in params if isinstance(params, list | tuple) else list(params):
+        members = entry
+        if isinstance(entry, dict):
+            members = entry["params"]
+        elif isinstance(entry, tuple):
+            # A named parameter is a pair.
+            members = entry[1]
+        tensors += members if isinstance(members, list | tuple) else [members]
     # Named ones come with their names.
-    bare = [one[1] if isinstance(one, tuple) else one for one in tensors]
-    return all(one.is_floating_point() and one.device.type in devices for one in bare)
+    bare = [tensor[1] if isinstance(tensor, tuple) else tensor for tensor in tensors]
+    return all(tensor.is_floating_point() and tensor.device.type in devices for tensor in bare)
 
 
 def kept_params(params: Any) -> Any:
@@ -129,8 +141,11 @@ def kept_params(params: Any) -> Any:
     if hasattr(params, "__next__"):
         params = list(params)
     if isinstance(params, list):
-        return [
-            {**one, "params": list(one["params"])} if isinstance(one, dict) and hasattr(one.get("params"), "__next__") else one
-            for one in params
-        ]
+        return [_kept_group(group) for group in params]
     return params
+
+
+def _kept_group(group: Any) -> Any:
+    if isinstance(group, dict) and hasattr(group.get("params"), "__next__"):
+        return {**group, "params": list(group["params"])}
+    return group

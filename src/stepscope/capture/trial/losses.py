@@ -1,7 +1,8 @@
 """The loss of every step of a trial: the number that each backward pass starts from.
 
-Nothing waits for the device: a number that lies there is copied there, and all of them are read when the job has ended. When the
-pass began says which step it belongs to, so that no step needs a look for it.
+Nothing waits for the device: a number that lies there is copied there, and all of them are read
+when the job has ended. When the pass began says which step it belongs to, so that no step needs a
+look for it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from stepscope.capture.recording.window import backward_asker
 from stepscope.protocol.run_folder import LOSSES_FILE, write_json
 
 FOLD = 256
-"""Numbers on the device that are put together into one tensor: each by itself takes the allocator's smallest block."""
+"""Numbers on the device that are put together into one tensor:
+each by itself takes the allocator's smallest block."""
 MOST = 1 << 15
-"""Numbers kept. Where there are more, every second one goes, and from then on every second pass is let by."""
+"""Numbers kept. Where there are more, every second one goes,
+and from then on every second pass is let by."""
 
 
 class Losses:
@@ -34,7 +37,8 @@ class Losses:
         self._is_in_backward = backward_asker(torch)
         self._at_ns: list[int] = []
         self._values: list[Any] = []
-        """A number for each time; None where it is still on the device, and stands in one of the next two lists."""
+        """A number for each time; None where it is still on the device,
+        and stands in one of the next two lists."""
         self._on_device: list[Any] = []
         self._folded: list[Any] = []
         self._static: Any = None
@@ -53,20 +57,20 @@ class Losses:
             return
         self._read()
         last = None if self._static is None else attempt(float, self._static)
-        told = {"ns": self._at_ns, "loss": [_plain(value) for value in self._values], "last": _plain(last)}
-        write_json(self._folder / LOSSES_FILE, told)
+        record = {"ns": self._at_ns, "loss": [json_number(value) for value in self._values], "last": json_number(last)}
+        write_json(self._folder / LOSSES_FILE, record)
 
-    def _around_backward(self, was: Any) -> Any:
+    def _around_backward(self, original: Any) -> Any:
         is_compiling, clock = compiling_asker(), time.perf_counter_ns
 
-        @functools.wraps(was)
-        def now(*args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             if not is_compiling():
                 # What a stranger's tensor raises costs one number, neither the job nor the capture.
                 attempt(self._keep, clock(), args[0] if args else kwargs.get("tensors"))
-            return was(*args, **kwargs)
+            return original(*args, **kwargs)
 
-        return now
+        return wrapper
 
     def _keep(self, at_ns: int, roots: Any) -> None:
         self._num += 1
@@ -111,8 +115,8 @@ class Losses:
 
 
 def loss_of(torch: Any, roots: Any) -> Any:
-    """The loss that a backward pass starts from: its root, where that is one number; before a GradScaler's scale. Of a sharded
-    tensor, this rank's part: no collective is started for it."""
+    """The loss that a backward pass starts from: its root, where that is one number; before a
+    GradScaler's scale. Of a sharded tensor, this rank's part: no collective is started for it."""
     several = (roots,) if isinstance(roots, torch.Tensor) else roots or ()
     root = next(iter(several), None)
     if root is None or root.numel() != 1:
@@ -123,24 +127,27 @@ def loss_of(torch: Any, roots: Any) -> Any:
 
 
 def remember_unscaled(guard: Guard, torch: Any) -> None:
-    """A GradScaler's scaled loss remembers what it was before: its scale changes from step to step, and the loss does not."""
+    """A GradScaler's scaled loss remembers what it was before.
+
+    Its scale changes from step to step, and the loss does not.
+    """
     for holder in (getattr(torch.amp, "grad_scaler", None), getattr(torch.cuda.amp, "grad_scaler", None)):
         kind = getattr(holder, "GradScaler", None)
         if kind is not None and "scale" in kind.__dict__:
             replace(guard, kind, "scale", _remembering)
 
 
-def _remembering(was: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(was)
-    def now(self: Any, outputs: Any) -> Any:
-        scaled = was(self, outputs)
+def _remembering(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(self: Any, outputs: Any) -> Any:
+        scaled = original(self, outputs)
         if hasattr(scaled, "backward") and scaled is not outputs:
             scaled._stepscope_loss = outputs.detach()  # noqa: SLF001
         return scaled
 
-    return now
+    return wrapper
 
 
-def _plain(value: float | None) -> float | str | None:
-    """As JSON has it: what is not finite is a word."""
+def json_number(value: float | None) -> float | str | None:
+    """A number for JSON, which has neither NaN nor infinity: those become text."""
     return value if value is None or math.isfinite(value) else str(value)

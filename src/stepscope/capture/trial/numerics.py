@@ -1,4 +1,5 @@
-"""What each step computed, on the first rank: its loss, the norm of its gradients, and now and then a digest of the parameters.
+"""What each step computed, on the first rank: its loss, the norm of its gradients, and now and then
+a digest of the parameters.
 
 Numbers stay on the device until a digest is due, so that a step waits for it once in ten.
 """
@@ -21,7 +22,7 @@ from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import compiling_asker, replace
 from stepscope.capture.recording.window import backward_asker
-from stepscope.capture.trial.losses import loss_of
+from stepscope.capture.trial.losses import json_number, loss_of
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.run_folder import NUMERICS_FILE
 
@@ -67,19 +68,22 @@ class Numerics:
     def _around_backward(self, guard: Guard) -> Callable[[Any], Any]:
         is_compiling, keep = compiling_asker(), guard.watch(self._keep_loss)
 
-        def make(was: Any) -> Any:
-            @functools.wraps(was)
-            def now(*args: Any, **kwargs: Any) -> Any:
+        def make(original: Any) -> Any:
+            @functools.wraps(original)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
                 if not is_compiling():
                     keep(args[0] if args else kwargs.get("tensors"))
-                return was(*args, **kwargs)
+                return original(*args, **kwargs)
 
-            return now
+            return wrapper
 
         return make
 
     def _keep_loss(self, roots: Any) -> None:
-        """The root of a pass is the loss, where it is one number. A pass inside another is a recomputed part's own."""
+        """The root of a pass is the loss, where it is one number.
+
+        A pass inside another is a recomputed part's own.
+        """
         if not self._is_on or self._is_in_backward():
             return
         loss = loss_of(self._torch, roots)
@@ -103,42 +107,46 @@ class Numerics:
         last = self._waiting[-1][0]
         lines = []
         for step, losses, norms in self._waiting:
-            is_last = is_digest and step == last
-            row = (
-                step,
-                _told(_mean([float(loss) for loss in losses])),
-                _told(_norm([float(norm) for norm in norms])),
-                attempt(digest, self._torch, params) if is_last and params else None,
-                _told(attempt(lambda: float(total_norm(self._torch, params)))) if is_last and params else None,
-            )
-            lines.append(json_text(row))
+            loss = json_number(_mean([float(loss) for loss in losses]))
+            grad_norm = json_number(_norm([float(norm) for norm in norms]))
+            params_digest = params_norm = None
+            if is_digest and step == last and params:
+                params_digest = attempt(digest, self._torch, params)
+                params_norm = json_number(attempt(lambda: float(total_norm(self._torch, params))))
+            lines.append(json_text((step, loss, grad_norm, params_digest, params_norm)))
         self._waiting = []
         with (self._folder / NUMERICS_FILE).open("a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
 
     def _params(self) -> list[Any]:
-        held = [optimizer for ref in self._optimizers.values() if (optimizer := ref()) is not None]
-        return [param.detach() for optimizer in held for group in optimizer.param_groups for param in group["params"]]
+        optimizers = [optimizer for ref in self._optimizers.values() if (optimizer := ref()) is not None]
+        return [param.detach() for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
 
 
-def _drawing_alike(was: Any) -> Any:
-    """torch.compile, told to draw random numbers as uncompiled code does: with others, dropout alone makes every loss differ."""
+def _drawing_alike(original: Any) -> Any:
+    """torch.compile, set to draw random numbers as uncompiled code does.
 
-    @functools.wraps(was)
-    def now(*args: Any, **kwargs: Any) -> Any:
+    With others, dropout alone makes every loss differ.
+    """
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         with suppress(Exception):
             config: Any = importlib.import_module("torch._inductor.config")
             config.fallback_random = True
-        return was(*args, **kwargs)
+        return original(*args, **kwargs)
 
-    return now
+    return wrapper
 
 
 def total_norm(torch: Any, tensors: list[Any]) -> Any:
-    """The norm of all of them together, as float64; None where there are none. Of a sharded tensor, this rank's part."""
-    here = [_local(tensor) for tensor in tensors]
+    """The norm of all of them together, as float64; None where there are none.
+
+    Of a sharded tensor, this rank's part.
+    """
+    local = [_local(tensor) for tensor in tensors]
     by_kind: dict[Any, list[Any]] = {}
-    for tensor in here:
+    for tensor in local:
         by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor.coalesce().values() if tensor.is_sparse else tensor)
     parts = [norm for group in by_kind.values() for norm in torch._foreach_norm(_wide(torch, group))]  # noqa: SLF001
     if not parts:
@@ -148,29 +156,31 @@ def total_norm(torch: Any, tensors: list[Any]) -> Any:
 
 
 def _wide(torch: Any, group: list[Any]) -> list[Any]:
-    return [tensor.float() for tensor in group] if group[0].dtype in (torch.float16, torch.bfloat16) else group
+    if group[0].dtype in (torch.float16, torch.bfloat16):
+        return [tensor.float() for tensor in group]
+    return group
 
 
 def digest(torch: Any, tensors: list[Any]) -> str:
-    """Of every bit of every tensor, in order: two sums of each one's bit patterns. One is not linear, so that differences do not
-    cancel."""
+    """Of every bit of every tensor, in order: two sums of each one's bit patterns. One is not
+    linear, so that differences do not cancel."""
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums: dict[Any, list[Any]] = {}
     shapes = []
     for tensor in tensors:
-        here = _local(tensor).contiguous()
-        bits = (torch.view_as_real(here) if here.is_complex() else here).view(-1)
+        local = _local(tensor).contiguous()
+        bits = (torch.view_as_real(local) if local.is_complex() else local).view(-1)
         bits = bits.view(kinds[bits.element_size()])
-        shapes.append((tuple(here.shape), str(here.dtype)))
+        shapes.append((tuple(local.shape), str(local.dtype)))
         mixed = bits * (bits | 1)
-        sums.setdefault(here.device, []).extend((bits.sum(dtype=torch.int64), mixed.sum(dtype=torch.int64)))
-    told = [torch.stack(some).cpu().tolist() for some in sums.values()]
-    return hashlib.sha256(repr((shapes, told)).encode()).hexdigest()[:16]
+        sums.setdefault(local.device, []).extend((bits.sum(dtype=torch.int64), mixed.sum(dtype=torch.int64)))
+    totals = [torch.stack(device_sums).cpu().tolist() for device_sums in sums.values()]
+    return hashlib.sha256(repr((shapes, totals)).encode()).hexdigest()[:16]
 
 
 def _local(tensor: Any) -> Any:
-    held = getattr(tensor, "_local_tensor", None)
-    return tensor if held is None else held
+    local = getattr(tensor, "_local_tensor", None)
+    return tensor if local is None else local
 
 
 def _mean(values: list[float]) -> float | None:
@@ -179,8 +189,3 @@ def _mean(values: list[float]) -> float | None:
 
 def _norm(values: list[float]) -> float | None:
     return math.hypot(*values) if values else None
-
-
-def _told(value: float | None) -> float | str | None:
-    """A loss that is no number was computed all the same: JSON has no word for it, so it is told as text."""
-    return value if value is None or math.isfinite(value) else str(value)

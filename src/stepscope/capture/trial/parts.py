@@ -1,5 +1,5 @@
-"""What a trial has beside a recording: settings applied on top of the job's, what makes two trials alike, the loss, and what the
-steps computed."""
+"""What a trial has beside a recording: settings applied on top of the job's, what makes two
+trials alike, the loss, and what the steps computed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stepscope.capture.session import Session
 from stepscope.capture.trial.apply import apply
 from stepscope.capture.trial.losses import Losses, remember_unscaled
 from stepscope.capture.trial.numerics import Numerics
-from stepscope.capture.trial.same_start import Equal
+from stepscope.capture.trial.same_start import SameStart
 from stepscope.capture.trial.session import TrialSession
 from stepscope.protocol.run_folder import read_settings
 
@@ -21,7 +21,7 @@ def begin_parts(session: Session) -> None:
     settings = read_settings(session.run)
     if settings:
         apply(session, settings, session.options.raised)
-    session.listen(Equal(session.guard, torch))
+    session.listen(SameStart(session.guard, torch))
     remember_unscaled(session.guard, torch)
     session.listen(Losses(session.guard, torch))
     if session.options.numerics:

@@ -20,7 +20,7 @@ MOST_THINGS = 1000
 MOST_DEPTH = 8
 
 
-class Equal:
+class SameStart:
     """Notes the seed at the first step, and a digest of the first batches that a loader gave."""
 
     def __init__(self, guard: Guard, torch: Any) -> None:
@@ -29,69 +29,73 @@ class Equal:
         self._hash = hashlib.sha256()
         self._num = 0
         self._folder: Path | None = None
-        self._told: dict[str, Any] = {"seed": None, "data": None, "num_batches": 0}
+        self._facts: dict[str, Any] = {"seed": None, "data": None, "num_batches": 0}
         replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._around_next)  # noqa: SLF001
 
     def began(self, folder: Path) -> None:
         self._folder = folder
         seed = self._torch.initial_seed()
-        # A generator that nobody seeds starts from chance: a seed that is still the same was never set.
-        self._told["seed"] = seed if seed != self._first_seed else None
-        self._tell()
+        # A generator that nobody seeds starts from chance: a seed that is still the same was never
+        # set.
+        self._facts["seed"] = seed if seed != self._first_seed else None
+        self._write()
 
     def stepped(self, step: int) -> None:
         pass
 
     def ended(self) -> None:
-        self._tell()
+        self._write()
 
-    def _around_next(self, was: Any) -> Any:
+    def _around_next(self, original: Any) -> Any:
         holder = self._torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001
 
-        @functools.wraps(was)
-        def now(loader_iter: Any) -> Any:
-            batch = was(loader_iter)
+        @functools.wraps(original)
+        def wrapper(loader_iter: Any) -> Any:
+            batch = original(loader_iter)
             if self._num < NUM_BATCHES:
                 attempt(self._add, batch)
-            elif holder.__dict__.get("__next__") is now:
+            elif holder.__dict__.get("__next__") is wrapper:
                 # Its work is done: later batches pay nothing.
-                holder.__next__ = was
+                holder.__next__ = original
             return batch
 
-        return now
+        return wrapper
 
     def _add(self, batch: Any) -> None:
         self._num += 1
         add_digest(self._torch, self._hash, batch)
-        self._told |= {"data": self._hash.hexdigest()[:16], "num_batches": self._num}
+        self._facts |= {"data": self._hash.hexdigest()[:16], "num_batches": self._num}
         if self._num == NUM_BATCHES:
-            self._tell()
+            self._write()
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         if self._folder is not None:
-            write_json(self._folder / EQUAL_FILE, self._told)
+            write_json(self._folder / EQUAL_FILE, self._facts)
 
 
 def add_digest(torch: Any, into: Any, batch: Any) -> None:
-    """Adds what a batch holds: tensors by kind, shape and their first bytes, in whatever holds them."""
+    """Adds what a batch holds.
+
+    Tensors by kind, shape and their first bytes, in whatever holds them.
+    """
     waiting: list[tuple[Any, int]] = [(batch, 0)]
     for _ in range(MOST_THINGS):
         if not waiting:
             return
-        thing, depth = waiting.pop()
-        if isinstance(thing, torch.Tensor):
-            into.update(f"{thing.dtype}{tuple(thing.shape)}".encode())
-            into.update(bytes_of(torch, thing))
-        elif isinstance(thing, dict) and depth < MOST_DEPTH:
-            waiting.extend((value, depth + 1) for pair in reversed(list(thing.items())) for value in reversed(pair))
-        elif isinstance(thing, list | tuple) and depth < MOST_DEPTH:
-            waiting.extend((one, depth + 1) for one in reversed(thing))
-        elif isinstance(thing, str | bytes | int | float | None):
-            into.update(repr(thing).encode("utf-8", "replace"))
-        elif callable(getattr(thing, "tobytes", None)):
-            into.update(thing.tobytes())
+        item, depth = waiting.pop()
+        if isinstance(item, torch.Tensor):
+            into.update(f"{item.dtype}{tuple(item.shape)}".encode())
+            into.update(bytes_of(torch, item))
+        elif isinstance(item, dict) and depth < MOST_DEPTH:
+            waiting.extend((value, depth + 1) for pair in reversed(list(item.items())) for value in reversed(pair))
+        elif isinstance(item, list | tuple) and depth < MOST_DEPTH:
+            waiting.extend((member, depth + 1) for member in reversed(item))
+        elif isinstance(item, str | bytes | int | float | None):
+            into.update(repr(item).encode("utf-8", "replace"))
+        elif callable(getattr(item, "tobytes", None)):
+            into.update(item.tobytes())
         else:
-            into.update(type(thing).__name__.encode())
+            into.update(type(item).__name__.encode())
 
 
 def bytes_of(torch: Any, tensor: Any) -> bytes:

@@ -1,4 +1,5 @@
-"""A session of a trial: it ends the job after so many steps, and watches what was applied on top of the job's settings.
+"""A session of a trial: it ends the job after so many steps, and watches what was applied on top of
+the job's settings.
 
 None of this is imported by a plain `stepscope run`, and a step of one costs nothing more for it.
 """
@@ -21,7 +22,8 @@ from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import ENDED_FILE, RANK_FOLDER, stock_steps, write_json
 
 LONGEST_WAIT_S = 10.0
-"""For the other ranks to end their last step: one that leaves before takes its connections with it."""
+"""For the other ranks to end their last step:
+one that leaves before takes its connections with it."""
 LOOK_S = 0.02
 STOCK_KNOWN = 3
 """The step from which the loader that feeds the job is known."""
@@ -30,7 +32,7 @@ WORKER_S = 2.0
 
 
 class Listener(Protocol):
-    """A part of a trial that is told of its steps."""
+    """A part of a trial that is called at its steps."""
 
     def began(self, folder: Path) -> None:
         """The first step is over, and this process has a folder."""
@@ -43,7 +45,10 @@ class Listener(Protocol):
 
 
 class TrialSession(Session):
-    """Listeners are told of the first step and the end; those that must see every step say so."""
+    """Listeners are called at the first step and at the end.
+
+    Those that must see every step say so.
+    """
 
     def __init__(self, run: Path, options: Options, guard: Guard) -> None:
         super().__init__(run, options, guard)
@@ -51,7 +56,7 @@ class TrialSession(Session):
         # A forked child keeps those of its parent: what they hold on to lives in it too.
         self.listeners: list[Listener] = getattr(self, "listeners", [])
         self.is_every_step = getattr(self, "is_every_step", False)
-        self._is_told = self._is_stretched = False
+        self._has_ended = self._is_stretched = False
 
     def listen(self, listener: Listener, *, every_step: bool = False) -> None:
         self.listeners.append(listener)
@@ -73,7 +78,10 @@ class TrialSession(Session):
             self._last_ns = max(self._last_ns, time.perf_counter_ns())
 
     def _stretch(self) -> None:
-        """The end is put off by the steps that a loader's stock feeds: they say nothing of its pace, and are left out."""
+        """The end is put off by the steps that a loader's stock feeds.
+
+        They say nothing of its speed, and are left out.
+        """
         assert self.last_step is not None
         self._is_stretched = True
         loader = None if self.loader is None else self.loader()
@@ -83,8 +91,8 @@ class TrialSession(Session):
             self.schedule.wanted_step += more
 
     def finish(self) -> None:
-        if not self._is_told and self.writer is not None:
-            self._is_told = True
+        if not self._has_ended and self.writer is not None:
+            self._has_ended = True
             for listener in self.listeners:
                 listener.ended()
         super().finish()

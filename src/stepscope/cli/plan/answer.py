@@ -13,9 +13,9 @@ from stepscope.planner import validate as checks
 from stepscope.planner import what_if as recipes
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.devices import links_of, make_cluster
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, Layout
-from stepscope.planner.search import Choice, Found, choices_of, search, why
+from stepscope.planner.search import Choice, SearchResult, choice_of, search, why
 from stepscope.planner.space import Space
 from stepscope.report.plan.account import MEMORY_WORDS, Account, Plan, Variant, account_of
 from stepscope.report.plan.words import gib, short_count
@@ -86,7 +86,7 @@ def space_of(given: Pins) -> Space:
     return Space(**pins)
 
 
-def explained_of(job: Job, word: str, found: Found, space: Space) -> Account:
+def explained_of(job: TrainingJob, word: str, found: SearchResult, space: Space) -> Account:
     """The layout of a name, whether the search showed it or not. What the name leaves open is as pinned."""
     layout, plain = checks.parse_layout(word, job), Layout()
     for name in ("recompute", "schedule", "offload", "zero_stage", "is_sequence_parallel", "is_flash"):
@@ -94,23 +94,23 @@ def explained_of(job: Job, word: str, found: Found, space: Space) -> Account:
         if pinned is not None and len(pinned) == 1 and getattr(layout, name) == getattr(plain, name):
             layout = replace(layout, **{name: pinned[0]})
     checks.check_layout(job, layout)
-    choice = choices_of(job, [layout])[0]
+    choice = choice_of(job, layout)
     return account_of(job, replace(choice, why=why(choice, found.best[0]) if found.best else ""))
 
 
-def what_ifs_of(job: Job, space: Space, words: list[str]) -> tuple[Variant, ...]:
+def what_ifs_of(job: TrainingJob, space: Space, words: list[str]) -> tuple[Variant, ...]:
     changes = [recipes.parse_change(word) for word in words]
     if not changes:
         return ()
     return tuple(_variant(each.change.words, each.job, each.choice) for each in recipes.what_if(job, changes, space).changed)
 
 
-def scaling_of(job: Job, space: Space, nums: tuple[int, ...]) -> tuple[Variant, ...]:
+def scaling_of(job: TrainingJob, space: Space, nums: tuple[int, ...]) -> tuple[Variant, ...]:
     points = recipes.scaling(job, replace(space, dp=None), nums) if nums else ()
     return tuple(_variant(str(each.num_devices), job, each.choice, each.num_devices) for each in points)
 
 
-def largest_of(job: Job, largest: recipes.Largest) -> Variant:
+def largest_of(job: TrainingJob, largest: recipes.Largest) -> Variant:
     if largest.model is None:
         return Variant(name="none: not even the smallest fits", num_devices=job.cluster.num_devices, best=None)
     shape = f"{largest.model.layers} layers of {largest.model.hidden}"
@@ -123,7 +123,7 @@ def largest_of(job: Job, largest: recipes.Largest) -> Variant:
     )
 
 
-def smallest_of(job: Job, space: Space) -> Variant:
+def smallest_of(job: TrainingJob, space: Space) -> Variant:
     free = replace(space, dp=None)
     found = recipes.smallest_cluster(replace(job, cluster=whole_node(job.cluster)), free)
     if found is None:
@@ -142,19 +142,19 @@ def whole_node(cluster: Cluster) -> Cluster:
     return replace(cluster, num_devices=usual, devices_per_node=usual, tiers=node.tiers, host_memory_bytes=node.host_memory_bytes)
 
 
-def _variant(name: str, job: Job, choice: Choice | None, num_devices: int | None = None) -> Variant:
+def _variant(name: str, job: TrainingJob, choice: Choice | None, num_devices: int | None = None) -> Variant:
     best = None if choice is None else account_of(job, choice)
     return Variant(name=name, num_devices=num_devices or job.cluster.num_devices, best=best)
 
 
-def counts_of(found: Found) -> dict[str, int]:
+def counts_of(found: SearchResult) -> dict[str, int]:
     """Layouts tried, those that fit, and those that do not, by what is too large."""
     return {"tried": found.num_layouts, "fit": found.num_fit} | {
         f"too large: {name}": num for name, num in found.too_large.items()
     }
 
 
-def thinned(found: Found) -> list[Choice]:
+def thinned(found: SearchResult) -> list[Choice]:
     """A few of the front, spread over its memory: neighbours differ by little."""
     front = [each for each in found.front if each.step_s <= SLOWEST * found.front[0].step_s]
     if len(front) <= MOST_OF_FRONT:
@@ -163,7 +163,7 @@ def thinned(found: Found) -> list[Choice]:
     return [front[place] for place in places]
 
 
-def assumed(options: JobOptions, job: Job) -> list[str]:
+def assumed(options: JobOptions, job: TrainingJob) -> list[str]:
     """What nobody said."""
     notes = []
     if options.seq is None:
@@ -173,11 +173,11 @@ def assumed(options: JobOptions, job: Job) -> list[str]:
     return notes
 
 
-def warned(job: Job, account: Account | None) -> list[str]:
+def warned(job: TrainingJob, account: Account | None) -> list[str]:
     return [] if account is None else checks.warnings(job, account.layout)
 
 
-def advice_of(job: Job, space: Space) -> tuple[str, ...]:
+def advice_of(job: TrainingJob, space: Space) -> tuple[str, ...]:
     """What to do where nothing fits: how near the smallest comes, and what was tried and helps."""
     short = checks.shortfall(job, space)
     if short is None:
@@ -189,17 +189,17 @@ def advice_of(job: Job, space: Space) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def room_advice(job: Job, account: Account) -> tuple[str, ...]:
+def room_advice(job: TrainingJob, account: Account) -> tuple[str, ...]:
     """The layout next to one that does not fit."""
     if account.fits:
         return ()
-    room = checks.room_of(job, account.layout)
+    room = checks.memory_fit(job, account.layout)
     part = MEMORY_WORDS[room.largest_part]
     near = "" if room.nearest is None else f" Nearest that fits: {room.nearest}."
     return (f"{account.layout} needs {gib(room.missing_bytes)} more than there is; most of it is {part}.{near}",)
 
 
-def check(job: Job, space: Space) -> None:
+def check(job: TrainingJob, space: Space) -> None:
     """Raise what cannot be, by the pin that makes it so where one does."""
     try:
         checks.check_job(job, space)

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from stepscope.cli.plan.options import JobOptions
     from stepscope.core.calibrated import Calibrated
     from stepscope.planner.cluster import Cluster, Tier
-    from stepscope.planner.job import Job
+    from stepscope.planner.job import TrainingJob
 
 
-def job_of(options: JobOptions, *, is_largest: bool) -> tuple[Job, tuple[str, ...]]:
+def job_of(options: JobOptions, *, is_largest: bool) -> tuple[TrainingJob, tuple[str, ...]]:
     """All but the layout, and what of the machine was not measured."""
     from stepscope.planner.catalog import find_model
     from stepscope.planner.framework import find_framework
-    from stepscope.planner.job import Job
+    from stepscope.planner.job import TrainingJob
     from stepscope.planner.optimizers import OPTIMIZERS
 
     needed: dict[str, object] = {"--model": options.model, "--cluster": options.cluster}
@@ -47,7 +47,7 @@ def job_of(options: JobOptions, *, is_largest: bool) -> tuple[Job, tuple[str, ..
         notes += (f"{options.precision} products were not measured: their rate is the datasheet's",)
     framework = find_framework(options.framework)
     assert framework is not None, options.framework
-    job = Job(
+    job = TrainingJob(
         model=find_model(options.model or "7b"),
         cluster=cluster,
         seq_len=options.seq or 4096,

@@ -13,7 +13,7 @@ from stepscope.errors import InputError
 if TYPE_CHECKING:
     from stepscope.analyses.run.memory_plan import PlanRow
     from stepscope.core.memory_report import MemoryReport
-    from stepscope.planner.job import Job
+    from stepscope.planner.job import TrainingJob
     from stepscope.readers.source import Source
     from stepscope.report.plan.account import Account, Plan
     from stepscope.report.plan.beside import PlanBeside
@@ -105,7 +105,7 @@ def _row(part: str, planned: int | None, at_peak: int | None, most: int | None) 
     return PlanRow(part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio)
 
 
-def notes_of(job: Job, account: Account | None, report: MemoryReport, rows: Sequence[PlanRow]) -> list[str]:
+def notes_of(job: TrainingJob, account: Account | None, report: MemoryReport, rows: Sequence[PlanRow]) -> list[str]:
     """Why parts may differ though nothing is wrong with either side."""
     from stepscope.analyses.run.memory_plan import SURE_SHARE
     from stepscope.core.memory_report import TEMPORARY, UNKNOWN

@@ -203,7 +203,7 @@ def _configs(described: Described, asked: tuple[Settings, ...] | None) -> tuple[
     from stepscope.errors import UsageError
     from stepscope.experiments.kernels.space import distinct
 
-    found = asked or described.configs or described.autotuned or described.default_ways
+    found = asked or described.configs or described.autotuned or described.default_options
     if not found:
         raise UsageError(f"{described.name}: nothing to sweep. Give --config NAME=VALUES, or stepscope_configs beside it")
     if not described.needs_settings:

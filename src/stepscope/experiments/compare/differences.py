@@ -56,7 +56,7 @@ def device_accounts(before: Pieces, after: Pieces) -> list[Account]:
 
 
 def tells_modules(pieces: Pieces) -> bool:
-    """Whether stacks were recorded. Auxiliary a run that has none, every module of the other would seem to have gone."""
+    """Whether stacks were recorded. Beside a run that has none, every module of the other would seem to have gone."""
     return any(sort.module for sort in pieces.sorts)
 
 

@@ -1,6 +1,8 @@
-"""The bench: makes a case's inputs, checks a configuration against the reference, takes one sample of its time.
+"""The bench: makes a case's inputs, checks a configuration against the reference, takes one sample
+of its time.
 
-It runs beside the user's code, usually in a process of its own. What the user's kernel raises becomes an answer.
+It runs beside the user's code, usually in a process of its own. What the user's kernel raises
+becomes an answer.
 """
 
 from __future__ import annotations
@@ -15,29 +17,40 @@ from typing import Any
 from stepscope.calibration.device import Device
 from stepscope.core.kernel_tuning import Case, Error
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.call import Called, call_once, fresh, gradients_of, leaves, named_tensors, poison
-from stepscope.experiments.kernels.errors import Found, compare, judge, rounding, times, widest
+from stepscope.experiments.kernels.call import (
+    CallResult,
+    call_once,
+    differentiable,
+    fresh,
+    gradients_of,
+    leaves,
+    named_tensors,
+    poison,
+)
+from stepscope.experiments.kernels.errors import OutputCheck, compare, judge, rounding, times, widest
+from stepscope.experiments.kernels.execution import Built, ExecutionSettings, split
 from stepscope.experiments.kernels.space import Settings
 from stepscope.experiments.kernels.target import Inputs, Target, make_inputs
-from stepscope.experiments.kernels.timer import KernelMeter
-from stepscope.experiments.kernels.ways import Built, Ways, split
+from stepscope.experiments.kernels.timer import KernelTimer
 
 SEED = 20_240_229
 KEPT_BYTES = 4 << 30
 """Of references' outputs; beyond, they are computed again for each configuration."""
 UNKNOWN = 8.0
-"""Roundings that a reference is taken to have where nothing more precise can be had to measure its error with."""
+"""Roundings that a reference is taken to have where nothing more precise can be had to measure its
+error with."""
 LONGEST_WHY = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Referred:
+class ReferenceResult:
     """What the reference is in one case."""
 
     problem: str | None
     """Why the reference cannot be had there."""
     error: Error | None = None
-    """Of the reference in the case's precision against the more precise one; one rounding at least."""
+    """Of the reference in the case's precision against the more precise one;
+    one rounding at least."""
     truth: str = ""
     """The precision of the truth."""
     is_differentiable: bool = False
@@ -46,7 +59,7 @@ class Referred:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class CheckResult:
     """One configuration in one case."""
 
     why: str | None
@@ -63,16 +76,16 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class SampleResult:
     ns: float | None
     why: str | None = None
     is_broken: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    same: Called
-    truth: Called
+class _ReferenceOutputs:
+    same: CallResult
+    truth: CallResult
     size_bytes: int
 
 
@@ -84,55 +97,64 @@ class KernelBench:
         self.device = device
         self._torch = device.torch
         self._gradients = gradients
-        self._ways = Ways(self._torch, target, device.kind)
-        self._meter = KernelMeter(self._torch, device.kind, device.cache_bytes, by=by, cold=cold)
-        self._kept: dict[Case, _Kept] = {}
+        self._ways = ExecutionSettings(self._torch, target, device.kind)
+        self._timer = KernelTimer(self._torch, device.kind, device.cache_bytes, by=by, cold=cold)
+        self._kept: dict[Case, _ReferenceOutputs] = {}
         self._ready: dict[str, Callable[[], object]] = {}
         self._ready_case: Case | None = None
         self._models: dict[tuple[int, str], Any] = {}
 
-    def refer(self, case: Case) -> Referred:
+    def refer(self, case: Case) -> ReferenceResult:
         """The reference's own error there, and what a call must move."""
         try:
-            kept = self._reference(case)
+            reference = self._reference(case)
         except UsageError:
             raise
         except Exception as problem:  # noqa: BLE001 - the user's reference may raise anything
             self._clear()
-            return Referred(problem=_words(problem))
+            return ReferenceResult(problem=_words(problem))
         torch = self._torch
-        pairs = [(kept.same.outputs, kept.truth.outputs), (kept.same.gradients, kept.truth.gradients)]
-        found = [compare(torch, name, one[name], one[name], other[name]) for one, other in pairs for name in one]
-        errors = [one.error for one in found if one.error is not None]
-        bytes_moved, flops = self._work(case, kept)
-        truth = _precision(kept.truth)
+        pairs = [(reference.same.outputs, reference.truth.outputs), (reference.same.gradients, reference.truth.gradients)]
+        checks = [
+            compare(torch, name, tensor, tensor, truth_tensors[name])
+            for tensors, truth_tensors in pairs
+            for name, tensor in tensors.items()
+        ]
+        errors = [check.error for check in checks if check.error is not None]
+        bytes_moved, flops = self._work(case, reference)
+        truth = _precision(reference.truth)
         least = rounding(torch, case.dtype)
-        return Referred(
+        if truth == case.dtype:
+            least = times(least, UNKNOWN)
+        return ReferenceResult(
             problem=None,
-            error=widest([*errors, times(least, UNKNOWN) if truth == case.dtype else least]),
+            error=widest([*errors, least]),
             truth=truth,
-            is_differentiable=kept.same.is_differentiable,
+            is_differentiable=reference.same.is_differentiable,
             bytes_moved=bytes_moved,
             flops=flops,
         )
 
-    def check(self, settings: Settings, case: Case, allowed: Error) -> Compared:
+    def check(self, settings: Settings, case: Case, allowed: Error) -> CheckResult:
         """Whether what it computes is what the reference computes."""
-        kept = self._reference(case)
+        reference = self._reference(case)
         try:
             built = self._built(settings, case.dtype)
             self._ways.enter(settings)
-            called = self._called(built, settings, case, kept)
+            called = self._called(built, settings, case, reference)
         except UsageError:
             raise
         except Exception as problem:  # noqa: BLE001 - the user's kernel may raise anything
-            return Compared(why=_words(problem), is_broken=self._is_broken())
+            return CheckResult(why=_words(problem), is_broken=self._is_broken())
         if self._gradients and not called.is_differentiable:
-            return Compared(why="its outputs carry no gradient, and --gradients asks for them")
-        return self._judged(kept, called, self._inputs(case), allowed)
+            return CheckResult(why="its outputs carry no gradient, and --gradients asks for them")
+        return self._judged(reference, called, self._inputs(case), allowed)
 
-    def sample(self, settings: Settings | None, case: Case, inner: int) -> Sampled:
-        """One sample; None is the reference. The first of a configuration in a case also warms it up."""
+    def sample(self, settings: Settings | None, case: Case, inner: int) -> SampleResult:
+        """One sample; None is the reference.
+
+        The first of a configuration in a case also warms it up.
+        """
         key = "reference" if settings is None else repr(sorted(settings.items()))
         if case != self._ready_case:
             self._ready, self._ready_case = {}, case
@@ -145,11 +167,11 @@ class KernelBench:
                 for _ in range(3):
                     self._ready[key]()
                 self._wait()
-            return Sampled(ns=self._meter.sample(self._ready[key], inner))
+            return SampleResult(ns=self._timer.sample(self._ready[key], inner))
         except UsageError:
             raise
         except Exception as problem:  # noqa: BLE001 - the user's kernel may raise anything
-            return Sampled(ns=None, why=_words(problem), is_broken=self._is_broken())
+            return SampleResult(ns=None, why=_words(problem), is_broken=self._is_broken())
 
     def warm_up(self) -> None:
         """A GPU that idles starts at a fraction of its clocks."""
@@ -168,79 +190,82 @@ class KernelBench:
 
             return forward
         tensors = named_tensors(torch, inputs, self.target.parameters)
-        wanted = [one for _, one in (*tensors.items(), *built.parameters) if one.requires_grad]
-        probe = [one for one in leaves(torch, built.kernel(*args, **named)) if one.requires_grad and one.is_floating_point()]
-        directions = [torch.randn_like(one) for one in probe]
-        del probe
+        wanted = [tensor for _, tensor in (*tensors.items(), *built.parameters) if tensor.requires_grad]
+        outputs = differentiable(leaves(torch, built.kernel(*args, **named)))
+        directions = [torch.randn_like(output) for output in outputs]
+        # Frees the graph that the outputs hold.
+        del outputs
 
-        def both() -> object:
-            ends = [one for one in leaves(torch, built.kernel(*args, **named)) if one.requires_grad and one.is_floating_point()]
-            return torch.autograd.grad(ends, wanted, directions, allow_unused=True)
+        def forward_and_backward() -> object:
+            outputs = differentiable(leaves(torch, built.kernel(*args, **named)))
+            return torch.autograd.grad(outputs, wanted, directions, allow_unused=True)
 
-        return both
+        return forward_and_backward
 
-    def _called(self, built: Built, settings: Settings, case: Case, kept: _Kept) -> Called:
+    def _called(self, built: Built, settings: Settings, case: Case, reference: _ReferenceOutputs) -> CallResult:
         """The last of as many calls as it takes; each has inputs of its own."""
         want = self._gradients is not False
         for _ in range(built.num_calls):
-            given = fresh(self._torch, self._inputs(case), with_gradients=want)
-            with self._filled(settings, kept):
-                called = call_once(self._torch, built, given, self.target.parameters, gradients=want, seed=SEED)
+            inputs = fresh(self._torch, self._inputs(case), with_gradients=want)
+            with self._filled(settings, reference):
+                called = call_once(self._torch, built, inputs, self.target.parameters, gradients=want, seed=SEED)
                 self._wait()
         return called
 
-    def _judged(self, kept: _Kept, called: Called, before: Inputs, allowed: Error) -> Compared:
+    def _judged(self, reference: _ReferenceOutputs, called: CallResult, before: Inputs, allowed: Error) -> CheckResult:
         torch = self._torch
-        found: list[Found] = []
-        same = kept.same
+        checks: list[OutputCheck] = []
+        same = reference.same
         if set(called.outputs) != set(same.outputs):
             counts = f"{len(called.outputs)} tensors came back, {len(same.outputs)} from the reference"
-            found.append(Found(name="output", error=None, problem=counts))
+            checks.append(OutputCheck(name="output", error=None, problem=counts))
         else:
-            found += [
-                compare(torch, name, called.outputs[name], one, kept.truth.outputs[name]) for name, one in same.outputs.items()
+            checks += [
+                compare(torch, name, called.outputs[name], output, reference.truth.outputs[name])
+                for name, output in same.outputs.items()
             ]
         if called.is_differentiable:
-            for name, one in same.gradients.items():
+            for name, gradient in same.gradients.items():
                 if name in called.gradients:
-                    found.append(compare(torch, name, called.gradients[name], one, kept.truth.gradients[name]))
+                    truth = reference.truth.gradients[name]
+                    checks.append(compare(torch, name, called.gradients[name], gradient, truth))
                 else:
-                    found.append(Found(name=name, error=None, problem="is missing"))
-        found += self._touched(kept, called, before)
-        if not found:
-            return Compared(why="nothing came back and no input changed: there is nothing to compare")
-        told = [(one, judge(one, allowed)) for one in found]
-        worst, (error, limit, measure) = max(told, key=lambda one: _share(one[1]))
-        return Compared(
+                    checks.append(OutputCheck(name=name, error=None, problem="is missing"))
+        checks += self._touched(reference, called, before)
+        if not checks:
+            return CheckResult(why="nothing came back and no input changed: there is nothing to compare")
+        judged = [(check, judge(check, allowed)) for check in checks]
+        worst, (error, limit, measure) = max(judged, key=lambda pair: _share(pair[1]))
+        return CheckResult(
             why=None,
             output=worst.name,
             error=error,
             allowed=limit,
             measure=measure,
             is_right=_share((error, limit, measure)) <= 1,
-            num_checks=len(found),
+            num_checks=len(checks),
             has_gradients=called.is_differentiable and bool(same.gradients),
         )
 
-    def _touched(self, kept: _Kept, called: Called, before: Inputs) -> list[Found]:
+    def _touched(self, reference: _ReferenceOutputs, called: CallResult, before: Inputs) -> list[OutputCheck]:
         """Inputs that were written to: by both, they are outputs; by one alone, that is a fault."""
         torch = self._torch
-        found = []
+        checks = []
         for name, original in named_tensors(torch, before, self.target.parameters).items():
-            mine, theirs = called.inputs.get(name), kept.same.inputs.get(name)
+            mine, theirs = called.inputs.get(name), reference.same.inputs.get(name)
             if mine is None or theirs is None:
                 continue
             is_mine, is_theirs = not _equal(mine, original), not _equal(theirs, original)
             if is_theirs:
-                found.append(compare(torch, f"{name}, afterwards", mine, theirs, kept.truth.inputs[name]))
+                checks.append(compare(torch, f"{name}, afterwards", mine, theirs, reference.truth.inputs[name]))
             elif is_mine:
-                found.append(Found(name=name, error=None, problem="was written to; the reference leaves it as it is"))
-        return found
+                checks.append(OutputCheck(name=name, error=None, problem="was written to; the reference leaves it as it is"))
+        return checks
 
-    def _reference(self, case: Case) -> _Kept:
-        kept = self._kept.get(case)
-        if kept is not None:
-            return kept
+    def _reference(self, case: Case) -> _ReferenceOutputs:
+        outputs = self._kept.get(case)
+        if outputs is not None:
+            return outputs
         built = self._reference_built(case.dtype)
         same = self._call_reference(built, case, None)
         truth = same
@@ -256,13 +281,13 @@ class KernelBench:
         if set(truth.outputs) != set(same.outputs) or set(truth.gradients) != set(same.gradients):
             truth = same
         tensors = [*same.outputs.values(), *same.gradients.values(), *truth.outputs.values(), *truth.gradients.values()]
-        kept = _Kept(same=same, truth=truth, size_bytes=sum(one.nbytes for one in tensors))
-        while self._kept and sum(one.size_bytes for one in self._kept.values()) + kept.size_bytes > KEPT_BYTES:
+        outputs = _ReferenceOutputs(same=same, truth=truth, size_bytes=sum(tensor.nbytes for tensor in tensors))
+        while self._kept and sum(tensor.size_bytes for tensor in self._kept.values()) + outputs.size_bytes > KEPT_BYTES:
             self._kept.pop(next(iter(self._kept)))
-        self._kept[case] = kept
-        return kept
+        self._kept[case] = outputs
+        return outputs
 
-    def _call_reference(self, built: Built, case: Case, dtype: Any) -> Called:
+    def _call_reference(self, built: Built, case: Case, dtype: Any) -> CallResult:
         self._ways.enter({})
         want = self._gradients is not False
         inputs = fresh(self._torch, self._inputs(case), dtype=dtype, with_gradients=want)
@@ -278,75 +303,83 @@ class KernelBench:
         return self._ways.build(settings, self._model(self.target.call, dtype))
 
     def _model(self, call: Any, dtype: str, rounded_to: str | None = None) -> Any:
-        """A module in this precision on the device, its weights first rounded as the case has them; a function as it is."""
+        """A module in this precision on the device, its weights first rounded as the case has them.
+
+        A function as it is.
+        """
         torch = self._torch
         if not isinstance(call, torch.nn.Module):
             return call
         key = (id(call), f"{rounded_to or dtype} {dtype}")
         if key not in self._models:
-            model = copy.deepcopy(call).to(self.device.place, getattr(torch, rounded_to or dtype))
+            model = copy.deepcopy(call).to(self.device.torch_device, getattr(torch, rounded_to or dtype))
             self._models[key] = model.to(getattr(torch, dtype)).eval()
         return self._models[key]
 
     def _inputs(self, case: Case) -> Inputs:
-        return make_inputs(self.target, self._torch, case.shapes, case.dtype, self.device.place, SEED)
+        return make_inputs(self.target, self._torch, case.shapes, case.dtype, self.device.torch_device, SEED)
 
-    def _work(self, case: Case, kept: _Kept) -> tuple[int, float | None]:
+    def _work(self, case: Case, reference: _ReferenceOutputs) -> tuple[int, float | None]:
         """Bytes that must move and FLOPs of products, of the call as it is timed."""
         torch = self._torch
         inputs = self._inputs(case)
         named = named_tensors(torch, inputs, self.target.parameters)
-        parameters = [one for _, one in self._reference_built(case.dtype).parameters]
-        into = sum(_moved(one) for one in [*named.values(), *parameters])
-        out = sum(_moved(one) for one in kept.same.outputs.values())
+        parameters = [tensor for _, tensor in self._reference_built(case.dtype).parameters]
+        into = sum(_moved(tensor) for tensor in [*named.values(), *parameters])
+        out = sum(_moved(tensor) for tensor in reference.same.outputs.values())
         if self._gradients:
-            out += into + out + sum(_moved(one) for one in kept.same.gradients.values())
+            out += into + out + sum(_moved(tensor) for tensor in reference.same.gradients.values())
         flops = self._flops(case, inputs)
         return into + out, flops
 
     def _flops(self, case: Case, inputs: Inputs) -> float | None:
-        told = self.target.declared.get("flops")
-        if told is not None:
-            return float(told(*inputs[0], **inputs[1])) * (3 if self._gradients else 1)
+        declared = self.target.declared.get("flops")
+        if declared is not None:
+            return float(declared(*inputs[0], **inputs[1])) * (3 if self._gradients else 1)
         if self.target.reference is None and not self.target.is_module:
             return None
         with contextlib.suppress(Exception):
             from torch.utils.flop_counter import FlopCounterMode
 
             built = self._reference_built(case.dtype)
-            given = fresh(self._torch, inputs, with_gradients=bool(self._gradients))
+            copies = fresh(self._torch, inputs, with_gradients=bool(self._gradients))
             with FlopCounterMode(display=False) as counter:
-                ends = [one for one in leaves(self._torch, built.kernel(*given[0], **given[1])) if one.requires_grad]
+                ends = [tensor for tensor in leaves(self._torch, built.kernel(*copies[0], **copies[1])) if tensor.requires_grad]
                 if self._gradients and ends:
-                    gradients_of(self._torch, ends, named_tensors(self._torch, given, self.target.parameters), built, SEED)
+                    gradients_of(self._torch, ends, named_tensors(self._torch, copies, self.target.parameters), built, SEED)
             return float(counter.get_total_flops())
         return None
 
     @contextlib.contextmanager
-    def _filled(self, settings: Settings, kept: _Kept) -> Iterator[None]:
+    def _filled(self, settings: Settings, reference: _ReferenceOutputs) -> Iterator[None]:
         """Memory that nobody wrote to holds NaNs while the block runs."""
         torch = self._torch
-        poison(torch, kept.same.outputs | kept.same.gradients)
-        _, _, ways = split(self.target, settings)
-        if self.target.is_module or ways:
+        poison(torch, reference.same.outputs | reference.same.gradients)
+        _, _, options = split(self.target, settings)
+        if self.target.is_module or options:
             yield
             return
-        was, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        is_deterministic = torch.are_deterministic_algorithms_enabled()
+        is_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         switch = vars(torch._C).get("_set_deterministic_algorithms", torch.use_deterministic_algorithms)  # noqa: SLF001
-        # Torch's own name for it imports all of its compiler, which takes seconds; with it on, torch.empty fills what it gives.
+        # Torch's own name for it imports all of its compiler, which takes seconds; with it on,
+        # torch.empty fills what it gives.
         switch(True, warn_only=True)
         try:
             yield
         finally:
-            switch(was, warn_only=warned)
+            switch(is_deterministic, warn_only=is_warn_only)
 
     def _is_broken(self) -> bool:
-        """After an error: whether the device still answers. An access to memory that is not there ends it for the process."""
+        """After an error: whether the device still answers.
+
+        An access to memory that is not there ends it for the process.
+        """
         self._clear()
         if self.device.kind != "cuda":
             return False
         try:
-            self._torch.zeros(1, device=self.device.place).add_(1)
+            self._torch.zeros(1, device=self.device.torch_device).add_(1)
             self._torch.cuda.synchronize()
         except Exception:  # noqa: BLE001 - any error here says the same
             return True
@@ -363,13 +396,13 @@ class KernelBench:
             self._torch.cuda.synchronize()
 
 
-def _share(told: tuple[float | None, float | None, str]) -> float:
-    error, allowed, _ = told
+def _share(judged: tuple[float | None, float | None, str]) -> float:
+    error, allowed, _ = judged
     return float("inf") if error is None or not allowed else error / allowed
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return bool(((one == other) | ((one != one) & (other != other))).all())
+def _equal(left: Any, right: Any) -> bool:
+    return bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 def _moved(tensor: Any) -> int:
@@ -377,13 +410,13 @@ def _moved(tensor: Any) -> int:
     return min(int(tensor.nbytes), int(tensor.untyped_storage().nbytes()))
 
 
-def _precision(called: Called) -> str:
-    floats = [one for one in called.outputs.values() if one.is_floating_point()]
+def _precision(called: CallResult) -> str:
+    floats = [output for output in called.outputs.values() if output.is_floating_point()]
     return str(floats[0].dtype).removeprefix("torch.") if floats else "exact"
 
 
 def _words(problem: BaseException) -> str:
     text = str(problem).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = " ".join(lines[:2] if len(lines) < 4 else [lines[0], lines[-1]])
-    return f"{type(problem).__name__}: {told}"[:LONGEST_WHY]
+    summary = " ".join(lines[:2] if len(lines) < 4 else [lines[0], lines[-1]])
+    return f"{type(problem).__name__}: {summary}"[:LONGEST_WHY]

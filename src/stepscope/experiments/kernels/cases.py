@@ -37,14 +37,14 @@ def parse_shapes(text: str, option: str = "--shapes") -> tuple[Shapes, ...]:
     return tuple(cases)
 
 
-def declared_shapes(told: object, where: str) -> tuple[Shapes, ...]:
+def declared_shapes(declared: object, where: str) -> tuple[Shapes, ...]:
     """The same from a module: [(1024, 1024), 4096, ((512, 256), (256, 1024)), "1000x7"]."""
-    if isinstance(told, str):
-        return parse_shapes(told, where)
-    if not isinstance(told, list | tuple) or not told:
+    if isinstance(declared, str):
+        return parse_shapes(declared, where)
+    if not isinstance(declared, list | tuple) or not declared:
         raise UsageError(f"{where} must be a list of shapes, as in [(1024, 1024), (1000, 7)]")
     cases: list[Shapes] = []
-    for case in told:
+    for case in declared:
         if isinstance(case, str):
             cases += parse_shapes(case, where)
         elif isinstance(case, int):
@@ -61,28 +61,29 @@ def declared_shapes(told: object, where: str) -> tuple[Shapes, ...]:
 
 
 def parse_dtypes(text: str) -> tuple[str, ...]:
-    found = []
+    names = []
     for part in text.split(","):
         word = part.strip().lower().removeprefix("torch.")
         name = SHORT.get(word, word)
         if name not in DTYPES:
             raise UsageError(f"--dtypes {text}: {part.strip()!r} is none of {', '.join(DTYPES)}")
-        found.append(name)
-    return tuple(dict.fromkeys(found))
+        names.append(name)
+    return tuple(dict.fromkeys(names))
 
 
 def edge_shapes(timed: Sequence[Shapes]) -> tuple[Shapes, ...]:
-    """Shapes that kernels get wrong, made from the first timed ones: sizes of 1, odd ones, one more and one less than it was.
+    """Shapes that kernels get wrong, made from the first timed ones: sizes of 1, odd ones, one more
+    and one less than it was.
 
-    A size is replaced wherever it stands, so that tensors keep fitting each other: 512x256;256x1024 becomes 13x7;7x29.
-    Whatever the reference cannot take is left out later, and said.
+    A size is replaced wherever it stands, so that tensors keep fitting each other: 512x256;256x1024
+    becomes 13x7;7x29. Whatever the reference cannot take is left out later, and said.
     """
-    found: dict[Shapes, None] = {}
+    edges: dict[Shapes, None] = {}
     for shapes in timed[:2]:
         sizes = list(dict.fromkeys(size for shape in shapes for size in shape))
         if not sizes:
             continue
-        odd = {size: ODD[at % len(ODD)] for at, size in enumerate(sizes)}
+        odd = {size: ODD[index % len(ODD)] for index, size in enumerate(sizes)}
         first = sizes[0]
         for mapping in (
             dict.fromkeys(sizes, 1),
@@ -92,8 +93,8 @@ def edge_shapes(timed: Sequence[Shapes]) -> tuple[Shapes, ...]:
             {first: 13},
             {sizes[-1]: odd[sizes[-1]] * 37},
         ):
-            found[tuple(tuple(mapping.get(size, size) for size in shape) for shape in shapes)] = None
-    return tuple(shapes for shapes in found if shapes not in timed)
+            edges[tuple(tuple(mapping.get(size, size) for size in shape) for shape in shapes)] = None
+    return tuple(shapes for shapes in edges if shapes not in timed)
 
 
 def make_cases(timed: Sequence[Shapes], edges: Sequence[Shapes], dtypes: Sequence[str]) -> tuple[Case, ...]:

@@ -1,4 +1,5 @@
-"""Which of several timed configurations is the fastest, and how sure that is, from samples taken in turns."""
+"""Which of several timed configurations is the fastest, and how sure that is,
+from samples taken in turns."""
 
 from __future__ import annotations
 
@@ -22,23 +23,28 @@ def timed(samples: Sequence[float]) -> Timed | None:
 
 
 def gain(before: Sequence[float], after: Sequence[float]) -> Gain:
-    """before / after of samples that were taken next to each other: the median of their ratios, with an interval of it.
+    """before / after of samples that were taken next to each other: the median of their ratios,
+    with an interval of it.
 
-    The interval is two order statistics of the ratios; it needs six pairs to be one, and nothing about how times are spread.
+    The interval is two order statistics of the ratios; it needs six pairs to be one, and nothing
+    about how times are spread.
     """
-    ratios = sorted(one / other for one, other in zip(before, after, strict=True))
+    ratios = sorted(first / second for first, second in zip(before, after, strict=True))
     num = len(ratios)
-    at = _rank(num)
-    low, high = (0.0, math.inf) if at is None else (ratios[at], ratios[num - 1 - at])
+    rank = _rank(num)
+    low, high = (0.0, math.inf) if rank is None else (ratios[rank], ratios[num - 1 - rank])
     return Gain(value=median(ratios), low=low, high=high, num_pairs=num)
 
 
-def is_told_apart(found: Gain) -> bool:
-    return found.low > 1 or found.high < 1
+def is_different(gain_found: Gain) -> bool:
+    return gain_found.low > 1 or gain_found.high < 1
 
 
 def _rank(num: int) -> int | None:
-    """The largest rank that keeps the level: the median lies between the ratio of that rank and its mirror image."""
+    """The largest rank that keeps the level.
+
+    The median lies between the ratio of that rank and its mirror image.
+    """
     tail, best = 0.0, None
     for rank in range((num + 1) // 2):
         tail += math.comb(num, rank) / 2**num

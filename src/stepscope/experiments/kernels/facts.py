@@ -1,4 +1,7 @@
-"""What the bench's process knows of its software and its target: versions, and which ways make sense for it."""
+"""What the bench's process knows of its software and its target.
+
+Versions, and which ways make sense for it.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,38 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.calibrated import Machine
-from stepscope.experiments.kernels.space import Settings, default_ways
+from stepscope.experiments.kernels.space import Settings, default_options
 
 if TYPE_CHECKING:
     from stepscope.experiments.kernels.bench import KernelBench
 
 
 def versions_of(torch: Any, machine: Machine, source: str | None) -> dict[str, str]:
-    """Whatever may change which configuration wins. The source is a digest of the kernel's own file."""
-    found = {"torch": str(torch.__version__), "python": platform.python_version()}
+    """Whatever may change which configuration wins.
+
+    The source is a digest of the kernel's own file.
+    """
+    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     triton: Any = sys.modules.get("triton")
     if triton is not None:
-        found["triton"] = str(getattr(triton, "__version__", "unknown"))
+        versions["triton"] = str(getattr(triton, "__version__", "unknown"))
     if machine.runtime:
-        found["runtime"] = machine.runtime
+        versions["runtime"] = machine.runtime
     if machine.driver:
-        found["driver"] = machine.driver
+        versions["driver"] = machine.driver
     cudnn: Any = torch.backends.cudnn.version() if machine.kind == "cuda" else None
     if cudnn:
-        found["cudnn"] = str(cudnn)
+        versions["cudnn"] = str(cudnn)
     if source:
-        found["source"] = source
-    return found
+        versions["source"] = source
+    return versions
 
 
-def default_ways_of(bench: KernelBench) -> tuple[Settings, ...]:
+def default_options_of(bench: KernelBench) -> tuple[Settings, ...]:
     torch, target = bench.device.torch, bench.target
     parts = list(target.call.modules()) if target.is_module else []
     convs = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.ConvTranspose2d)
-    return default_ways(
+    return default_options(
         on_gpu=bench.device.kind == "cuda",
         has_compiler=_has_compiler(bench.device.kind),
         has_conv=any(isinstance(part, convs) for part in parts),

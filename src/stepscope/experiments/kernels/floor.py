@@ -1,4 +1,7 @@
-"""The time that no kernel can go below on a device: its bytes over the bandwidth, its products over the peak."""
+"""The time that no kernel can go below on a device.
+
+Its bytes over the bandwidth, its products over the peak.
+"""
 
 from __future__ import annotations
 
@@ -39,5 +42,5 @@ def _peak(roofs: Roofs, dtype: str, allows_tf32: bool) -> float | None:
     """The best unit for this precision: TF32 only where the process allows it."""
     name = PRECISIONS.get(dtype, dtype)
     names = [name, f"{name}_tensor"] + (["tf32"] if name == "fp32" and allows_tf32 else [])
-    peaks = [roofs.peak_flops[one] for one in names if one in roofs.peak_flops]
+    peaks = [roofs.peak_flops[unit] for unit in names if unit in roofs.peak_flops]
     return max(peaks) if peaks else None

@@ -1,4 +1,7 @@
-"""The parent's side of the bench: starts its processes, asks with a time limit, and replaces one that hung or died."""
+"""The parent's side of the bench.
+
+Starts its processes, asks with a time limit, and replaces one that hung or died.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ import msgspec
 
 from stepscope.core.kernel_tuning import Case, Error
 from stepscope.errors import InputError, UsageError
-from stepscope.experiments.kernels.bench import Compared, Referred, Sampled
+from stepscope.experiments.kernels.bench import CheckResult, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.space import Settings, process_of
 from stepscope.experiments.kernels.worker import Answer, Described, Opening, Request
 from stepscope.process.job import OwnedJob
@@ -92,10 +95,10 @@ class _Worker:
             raise _GoneError(f"took longer than {limit_s:.3g} s and was ended") from None
         if line is None:
             raise _GoneError(self._ended())
-        told = msgspec.json.decode(line, type=Answer)
-        if told.usage is not None:
-            raise UsageError(told.usage)
-        return told
+        answer = msgspec.json.decode(line, type=Answer)
+        if answer.usage is not None:
+            raise UsageError(answer.usage)
+        return answer
 
     def _ended(self) -> str:
         code = self._process.wait()
@@ -114,54 +117,54 @@ class RemoteBench:
         self.num_started = 0
 
     def describe(self) -> Described:
-        told = self._must(Request(do="describe")).described
-        assert told is not None
-        return told
+        described = self._must(Request(do="describe")).described
+        assert described is not None
+        return described
 
     def warm_up(self) -> None:
         self._must(Request(do="warm"))
 
-    def refer(self, case: Case) -> Referred:
+    def refer(self, case: Case) -> ReferenceResult:
         try:
-            told = self._ask((), Request(do="refer", case=case), max(self._limit_s, START_S)).referred
+            result = self._ask((), Request(do="refer", case=case), max(self._limit_s, START_S)).referred
         except _GoneError as gone:
-            return Referred(problem=str(gone))
-        assert told is not None
-        return told
+            return ReferenceResult(problem=str(gone))
+        assert result is not None
+        return result
 
-    def check(self, settings: Settings, case: Case, allowed: Error, limit_s: float) -> Compared:
-        where = process_of(settings)
+    def check(self, settings: Settings, case: Case, allowed: Error, limit_s: float) -> CheckResult:
+        process = process_of(settings)
         try:
-            told = self._ask(where, Request(do="check", settings=settings, case=case, allowed=allowed), limit_s).compared
+            result = self._ask(process, Request(do="check", settings=settings, case=case, allowed=allowed), limit_s).compared
         except _GoneError as gone:
-            return Compared(why=str(gone))
-        assert told is not None
-        if told.is_broken:
-            self._drop(where)
-        return told
+            return CheckResult(why=str(gone))
+        assert result is not None
+        if result.is_broken:
+            self._drop(process)
+        return result
 
-    def sample(self, settings: Settings | None, case: Case, inner: int, limit_s: float) -> Sampled:
-        where = process_of(settings or {})
+    def sample(self, settings: Settings | None, case: Case, inner: int, limit_s: float) -> SampleResult:
+        process = process_of(settings or {})
         try:
-            told = self._ask(where, Request(do="sample", settings=settings, case=case, inner=inner), limit_s).sampled
+            result = self._ask(process, Request(do="sample", settings=settings, case=case, inner=inner), limit_s).sampled
         except _GoneError as gone:
-            return Sampled(ns=None, why=str(gone))
-        assert told is not None
-        if told.is_broken:
-            self._drop(where)
-        return told
+            return SampleResult(ns=None, why=str(gone))
+        assert result is not None
+        if result.is_broken:
+            self._drop(process)
+        return result
 
     def close(self) -> None:
-        for where in list(self._workers):
-            self._drop(where)
+        for process in list(self._workers):
+            self._drop(process)
 
-    def _ask(self, where: tuple[str, ...], request: Request, limit_s: float) -> Answer:
+    def _ask(self, process: tuple[str, ...], request: Request, limit_s: float) -> Answer:
         try:
-            if where not in self._workers:
-                self._workers[where] = self._start()
-            return self._workers[where].ask(request, limit_s)
+            if process not in self._workers:
+                self._workers[process] = self._start()
+            return self._workers[process].ask(request, limit_s)
         except _GoneError:
-            self._drop(where)
+            self._drop(process)
             raise
 
     def _start(self) -> _Worker:
@@ -174,8 +177,8 @@ class RemoteBench:
         except _GoneError as gone:
             raise InputError(f"the process that tunes {self._opening.target} could not be started: {gone}") from None
 
-    def _drop(self, where: tuple[str, ...]) -> None:
-        worker = self._workers.pop(where, None)
+    def _drop(self, process: tuple[str, ...]) -> None:
+        worker = self._workers.pop(process, None)
         if worker is not None:
             worker.close()
 

@@ -18,7 +18,7 @@ MOST = 512
 """Configurations of one sweep."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-WAYS: Mapping[str, str] = {
+EXECUTION_OPTIONS: Mapping[str, str] = {
     "mode": f"torch.compile: {', '.join(MODES)}",
     "backend": "torch.compile: inductor, aot_eager, eager or another that is installed",
     "channels_last": "weights and images in the order NHWC: off, on",
@@ -47,21 +47,21 @@ def parse_configs(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
     return axes
 
 
-def declared_configs(told: object, where: str) -> tuple[Settings, ...]:
+def declared_configs(declared: object, where: str) -> tuple[Settings, ...]:
     """From a module: {"BLOCK": [64, 128]} for a product, or a list of configurations."""
-    if isinstance(told, Mapping):
+    if isinstance(declared, Mapping):
         axes = {}
-        for name, values in told.items():
+        for name, values in declared.items():
             listed = values if isinstance(values, list | tuple) else [values]
             if not isinstance(name, str) or not listed or not all(isinstance(value, Value) for value in listed):
                 raise UsageError(f'{where}[{name!r}] must be a list of numbers or words, as in {{"BLOCK": [64, 128]}}')
             axes[name] = tuple(listed)
         return product(axes)
-    if isinstance(told, list | tuple) and told and all(isinstance(one, Mapping) for one in told):
-        for one in told:
-            if not all(isinstance(name, str) and isinstance(value, Value) for name, value in one.items()):
-                raise UsageError(f"{where}: {str(one)[:80]} must have names and numbers or words")
-        return distinct(dict(one) for one in told)
+    if isinstance(declared, list | tuple) and declared and all(isinstance(config, Mapping) for config in declared):
+        for config in declared:
+            if not all(isinstance(name, str) and isinstance(value, Value) for name, value in config.items()):
+                raise UsageError(f"{where}: {str(config)[:80]} must have names and numbers or words")
+        return distinct(dict(config) for config in declared)
     raise UsageError(f'{where} must be {{"BLOCK": [64, 128]}}, or a list of configurations as in [{{"BLOCK": 64}}, ...]')
 
 
@@ -76,30 +76,30 @@ def product(axes: Mapping[str, Sequence[Value]]) -> tuple[Settings, ...]:
 
 
 def distinct(configs: Iterable[Settings]) -> tuple[Settings, ...]:
-    found: list[Settings] = []
+    unique: list[Settings] = []
     for settings in configs:
-        if settings not in found:
-            found.append(settings)
-    return tuple(found)
+        if settings not in unique:
+            unique.append(settings)
+    return tuple(unique)
 
 
-def default_ways(*, on_gpu: bool, has_compiler: bool, has_conv: bool, has_products: bool) -> tuple[Settings, ...]:
+def default_options(*, on_gpu: bool, has_compiler: bool, has_conv: bool, has_products: bool) -> tuple[Settings, ...]:
     """One thing changed at a time, from what is there; the baseline is none of them."""
     modes: tuple[str, ...] = ()
     if has_compiler:
         modes = MODES[1:] if on_gpu else ("default", "max-autotune")
-    ways: list[Settings] = [{"mode": mode} for mode in modes]
+    options: list[Settings] = [{"mode": mode} for mode in modes]
     if not has_compiler:
-        ways.append({"backend": "aot_eager"})
+        options.append({"backend": "aot_eager"})
     if has_conv:
-        ways.append({"channels_last": True})
+        options.append({"channels_last": True})
         if has_compiler:
-            ways.append({"channels_last": True, "mode": "default"})
+            options.append({"channels_last": True, "mode": "default"})
     if on_gpu and has_conv:
-        ways += [{"cudnn_benchmark": True}, {"cudnn_benchmark": True, "channels_last": True}]
+        options += [{"cudnn_benchmark": True}, {"cudnn_benchmark": True, "channels_last": True}]
     if on_gpu and has_products:
-        ways.append({"tunable_op": True})
-    return tuple(ways)
+        options.append({"tunable_op": True})
+    return tuple(options)
 
 
 def process_of(settings: Settings) -> tuple[str, ...]:

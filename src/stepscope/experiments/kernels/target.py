@@ -57,36 +57,40 @@ class Target:
 
 def load_target(name: str, reference: str | None = None, settings: tuple[str, ...] = ()) -> Target:
     """`settings` are names that configurations set, besides those that the module declares."""
-    module, found = _look_up(name, "the function to tune")
-    _refuse_kernels(found, name)
-    call = found
-    if inspect.isclass(found):
-        call = _made(found, name)
+    module, named = _look_up(name, "the function to tune")
+    _refuse_kernels(named, name)
+    call = named
+    if inspect.isclass(named):
+        call = _made(named, name)
     if not callable(call):
         raise UsageError(f"{name} is {type(call).__name__}, and cannot be called: {FORM}")
-    declared = {
-        key: value
-        for key in DECLARED
-        if (value := getattr(found, f"stepscope_{key}", getattr(module, f"stepscope_{key}", None))) is not None
-    }
+    declared = {}
+    for key in DECLARED:
+        name_declared = f"stepscope_{key}"
+        value = getattr(named, name_declared, getattr(module, name_declared, None))
+        if value is not None:
+            declared[key] = value
     parameters, required = _signature(call)
     set_names = {*settings, *_declared_names(declared.get("configs"))}
-    told, told_name = declared.get("reference"), "stepscope_reference"
+    reference_call, reference_name = declared.get("reference"), "stepscope_reference"
     if reference is not None:
-        told, told_name = _look_up(reference, "the reference")[1], reference
-        told = _made(told, reference) if inspect.isclass(told) else told
-    if told is not None and not callable(told):
-        raise UsageError(f"{told_name} is {type(told).__name__}, and cannot be called: a reference takes the same inputs")
+        reference_call, reference_name = _look_up(reference, "the reference")[1], reference
+        if inspect.isclass(reference_call):
+            reference_call = _made(reference_call, reference)
+    if reference_call is not None and not callable(reference_call):
+        raise UsageError(
+            f"{reference_name} is {type(reference_call).__name__}, and cannot be called: a reference takes the same inputs"
+        )
     return Target(
         name=name,
         call=call,
         is_module=_is_module(call),
-        reference=None if told is call else told,
-        reference_name=told_name if told is not None else "itself, as it is",
+        reference=None if reference_call is call else reference_call,
+        reference_name=reference_name if reference_call is not None else "itself, as it is",
         declared=declared,
         parameters=parameters,
-        required=tuple(one for one in required if one not in set_names),
-        unset=tuple(one for one in required if one in set_names),
+        required=tuple(parameter for parameter in required if parameter not in set_names),
+        unset=tuple(parameter for parameter in required if parameter in set_names),
         source=_digest(module),
         autotuned=_autotuned(call),
     )
@@ -94,33 +98,33 @@ def load_target(name: str, reference: str | None = None, settings: tuple[str, ..
 
 def _declared_names(configs: object) -> set[str]:
     listed = configs if isinstance(configs, list | tuple) else [configs]
-    return {name for one in listed if isinstance(one, dict) for name in one}
+    return {name for config in listed if isinstance(config, dict) for name in config}
 
 
-def _look_up(name: str, what: str) -> tuple[ModuleType, Any]:
-    place, colon, path = name.rpartition(":")
-    if not colon or not place or not path:
-        raise UsageError(f"{name!r} does not say {what}: {FORM}")
-    module = _import(place)
-    found: Any = module
+def _look_up(name: str, role: str) -> tuple[ModuleType, Any]:
+    module_name, colon, path = name.rpartition(":")
+    if not colon or not module_name or not path:
+        raise UsageError(f"{name!r} does not say {role}: {FORM}")
+    module = _import(module_name)
+    target: Any = module
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             near = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-            raise UsageError(f"{place} has no {path!r}. It has {', '.join(near[:8]) or 'nothing that can be called'}")
-        found = getattr(found, part)
-    return module, found
+            raise UsageError(f"{module_name} has no {path!r}. It has {', '.join(near[:8]) or 'nothing that can be called'}")
+        target = getattr(target, part)
+    return module, target
 
 
-def _import(place: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+def _import(module_name: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
-        if not place.endswith(".py"):
-            return importlib.import_module(place)
-        path = Path(place)
+        if not module_name.endswith(".py"):
+            return importlib.import_module(module_name)
+        path = Path(module_name)
         if not path.is_file():
-            raise UsageError(f"there is no file {place}: {FORM}")
+            raise UsageError(f"there is no file {module_name}: {FORM}")
         name = path.stem
         if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path.resolve()):
             return sys.modules[name]
@@ -132,18 +136,18 @@ def _import(place: str) -> ModuleType:
         sys.path.insert(0, str(path.resolve().parent))
         spec.loader.exec_module(module)
     except ModuleNotFoundError as problem:
-        where = f"looked in {here} and where Python looks"
-        raise UsageError(f"cannot import {place}: {problem}; {where}. Go to its folder, or install what it needs") from None
+        where = f"looked in {folder} and where Python looks"
+        raise UsageError(f"cannot import {module_name}: {problem}; {where}. Go to its folder, or install what it needs") from None
     except UsageError:
         raise
     except Exception as problem:  # noqa: BLE001 - the user's module may raise anything while it is imported
-        raise UsageError(f"cannot import {place}: it raised {type(problem).__name__}: {_line(problem)}") from None
+        raise UsageError(f"cannot import {module_name}: it raised {type(problem).__name__}: {_line(problem)}") from None
     return module
 
 
-def _refuse_kernels(found: Any, name: str) -> None:
-    kind = type(found).__name__
-    if type(found).__module__.startswith("triton.") and kind in ("JITFunction", "InterpretedFunction", "Autotuner", "Heuristics"):
+def _refuse_kernels(value: Any, name: str) -> None:
+    kind = type(value).__name__
+    if type(value).__module__.startswith("triton.") and kind in ("JITFunction", "InterpretedFunction", "Autotuner", "Heuristics"):
         example = (
             "def softmax(x, BLOCK=1024, num_warps=4): ... kernel[grid](x, y, ..., BLOCK=BLOCK, num_warps=num_warps); return y"
         )
@@ -153,22 +157,24 @@ def _refuse_kernels(found: Any, name: str) -> None:
         )
 
 
-def _made(found: type, name: str) -> Any:
+def _made(cls: type, name: str) -> Any:
     """An instance of a class; modules are compared in eval mode, as dropout has no reference."""
     try:
-        made = found()
+        instance = cls()
     except TypeError as problem:
         raise UsageError(f"{name} is a class and cannot be made without arguments ({_line(problem)}): give an instance") from None
-    return made
+    return instance
 
 
 def _signature(call: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     try:
-        told = inspect.signature(call.forward if _is_module(call) else call).parameters.values()
+        parameters = inspect.signature(call.forward if _is_module(call) else call).parameters.values()
     except (TypeError, ValueError):
         return (), ()
-    named = [one for one in told if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    return tuple(one.name for one in named), tuple(one.name for one in named if one.default is one.empty)
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = [parameter for parameter in parameters if parameter.kind in kinds]
+    required = [parameter for parameter in named if parameter.default is parameter.empty]
+    return tuple(parameter.name for parameter in named), tuple(parameter.name for parameter in required)
 
 
 def _is_module(call: Any) -> bool:
@@ -181,8 +187,8 @@ def _autotuned(call: Any) -> tuple[Any, ...]:
     code: Any = getattr(call, "__code__", None)
     scope = getattr(call, "__globals__", {})
     names = code.co_names if code is not None else ()
-    found = [scope[name] for name in names if type(scope.get(name)).__name__ == "Autotuner"]
-    return tuple(one for one in found if type(one).__module__.startswith("triton."))
+    kernels = [scope[name] for name in names if type(scope.get(name)).__name__ == "Autotuner"]
+    return tuple(kernel for kernel in kernels if type(kernel).__module__.startswith("triton."))
 
 
 def _digest(module: ModuleType) -> str | None:
@@ -201,20 +207,23 @@ MakeInputs = Callable[..., Any]
 
 
 def make_inputs(target: Target, torch: Any, shapes: tuple[tuple[int, ...], ...], dtype: str, device: str, seed: int) -> Inputs:
-    """The arguments of one call: the user's own, or random tensors for each parameter that has no default."""
+    """The arguments of one call.
+
+    The user's own, or random tensors for each parameter that has no default.
+    """
     torch.manual_seed(seed)
     kind = getattr(torch, dtype)
     make: MakeInputs | None = target.declared.get("inputs")
     if make is not None:
         extra = {"seed": seed} if "seed" in inspect.signature(make).parameters else {}
-        made = make(shapes[0] if len(shapes) == 1 else shapes, kind, device, **extra)
-        if isinstance(made, dict):
-            return (), made
-        return (tuple(made) if isinstance(made, list | tuple) else (made,)), {}
+        inputs = make(shapes[0] if len(shapes) == 1 else shapes, kind, device, **extra)
+        if isinstance(inputs, dict):
+            return (), inputs
+        return (tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)), {}
     names = _tensor_names(target, len(shapes))
     full = shapes * len(names) if len(shapes) == 1 else shapes
-    made = [torch.randn(shape, device=device, dtype=torch.float32).to(kind) for shape in full]
-    return tuple(made), {}
+    inputs = [torch.randn(shape, device=device, dtype=torch.float32).to(kind) for shape in full]
+    return tuple(inputs), {}
 
 
 def _tensor_names(target: Target, num_shapes: int) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""One sample of a call's time: by the device's events, or by the host's clock; with warm caches or with cold ones."""
+"""One sample of a call's time: by the device's events, or by the host's clock.
+
+With warm caches or with cold ones.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,11 @@ COLD_CALLS = 20
 Call = Callable[[], object]
 
 
-class KernelMeter:
-    """Times `inner` calls. `by` is device (the device alone, the host's part hidden) or call (one call after another)."""
+class KernelTimer:
+    """Times `inner` calls.
+
+    `by` is device (the device alone, the host's part hidden) or call (one call after another).
+    """
 
     def __init__(self, torch: Any, kind: str, cache_bytes: int, *, by: str, cold: bool) -> None:
         self._torch = torch
@@ -26,8 +32,8 @@ class KernelMeter:
         self._by = by
         self._flush: Any = None
         if cold:
-            place = "cuda" if self._on_gpu else "cpu"
-            self._flush = torch.empty(max(2 * cache_bytes, 1 << 20), dtype=torch.int8, device=place)
+            device = "cuda" if self._on_gpu else "cpu"
+            self._flush = torch.empty(max(2 * cache_bytes, 1 << 20), dtype=torch.int8, device=device)
 
     def sample(self, call: Call, inner: int) -> float:
         """Nanoseconds of one call."""
@@ -46,7 +52,10 @@ class KernelMeter:
         return max((time.perf_counter_ns() - start) / inner, 1.0)
 
     def _held(self, call: Call, inner: int) -> float:
-        """The device waits in a kernel of its own while the calls are queued: the events then see them back to back."""
+        """The device waits in a kernel of its own while the calls are queued.
+
+        The events then see them back to back.
+        """
         cuda = self._torch.cuda
         start = time.perf_counter()
         call()

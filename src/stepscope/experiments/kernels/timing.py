@@ -1,8 +1,9 @@
 """The right configurations of one case timed against each other.
 
-All take turns, in another order each round, so that a device that warms up or slows down does not choose. The fastest few then
-run on, and the best of them is compared with the baseline in pairs of fresh samples: the gain comes from those alone, since the
-winner of many is partly lucky in the samples that it won with. Where these do not show it faster, the baseline stands.
+All take turns, in another order each round, so that a device that warms up or slows down does not
+choose. The fastest few then run on, and the best of them is compared with the baseline in pairs of
+fresh samples: the gain comes from those alone, since the winner of many is partly lucky in the
+samples that it won with. Where these do not show it faster, the baseline stands.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from statistics import median
 from typing import Protocol
 
 from stepscope.core.kernel_tuning import Case, Gain, Timed
-from stepscope.experiments.kernels.bench import Sampled
-from stepscope.experiments.kernels.choice import gain, is_told_apart, timed
+from stepscope.experiments.kernels.bench import SampleResult
+from stepscope.experiments.kernels.choice import gain, is_different, timed
 from stepscope.experiments.kernels.space import Settings
 
 SCREEN_ROUNDS, LEAST_SCREEN = 7, 2
@@ -28,12 +29,15 @@ REFERENCE = -1
 
 
 class Sampler(Protocol):
-    def sample(self, settings: Settings | None, case: Case, inner: int, limit_s: float) -> Sampled: ...
+    def sample(self, settings: Settings | None, case: Case, inner: int, limit_s: float) -> SampleResult: ...
 
 
 @dataclass(slots=True)
 class Race:
-    """One case's timing. `settings` are by the configuration's number; those that were found wrong are not among them."""
+    """One case's timing.
+
+    `settings` are by the configuration's number; those that were found wrong are not among them.
+    """
 
     bench: Sampler
     case: Case
@@ -48,25 +52,25 @@ class Race:
     failed: dict[int, str] = field(default_factory=dict)
     inner: dict[int, int] = field(default_factory=dict)
 
-    def run(self) -> Raced:
+    def run(self) -> RaceResult:
         """The race from start to end."""
         start, generator = self.now(), random.Random(0)  # noqa: S311 - an order of samples is no secret
-        left = max(self.deadline - start, 0.0)
+        left_s = max(self.deadline - start, 0.0)
         running = [*self.settings, *([REFERENCE] if self.has_reference else [])]
-        running = [one for one in running if self._warm(one)]
-        self._rounds(running, SCREEN_ROUNDS, LEAST_SCREEN, start + left * 0.5, generator)
+        running = [number for number in running if self._warm(number)]
+        self._rounds(running, SCREEN_ROUNDS, LEAST_SCREEN, start + left_s * 0.5, generator)
         finalists = self._finalists()
-        final = self._rounds(finalists, FINAL_ROUNDS, LEAST_FINAL, start + left * 0.75, generator)
+        final = self._rounds(finalists, FINAL_ROUNDS, LEAST_FINAL, start + left_s * 0.75, generator)
         best = self._best(finalists)
         if best is None:
             return self._raced(None, None, ())
-        ties = tuple(one for one in finalists if one not in (best, REFERENCE) and _tied(final, one, best))
+        ties = tuple(number for number in finalists if number not in (best, REFERENCE) and _tied(final, number, best))
         if self.baseline is None or self.baseline == best or not self.samples.get(self.baseline):
             return self._raced(best, None, ties)
-        found = self._pairs(self.baseline, best)
-        if found is None or found.low <= 1:
+        gain_found = self._pairs(self.baseline, best)
+        if gain_found is None or gain_found.low <= 1:
             return self._raced(self.baseline, None, tuple({*ties, best} - {self.baseline}))
-        return self._raced(best, found, tuple(one for one in ties if one != self.baseline))
+        return self._raced(best, gain_found, tuple(number for number in ties if number != self.baseline))
 
     def _warm(self, number: int) -> bool:
         """The first call compiles; the second says how many make a sample."""
@@ -81,70 +85,77 @@ class Race:
 
     def _sample(self, number: int, inner: int) -> float | None:
         settings = None if number == REFERENCE else self.settings[number]
-        told = self.bench.sample(settings, self.case, inner, self.limit_s)
-        if told.ns is None:
-            self.failed[number] = told.why or "it could not be timed"
+        sample = self.bench.sample(settings, self.case, inner, self.limit_s)
+        if sample.ns is None:
+            self.failed[number] = sample.why or "it could not be timed"
             self.samples.pop(number, None)
-        return told.ns
+        return sample.ns
 
     def _rounds(
         self, running: Sequence[int], most: int, least: int, until: float, generator: random.Random
     ) -> dict[int, list[float]]:
-        """Each once a round, in a new order; only whole rounds count, so that samples stay pairs."""
-        found: dict[int, list[float]] = {one: [] for one in running}
-        for done in range(most):
-            if done >= least and self.now() > until:
+        """Each once a round, in a new order.
+
+        Only whole rounds count, so that samples stay pairs.
+        """
+        samples: dict[int, list[float]] = {number: [] for number in running}
+        for num_done in range(most):
+            if num_done >= least and self.now() > until:
                 break
-            order = [one for one in found if one not in self.failed]
+            order = [number for number in samples if number not in self.failed]
             generator.shuffle(order)
-            for one in order:
-                ns = self._sample(one, self.inner[one])
+            for number in order:
+                ns = self._sample(number, self.inner[number])
                 if ns is not None:
-                    found[one].append(ns)
-        found = {one: told for one, told in found.items() if one not in self.failed}
-        for one, told in found.items():
-            self.samples[one] += told
-        return found
+                    samples[number].append(ns)
+        samples = {number: values for number, values in samples.items() if number not in self.failed}
+        for number, values in samples.items():
+            self.samples[number] += values
+        return samples
 
     def _pairs(self, before: int, after: int) -> Gain | None:
         first: list[float] = []
         second: list[float] = []
-        for done in range(PAIRS):
-            if done >= LEAST_PAIRS and self.now() > self.deadline:
+        for num_done in range(PAIRS):
+            if num_done >= LEAST_PAIRS and self.now() > self.deadline:
                 break
-            for one in (before, after) if done % 2 == 0 else (after, before):
-                ns = self._sample(one, self.inner[one])
+            for number in (before, after) if num_done % 2 == 0 else (after, before):
+                ns = self._sample(number, self.inner[number])
                 if ns is None:
                     return None
-                (first if one == before else second).append(ns)
+                (first if number == before else second).append(ns)
         self.samples[before] += first
         self.samples[after] += second
         return gain(first, second)
 
     def _finalists(self) -> list[int]:
-        told = sorted((median(samples), one) for one, samples in self.samples.items() if samples and one != REFERENCE)
-        kept = [one for _, one in told[:FINALISTS]]
-        extra = [one for one in (self.baseline, REFERENCE) if one is not None and one in self.samples and one not in kept]
-        return [*kept, *extra]
+        by_median = sorted(
+            (median(samples), number) for number, samples in self.samples.items() if samples and number != REFERENCE
+        )
+        fastest = [number for _, number in by_median[:FINALISTS]]
+        for number in (self.baseline, REFERENCE):
+            if number is not None and number in self.samples and number not in fastest:
+                fastest.append(number)
+        return fastest
 
     def _best(self, among: Sequence[int]) -> int | None:
-        told = [(median(self.samples[one]), one) for one in among if one != REFERENCE and self.samples.get(one)]
-        return min(told)[1] if told else None
+        timed_ones = [number for number in among if number != REFERENCE and self.samples.get(number)]
+        return min(timed_ones, key=lambda number: (median(self.samples[number]), number), default=None)
 
-    def _raced(self, winner: int | None, found: Gain | None, ties: tuple[int, ...]) -> Raced:
+    def _raced(self, winner: int | None, gain_found: Gain | None, ties: tuple[int, ...]) -> RaceResult:
         if winner in self.failed:
-            winner, found = self._best([one for one in self.samples if one not in self.failed]), None
-        return Raced(
-            times={one: told for one, samples in self.samples.items() if (told := timed(samples)) is not None},
+            winner, gain_found = self._best([number for number in self.samples if number not in self.failed]), None
+        return RaceResult(
+            times={number: timing for number, samples in self.samples.items() if (timing := timed(samples)) is not None},
             failed=dict(self.failed),
             winner=winner,
-            gain=found,
+            gain=gain_found,
             ties=tuple(sorted(ties)),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raced:
+class RaceResult:
     """What one case's timing gave, by the configuration's number."""
 
     times: dict[int, Timed]
@@ -154,8 +165,8 @@ class Raced:
     ties: tuple[int, ...]
 
 
-def _tied(rounds: dict[int, list[float]], one: int, best: int) -> bool:
+def _tied(rounds: dict[int, list[float]], number: int, best: int) -> bool:
     """Whether the last rounds do not tell the two apart."""
-    if one not in rounds or best not in rounds or not rounds[one]:
+    if number not in rounds or best not in rounds or not rounds[number]:
         return False
-    return not is_told_apart(gain(rounds[one], rounds[best]))
+    return not is_different(gain(rounds[number], rounds[best]))

@@ -1,4 +1,7 @@
-"""The sweep: references first, then every configuration checked, then the right ones timed. What is wrong is never timed."""
+"""The sweep: references first, then every configuration checked, then the right ones timed.
+
+What is wrong is never timed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from stepscope.core.kernel_tuning import (
     Trying,
 )
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.bench import Compared, Referred, Sampled
+from stepscope.experiments.kernels.bench import CheckResult, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.errors import FACTOR, times, widest
 from stepscope.experiments.kernels.floor import floor_of
 from stepscope.experiments.kernels.space import Settings
@@ -30,21 +33,23 @@ from stepscope.experiments.kernels.timing import REFERENCE, Race
 from stepscope.experiments.kernels.worker import Described
 
 CHECKING = 0.7
-"""Of the budget, before the rest of the configurations is left untried: there must be time to time those that were checked."""
+"""Of the budget, before the rest of the configurations is left untried:
+there must be time to time those that were checked."""
 
 
 NOISY = 0.3
-"""Of the median, between the tenth and the ninetieth percentile of a configuration's samples: half of all have more."""
+"""Of the median, between the tenth and the ninetieth percentile of a configuration's samples:
+half of all have more."""
 
 
 class Bench(Protocol):
     def warm_up(self) -> None: ...
 
-    def refer(self, case: Case) -> Referred: ...
+    def refer(self, case: Case) -> ReferenceResult: ...
 
-    def check(self, settings: Settings, case: Case, allowed: Error, limit_s: float) -> Compared: ...
+    def check(self, settings: Settings, case: Case, allowed: Error, limit_s: float) -> CheckResult: ...
 
-    def sample(self, settings: Settings | None, case: Case, inner: int, limit_s: float) -> Sampled: ...
+    def sample(self, settings: Settings | None, case: Case, inner: int, limit_s: float) -> SampleResult: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,24 +80,25 @@ class SweepPolicy:
     """A sample is made of calls enough to last this long."""
 
 
-Told = Callable[[str], None]
+Report = Callable[[str], None]
+"""Called with what is done now."""
 
 
 def tune_kernel(
-    bench: Bench, plan: Plan, policy: SweepPolicy, told: Told, now: Callable[[], float] = time.monotonic
+    bench: Bench, plan: Plan, policy: SweepPolicy, report: Report, now: Callable[[], float] = time.monotonic
 ) -> KernelTuning:
     start = now()
-    told(f"reference in {len(plan.cases)} cases")
+    report(f"reference in {len(plan.cases)} cases")
     referred, cases, notes = _refer(bench, plan)
     allowed = _allowed(referred, policy.tolerance)
     notes += _truth_notes(referred)
-    tryings, has_gradients = _check_all(bench, plan, policy, cases, allowed, told, now, start)
+    tryings, has_gradients = _check_all(bench, plan, policy, cases, allowed, report, now, start)
     bench.warm_up()
     results = []
     timed_cases = [case for case in cases if case.is_timed]
-    for at, case in enumerate(timed_cases):
-        told(f"timing {case.words}")
-        share = max(start + policy.budget_s - now(), 0.0) / (len(timed_cases) - at)
+    for index, case in enumerate(timed_cases):
+        report(f"timing {case.words}")
+        share = max(start + policy.budget_s - now(), 0.0) / (len(timed_cases) - index)
         result, tryings = _race(bench, plan, policy, case, referred[case], tryings, now, now() + share)
         results.append(result)
     results = [_without_wrong(result, tryings) for result in results]
@@ -118,33 +124,37 @@ def tune_kernel(
     )
 
 
-def _refer(bench: Bench, plan: Plan) -> tuple[dict[Case, Referred], list[Case], list[str]]:
-    """An edge that the reference cannot take is left out; a case to time is the user's, and must work."""
-    found: dict[Case, Referred] = {}
-    left: dict[str, None] = {}
+def _refer(bench: Bench, plan: Plan) -> tuple[dict[Case, ReferenceResult], list[Case], list[str]]:
+    """An edge that the reference cannot take is left out.
+
+    A case to time is the user's, and must work.
+    """
+    results: dict[Case, ReferenceResult] = {}
+    left_out: dict[str, None] = {}
     for case in plan.cases:
-        told = bench.refer(case)
-        if told.problem is None:
-            found[case] = told
+        result = bench.refer(case)
+        if result.problem is None:
+            results[case] = result
         elif case.is_timed:
-            raise UsageError(f"the reference ({plan.described.reference}) fails at {case.words}: {told.problem}")
+            raise UsageError(f"the reference ({plan.described.reference}) fails at {case.words}: {result.problem}")
         else:
-            left[case.words.rpartition(" ")[0]] = None
-    notes = [f"edge shapes that the reference does not take were left out: {', '.join(left)}"] if left else []
-    return found, list(found), notes
+            left_out[case.words.rpartition(" ")[0]] = None
+    notes = [f"edge shapes that the reference does not take were left out: {', '.join(left_out)}"] if left_out else []
+    return results, list(results), notes
 
 
-def _allowed(referred: dict[Case, Referred], factor: float) -> dict[str, Error]:
+def _allowed(referred: dict[Case, ReferenceResult], factor: float) -> dict[str, Error]:
     """By precision, the widest over the cases: a small output may be exact by luck."""
     dtypes = dict.fromkeys(case.dtype for case in referred)
     return {
-        dtype: times(widest([one.error for case, one in referred.items() if case.dtype == dtype and one.error]), factor)
+        dtype: times(widest([result.error for case, result in referred.items() if case.dtype == dtype and result.error]), factor)
         for dtype in dtypes
     }
 
 
-def _truth_notes(referred: dict[Case, Referred]) -> list[str]:
-    poor = dict.fromkeys(case.dtype for case, one in referred.items() if one.truth == case.dtype and case.dtype != "float64")
+def _truth_notes(referred: dict[Case, ReferenceResult]) -> list[str]:
+    unmeasured = [case.dtype for case, result in referred.items() if result.truth == case.dtype]
+    poor = dict.fromkeys(dtype for dtype in unmeasured if dtype != "float64")
     if not poor:
         return []
     return [
@@ -158,17 +168,17 @@ def _check_all(
     policy: SweepPolicy,
     cases: Sequence[Case],
     allowed: dict[str, Error],
-    told: Told,
+    report: Report,
     now: Callable[[], float],
     start: float,
 ) -> tuple[list[Trying], bool]:
     tryings: list[Trying] = []
     has_gradients = False
-    for at, settings in enumerate(plan.configs):
-        if at and now() - start > policy.budget_s * CHECKING:
+    for index, settings in enumerate(plan.configs):
+        if index and now() - start > policy.budget_s * CHECKING:
             tryings.append(Trying(settings=settings, outcome=NOT_TRIED, why="the budget was spent before its turn"))
             continue
-        told(f"checking {at + 1} of {len(plan.configs)}")
+        report(f"checking {index + 1} of {len(plan.configs)}")
         trying, gradients = _check(bench, settings, cases, allowed, policy, now)
         has_gradients |= gradients
         tryings.append(trying)
@@ -183,19 +193,19 @@ def _check(
     policy: SweepPolicy,
     now: Callable[[], float],
 ) -> tuple[Trying, bool]:
-    """Every case, also after a wrong one: the worst is told. The first failure ends it."""
+    """Every case, also after a wrong one: the worst is reported. The first failure ends it."""
     start, num, has_gradients = now(), 0, False
     worst: Deviation | None = None
     for case in cases:
-        found = bench.check(settings, case, allowed[case.dtype], max(policy.config_s - (now() - start), 1.0))
-        if found.why is not None:
+        result = bench.check(settings, case, allowed[case.dtype], max(policy.config_s - (now() - start), 1.0))
+        if result.why is not None:
             is_wrong = worst is not None and worst.share > 1
             outcome = WRONG if is_wrong else FAILED
-            return Trying(settings=settings, outcome=outcome, why=found.why, failed_at=case, worst=worst, num_checks=num), False
-        num += found.num_checks
-        has_gradients |= found.has_gradients
-        here = Deviation(case=case, output=found.output, error=found.error, allowed=found.allowed, measure=found.measure)
-        worst = here if worst is None or here.share > worst.share else worst
+            return Trying(settings=settings, outcome=outcome, why=result.why, failed_at=case, worst=worst, num_checks=num), False
+        num += result.num_checks
+        has_gradients |= result.has_gradients
+        deviation = Deviation(case=case, output=result.output, error=result.error, allowed=result.allowed, measure=result.measure)
+        worst = deviation if worst is None or deviation.share > worst.share else worst
     outcome = RIGHT if worst is not None and worst.share <= 1 else WRONG
     return Trying(settings=settings, outcome=outcome, worst=worst, num_checks=num), has_gradients
 
@@ -205,12 +215,12 @@ def _race(
     plan: Plan,
     policy: SweepPolicy,
     case: Case,
-    referred: Referred,
+    referred: ReferenceResult,
     tryings: list[Trying],
     now: Callable[[], float],
     deadline: float,
 ) -> tuple[CaseResult, list[Trying]]:
-    right = {at: one.settings for at, one in enumerate(tryings) if one.outcome == RIGHT}
+    right = {index: trying.settings for index, trying in enumerate(tryings) if trying.outcome == RIGHT}
     race = Race(
         bench=bench,
         case=case,
@@ -223,10 +233,10 @@ def _race(
         deadline=deadline,
     )
     raced = race.run()
-    tryings = [
-        replace(one, outcome=FAILED, why=raced.failed[at], failed_at=case) if at in raced.failed else one
-        for at, one in enumerate(tryings)
-    ]
+    tryings = list(tryings)
+    for index, why in raced.failed.items():
+        if index != REFERENCE:
+            tryings[index] = replace(tryings[index], outcome=FAILED, why=why, failed_at=case)
     floor = floor_of(
         plan.roofs,
         case.dtype,
@@ -238,7 +248,7 @@ def _race(
     result = CaseResult(
         case=case,
         floor=floor,
-        times=tuple(raced.times.get(at) for at in range(len(tryings))),
+        times=tuple(raced.times.get(index) for index in range(len(tryings))),
         reference=raced.times.get(REFERENCE),
         baseline=race.baseline if race.baseline in raced.times else None,
         winner=raced.winner,
@@ -249,11 +259,17 @@ def _race(
 
 
 def _without_wrong(result: CaseResult, tryings: Sequence[Trying]) -> CaseResult:
-    """One that failed in a later case wins no earlier one: the fastest that never failed does, with no gain claimed."""
+    """One that failed in a later case wins no earlier one.
+
+    The fastest that never failed does, with no gain claimed.
+    """
     if result.winner is None or tryings[result.winner].outcome == RIGHT:
         return result
-    left = [(one.ns, at) for at, one in enumerate(result.times) if one is not None and tryings[at].outcome == RIGHT]
-    return replace(result, winner=min(left)[1] if left else None, gain=None, ties=())
+    still_right = [
+        (timing.ns, index) for index, timing in enumerate(result.times) if timing is not None and tryings[index].outcome == RIGHT
+    ]
+    _, winner = min(still_right, default=(0.0, None))
+    return replace(result, winner=winner, gain=None, ties=())
 
 
 def _notes(plan: Plan, tryings: Sequence[Trying], results: Sequence[CaseResult], has_gradients: bool) -> list[str]:
@@ -265,14 +281,14 @@ def _notes(plan: Plan, tryings: Sequence[Trying], results: Sequence[CaseResult],
         notes.append("Triton's interpreter ran the kernels on the host: its times say nothing about a GPU")
     if plan.roofs is None:
         notes.append("this device's roofs are not known, so there is no floor: `stepscope calibrate`, then --hardware FILE")
-    if not has_gradients and any(one.outcome == RIGHT for one in tryings):
+    if not has_gradients and any(item.outcome == RIGHT for item in tryings):
         notes.append("no gradients were checked: the outputs carry none, or they were not asked for")
     if not plan.has_baseline:
         notes.append("the function needs its settings, so the first configuration is the baseline")
-    spread = [one for result in results for one in (*result.times, result.reference) if one is not None]
-    if spread and median((one.high_ns - one.low_ns) / one.ns for one in spread) > NOISY:
+    spread = [item for result in results for item in (*result.times, result.reference) if item is not None]
+    if spread and median((item.high_ns - item.low_ns) / item.ns for item in spread) > NOISY:
         notes.append("the samples spread widely: something else runs on this machine, and small gains could not be shown")
-    skipped = sum(one.outcome == NOT_TRIED for one in tryings)
+    skipped = sum(item.outcome == NOT_TRIED for item in tryings)
     if skipped:
         notes.append(f"{skipped} configurations were not tried: the budget was spent. Give a larger --budget, or fewer values")
     return notes

@@ -1,7 +1,8 @@
-"""The process that a kernel is tuned in: one request a line on stdin, one answer a line on what was stdout.
+"""The process that a kernel is tuned in: one request a line on stdin, one answer a line on what was
+stdout.
 
-A kernel may hang, die, or leave its device unusable. Then this process ends, and the sweep goes on in another.
-What the user's code prints goes to stderr.
+A kernel may hang, die, or leave its device unusable. Then this process ends, and the sweep goes on
+in another. What the user's code prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from stepscope.core.kernel_tuning import Case, Error
 from stepscope.core.trials import Value
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.bench import Compared, KernelBench, Referred, Sampled
+from stepscope.experiments.kernels.bench import CheckResult, KernelBench, ReferenceResult, SampleResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class Described:
     edges: tuple[tuple[tuple[int, ...], ...], ...] | None
     configs: tuple[dict[str, Value], ...] | None
     autotuned: tuple[dict[str, Value], ...]
-    default_ways: tuple[dict[str, Value], ...]
+    default_options: tuple[dict[str, Value], ...]
     device: str
     kind: str
     cache_bytes: int
@@ -79,9 +80,9 @@ class Answer:
     usage: str | None = None
     """A user's mistake, in words: the sweep ends with it."""
     described: Described | None = None
-    referred: Referred | None = None
-    compared: Compared | None = None
-    sampled: Sampled | None = None
+    referred: ReferenceResult | None = None
+    compared: CheckResult | None = None
+    sampled: SampleResult | None = None
 
 
 def open_bench(opening: Opening) -> KernelBench:
@@ -99,9 +100,9 @@ def describe(bench: KernelBench) -> Described:
     from stepscope.calibration.device import describe as describe_machine
     from stepscope.calibration.device import spec_of
     from stepscope.experiments.kernels.cases import declared_shapes
-    from stepscope.experiments.kernels.facts import default_ways_of, versions_of
+    from stepscope.experiments.kernels.execution import allows_tf32, autotune_configs
+    from stepscope.experiments.kernels.facts import default_options_of, versions_of
     from stepscope.experiments.kernels.space import declared_configs
-    from stepscope.experiments.kernels.ways import allows_tf32, autotune_configs
 
     target, device = bench.target, bench.device
     machine = describe_machine(device)
@@ -117,9 +118,9 @@ def describe(bench: KernelBench) -> Described:
         needs_settings=target.unset,
         shapes=declared_shapes(declared["shapes"], "stepscope_shapes") if "shapes" in declared else None,
         edges=declared_shapes(declared["edges"], "stepscope_edges") if declared.get("edges") else None,
-        configs=None if configs is None else tuple(dict(one) for one in configs),
-        autotuned=tuple(dict(one) for one in autotune_configs(target)),
-        default_ways=tuple(dict(one) for one in default_ways_of(bench)),
+        configs=None if configs is None else tuple(dict(config) for config in configs),
+        autotuned=tuple(dict(config) for config in autotune_configs(target)),
+        default_options=tuple(dict(config) for config in default_options_of(bench)),
         device=machine.device,
         kind=device.kind,
         cache_bytes=device.cache_bytes,
@@ -154,15 +155,16 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> int:
     try:
         opening = msgspec.json.decode(requests.readline(), type=Opening)
         if opening.device == "cpu" or not _has_gpu():
-            # Where there is no GPU, Triton's interpreter runs kernels on the host; it must be told before they are defined.
+            # Where there is no GPU, Triton's interpreter runs kernels on the host; it must be set
+            # before they are defined.
             os.environ.setdefault("TRITON_INTERPRET", "1")
         bench = open_bench(opening)
     except UsageError as problem:
-        _tell(answers, Answer(usage=str(problem)))
+        _send(answers, Answer(usage=str(problem)))
         return 2
-    _tell(answers, Answer())
+    _send(answers, Answer())
     for line in requests:
-        _tell(answers, answer(bench, msgspec.json.decode(line, type=Request)))
+        _send(answers, answer(bench, msgspec.json.decode(line, type=Request)))
     return 0
 
 
@@ -173,8 +175,8 @@ def main() -> int:
     return serve(sys.stdin.buffer, answers)
 
 
-def _tell(answers: IO[bytes], told: Answer) -> None:
-    answers.write(msgspec.json.encode(told) + b"\n")
+def _send(answers: IO[bytes], reply: Answer) -> None:
+    answers.write(msgspec.json.encode(reply) + b"\n")
     answers.flush()
 
 

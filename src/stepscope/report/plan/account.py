@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
 from stepscope.planner.search import Choice
 from stepscope.planner.what_if import Budget
@@ -79,7 +79,7 @@ class Variant:
 class Plan:
     """All that one command answers."""
 
-    job: Job
+    job: TrainingJob
     best: Account | None
     layouts: tuple[Account, ...] = ()
     pareto: tuple[Account, ...] = ()
@@ -102,7 +102,7 @@ class Plan:
     """What to do where nothing fits."""
 
 
-def account_of(job: Job, choice: Choice) -> Account:
+def account_of(job: TrainingJob, choice: Choice) -> Account:
     """A layout of a search, for the reports."""
     again = FULL_RECOMPUTE if choice.layout.recompute == "full" else 0.0
     return Account(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stepscope.planner.flops import attention_flops_per_token, product_flops_per_token
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
 from stepscope.planner.network import Group, Network
 from stepscope.planner.parameters import fullest_stage, parameters
@@ -29,7 +29,7 @@ class Part:
     formula: str
 
 
-def explained(job: Job, account: Account) -> list[tuple[str, str, list[Part]]]:
+def explained(job: TrainingJob, account: Account) -> list[tuple[str, str, list[Part]]]:
     """Title, aside and lines: memory, then time."""
     made = _Made(job, account)
     whole = job.cluster.memory_bytes
@@ -56,7 +56,7 @@ def explained(job: Job, account: Account) -> list[tuple[str, str, list[Part]]]:
 class _Made:
     """Counts that several lines share."""
 
-    def __init__(self, job: Job, account: Account) -> None:
+    def __init__(self, job: TrainingJob, account: Account) -> None:
         self.job, self.account, self.layout = job, account, account.layout
         columns = Layouts.of([account.layout])
         held = parameters(job, columns)

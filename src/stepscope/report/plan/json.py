@@ -9,7 +9,7 @@ from msgspec import UNSET
 from stepscope.core.contract import plan as document
 from stepscope.core.contract.codec import encode
 from stepscope.core.contract.plan import PlanContract
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.report.plan.account import Account, Plan, Variant
 from stepscope.report.plan.beside import PlanBeside, beside_contract
 
@@ -43,7 +43,7 @@ def plan_contract(plan: Plan, beside: PlanBeside | None = None) -> PlanContract:
     )
 
 
-def _job(job: Job) -> document.Job:
+def _job(job: TrainingJob) -> document.Job:
     return document.Job(
         model=_model(job),
         cluster=_cluster(job),
@@ -56,7 +56,7 @@ def _job(job: Job) -> document.Job:
     )
 
 
-def _model(job: Job) -> document.Model:
+def _model(job: TrainingJob) -> document.Model:
     model = job.model
     return document.Model(
         name=model.name,
@@ -73,7 +73,7 @@ def _model(job: Job) -> document.Model:
     )
 
 
-def _cluster(job: Job) -> document.Cluster:
+def _cluster(job: TrainingJob) -> document.Cluster:
     cluster = job.cluster
     return document.Cluster(
         device=cluster.device.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.planner.what_if import Budget
 from stepscope.report.document.blocks import (
     Bar,
@@ -76,7 +76,7 @@ def _blocks(plan: Plan, beside: PlanBeside | None) -> Iterator[Block]:
     yield trust_section(plan)
 
 
-def explained_sections(job: Job, account: Account) -> Iterator[Section]:
+def explained_sections(job: TrainingJob, account: Account) -> Iterator[Section]:
     from stepscope.report.plan.explain import explained
 
     columns = (Column(), *numbers("", ""), Column(fit="wrap", most=FORMULA))
@@ -98,7 +98,7 @@ def _parts_table(
     return Table(columns=(Column(), *numbers("", ""), Column()), rows=tuple(rows))
 
 
-def _memory_section(job: Job, account: Account) -> Section:
+def _memory_section(job: TrainingJob, account: Account) -> Section:
     held, whole = account.memory_bytes, job.cluster.memory_bytes
     aside = f"{gib(held)} of {gib(whole)}, {percent(held / whole)}"
     table = _parts_table(account.memory, MEMORY_WORDS, whole, gib, free=whole - held)
@@ -134,7 +134,7 @@ def _layouts_table(accounts: tuple[Account, ...], best: Account | None, *, has_w
     return Table(columns=(*numbers("step", "", "MFU", "memory"), Column(title="layout")), rows=tuple(rows))
 
 
-def budget_section(job: Job, budget: Budget) -> Section:
+def budget_section(job: TrainingJob, budget: Budget) -> Section:
     days = f"{days_words(budget.days)}, {plural(round(budget.num_steps), 'step')}, without restarts"
     facts = [("time", days), ("device-hours", number(budget.device_hours))]
     if budget.cost is not None:

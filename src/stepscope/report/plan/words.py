@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.planner.job import Job
+from stepscope.planner.job import TrainingJob
 from stepscope.report.plan.account import Account, Plan
 from stepscope.report.units import NBSP, fixed, number, percent, plural
 
@@ -44,7 +44,7 @@ def money(cost: float) -> str:
     return fixed(cost, 0) if cost >= 100 else f"{cost:.2f}"
 
 
-def job_words(job: Job) -> str:
+def job_words(job: TrainingJob) -> str:
     model, cluster = job.model, job.cluster
     active = "" if model.active_params == model.num_params else f", {short_count(model.active_params)} of them active"
     batch = f"a batch of {plural(job.global_batch, 'sequence')} of {fixed(job.seq_len, 0)} tokens"

@@ -13,9 +13,9 @@ from stepscope.errors import UsageError
 from stepscope.protocol.json_text import json_text
 
 
-def save(found: Calibrated, path: Path) -> None:
+def save(calibration: Calibrated, path: Path) -> None:
     # One point a line, so that a file can be read and compared by eye.
-    text = _text(asdict(found), 0) + "\n"
+    text = _text(asdict(calibration), 0) + "\n"
     try:
         handle, name = tempfile.mkstemp(prefix=".stepscope-", suffix=".part", dir=path.parent)
     except OSError as problem:

@@ -1,4 +1,7 @@
-"""Settings taken hold of: keywords of the function, a Triton kernel's own configurations, and what stands around any module."""
+"""Settings applied.
+
+Keywords of the function, a Triton kernel's own configurations, and execution options of any module.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from typing import Any
 
 from stepscope.core.trials import Value
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.space import LAUNCH, MODES, WAYS, Settings
+from stepscope.experiments.kernels.space import EXECUTION_OPTIONS, LAUNCH, MODES, Settings
 from stepscope.experiments.kernels.target import Target
 
 RECOMPILES = 4096
-"""torch.compile gives up after 8 shapes of one function and runs it eagerly from then on, without a word."""
+"""torch.compile gives up after 8 shapes of one function and runs it eagerly from then on,
+without a word."""
 
 GRAPH_CALLS = 3
 
@@ -22,42 +26,43 @@ Kernel = Callable[..., Any]
 
 
 def split(target: Target, settings: Settings) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value]]:
-    """Keywords of the function, settings of its autotuned kernel, ways around it."""
+    """Keywords of the function, settings of its autotuned kernel, execution options."""
     keywords: dict[str, Value] = {}
     launch: dict[str, Value] = {}
-    ways: dict[str, Value] = {}
-    known = _autotune_names(target)
+    options: dict[str, Value] = {}
+    autotuned = _autotune_names(target)
     for name, value in settings.items():
         if name in target.parameters and not target.is_module:
             keywords[name] = value
-        elif name in known:
+        elif name in autotuned:
             launch[name] = value
-        elif name in WAYS:
-            ways[name] = value
+        elif name in EXECUTION_OPTIONS:
+            options[name] = value
         else:
-            own = () if target.is_module else [one for one in target.parameters if one not in target.required]
-            has = [*own, *known]
+            has = list(autotuned)
+            if not target.is_module:
+                has[:0] = [other for other in target.parameters if other not in target.required]
             raise UsageError(
                 f"{target.name} takes no setting {name!r}. It has {', '.join(has) or 'none of its own'}; "
-                f"around any function there are {', '.join(WAYS)}"
+                f"around any function there are {', '.join(EXECUTION_OPTIONS)}"
             )
-    return keywords, launch, ways
+    return keywords, launch, options
 
 
 def _autotune_names(target: Target) -> tuple[str, ...]:
-    names = [name for one in target.autotuned for config in one.configs for name in config.kwargs]
+    names = [name for kernel in target.autotuned for config in kernel.configs for name in config.kwargs]
     return tuple(dict.fromkeys([*names, *LAUNCH])) if target.autotuned else ()
 
 
 def autotune_configs(target: Target) -> tuple[Settings, ...]:
     """What @triton.autotune would have tried."""
-    found: list[Settings] = []
-    for one in target.autotuned[:1]:
-        for config in one.configs:
+    configs: list[Settings] = []
+    for kernel in target.autotuned[:1]:
+        for config in kernel.configs:
             settings: dict[str, Value] = {name: value for name, value in config.kwargs.items() if isinstance(value, Value)}
             settings |= {name: value for name in LAUNCH[:2] if (value := getattr(config, name, None)) is not None}
-            found.append(settings)
-    return tuple(found)
+            configs.append(settings)
+    return tuple(configs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +72,20 @@ class Built:
     kernel: Kernel
     parameters: tuple[tuple[str, Any], ...]
     num_calls: int = 1
-    """Until it runs as it will: a graph is recorded by the second call and replayed from the third on."""
+    """Until it runs as it will: a graph is recorded by the second call and replayed from the third
+    on."""
 
 
-class Ways:
+class ExecutionSettings:
     """Builds callables for settings, and sets what is process-wide before each use."""
 
     def __init__(self, torch: Any, target: Target, kind: str) -> None:
         self._torch = torch
         self._target = target
         self._on_gpu = kind == "cuda"
-        self._own = {id(one): list(one.configs) for one in target.autotuned}
+        self._own = {id(kernel): list(kernel.configs) for kernel in target.autotuned}
         self._launched: Settings = {}
-        self._caches: dict[tuple[int, str], dict[Any, Any]] = {(id(one), "[]"): one.cache for one in target.autotuned}
+        self._caches: dict[tuple[int, str], dict[Any, Any]] = {(id(kernel), "[]"): kernel.cache for kernel in target.autotuned}
         backends = torch.backends
         self._usual = {
             "cudnn_benchmark": bool(backends.cudnn.benchmark),
@@ -88,50 +94,50 @@ class Ways:
 
     def build(self, settings: Settings, model: Any) -> Built:
         """A callable with these settings; `model` is the target in the case's precision."""
-        keywords, _, ways = split(self._target, settings)
-        turned = _is_on(ways.get("channels_last"))
-        if turned and self._target.is_module:
+        keywords, _, options = split(self._target, settings)
+        is_channels_last = _is_on(options.get("channels_last"))
+        if is_channels_last and self._target.is_module:
             model = self._turned(model)
         parameters = tuple(model.named_parameters()) if self._target.is_module else ()
-        kernel: Kernel = self._compiled(model, ways) if "mode" in ways or "backend" in ways else model
-        if not turned and not keywords and not self._has_graphs(ways):
+        kernel: Kernel = self._compiled(model, options) if "mode" in options or "backend" in options else model
+        if not is_channels_last and not keywords and not self._has_graphs(options):
             return Built(kernel=kernel, parameters=parameters)
 
         def call(*inputs: Any, **named: Any) -> Any:
-            if self._has_graphs(ways):
+            if self._has_graphs(options):
                 # A graph's outputs are overwritten by its next run, which has to be announced.
                 self._torch.compiler.cudagraph_mark_step_begin()
-            if turned:
+            if is_channels_last:
                 # Inputs come as the job has them; turning them is part of this way's price.
-                inputs, named = tuple(map(self._ordered, inputs)), {name: self._ordered(one) for name, one in named.items()}
+                inputs, named = tuple(map(self._ordered, inputs)), {name: self._ordered(value) for name, value in named.items()}
             return kernel(*inputs, **named, **keywords)
 
-        return Built(kernel=call, parameters=parameters, num_calls=GRAPH_CALLS if self._has_graphs(ways) else 1)
+        return Built(kernel=call, parameters=parameters, num_calls=GRAPH_CALLS if self._has_graphs(options) else 1)
 
     def enter(self, settings: Settings) -> None:
         """What must hold while this configuration runs."""
-        _, launch, ways = split(self._target, settings)
+        _, launch, options = split(self._target, settings)
         self._launch_with(launch)
         torch = self._torch
         if not self._on_gpu:
             return
-        torch.backends.cudnn.benchmark = _is_on(ways.get("cudnn_benchmark", self._usual["cudnn_benchmark"]))
-        tf32 = _is_on(ways.get("tf32", self._usual["tf32"]))
+        torch.backends.cudnn.benchmark = _is_on(options.get("cudnn_benchmark", self._usual["cudnn_benchmark"]))
+        tf32 = _is_on(options.get("tf32", self._usual["tf32"]))
         if tf32 != allows_tf32(torch):
             torch.backends.cuda.matmul.allow_tf32 = tf32
         tunable = getattr(torch.cuda, "tunable", None)
-        if _is_on(ways.get("tunable_op")) and tunable is None:
+        if _is_on(options.get("tunable_op")) and tunable is None:
             raise UsageError("tunable_op: this torch has no torch.cuda.tunable")
-        if tunable is not None and _is_on(ways.get("tunable_op")) != tunable.is_enabled():
-            tunable.enable(_is_on(ways.get("tunable_op")))
+        if tunable is not None and _is_on(options.get("tunable_op")) != tunable.is_enabled():
+            tunable.enable(_is_on(options.get("tunable_op")))
             # What it finds is for this process; the winner is in our own cache.
             tunable.write_file_on_exit(False)
 
-    def _has_graphs(self, ways: Mapping[str, Value]) -> bool:
-        return self._on_gpu and ways.get("mode") in ("reduce-overhead", "max-autotune")
+    def _has_graphs(self, options: Mapping[str, Value]) -> bool:
+        return self._on_gpu and options.get("mode") in ("reduce-overhead", "max-autotune")
 
-    def _compiled(self, kernel: Kernel, ways: Mapping[str, Value]) -> Kernel:
-        mode, backend = str(ways.get("mode", "default")), ways.get("backend")
+    def _compiled(self, kernel: Kernel, options: Mapping[str, Value]) -> Kernel:
+        mode, backend = str(options.get("mode", "default")), options.get("backend")
         if mode == "eager" and backend is None:
             return kernel
         if mode not in MODES:
@@ -140,13 +146,13 @@ class Ways:
         for name in ("recompile_limit", "cache_size_limit", "accumulated_recompile_limit", "accumulated_cache_size_limit"):
             if hasattr(dynamo.config, name):
                 setattr(dynamo.config, name, RECOMPILES)
-        options: dict[str, Any] = {"dynamic": False}
+        compile_options: dict[str, Any] = {"dynamic": False}
         if backend is not None:
-            options["backend"] = str(backend)
+            compile_options["backend"] = str(backend)
         if mode not in ("default", "eager"):
-            options["mode"] = mode
-        made: Kernel = self._torch.compile(kernel, **options)
-        return made
+            compile_options["mode"] = mode
+        compiled: Kernel = self._torch.compile(kernel, **compile_options)
+        return compiled
 
     def _turned(self, model: Any) -> Any:
         model = copy.deepcopy(model)
@@ -166,11 +172,11 @@ class Ways:
         if launch == self._launched:
             return
         self._launched = dict(launch)
-        for one in self._target.autotuned:
-            own = self._own[id(one)]
+        for kernel in self._target.autotuned:
+            configs = self._own[id(kernel)]
             # What its own tuning found is kept for when it is its own again.
-            one.cache = self._caches.setdefault((id(one), repr(sorted(launch.items()))), {})
-            one.configs = [_triton_config(own[0], launch)] if launch else list(own)
+            kernel.cache = self._caches.setdefault((id(kernel), repr(sorted(launch.items()))), {})
+            kernel.configs = [_triton_config(configs[0], launch)] if launch else list(configs)
 
 
 def _triton_config(like: Any, launch: Mapping[str, Value]) -> Any:
