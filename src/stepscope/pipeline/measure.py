@@ -105,7 +105,7 @@ def measure_job(
     contexts = contexts or RankContexts(use_cache=False)
     if run is not None:
         sources = [source if source.rank is None else replace(source, known=run.known.get(source.rank)) for source in sources]
-    step = _step_time(step_ns, run, auxiliary, sources[0], contexts)
+    step = _step_time(step_ns, run, auxiliary, sources, contexts)
     measured = _measured(sources, workers, step.ns, contexts, progress, read_progress)
     readable = [(source, result) for source, result in zip(sources, measured, strict=True) if result.meta is not None]
     problems = [result.problem for result in measured if result.problem is not None]
@@ -214,7 +214,11 @@ class _StepTime:
 
 
 def _step_time(
-    given_ns: int | None, run: RunFacts | None, auxiliary: Beside | None, source: Source, contexts: RankContexts
+    given_ns: int | None,
+    run: RunFacts | None,
+    auxiliary: Beside | None,
+    sources: Sequence[Source],
+    contexts: RankContexts,
 ) -> _StepTime:
     """As it was given, else as the run's own clock measured it, else as a log reports it."""
     if given_ns is not None:
@@ -224,7 +228,7 @@ def _step_time(
     log = None if auxiliary is None else auxiliary.training
     if log is None or log.step_ns is None:
         return _StepTime(ns=None)
-    return _logged_step_time(log.step_ns, source, contexts)
+    return _logged_step_time(log.step_ns, sources[0], contexts)
 
 
 def _logged_step_time(logged_ns: int, source: Source, contexts: RankContexts) -> _StepTime:
