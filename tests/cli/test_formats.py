@@ -37,7 +37,7 @@ def test_a_file_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert ": kineto (" in capsys.readouterr().out
     (tmp_path / "note.txt").write_text("hello\n")
     assert main(["formats", str(tmp_path / "note.txt")]) == 1
-    assert "nothing that is known here" in capsys.readouterr().out
+    assert "nor another format that stepscope reads" in capsys.readouterr().out
 
 
 @needs_shared

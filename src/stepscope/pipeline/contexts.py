@@ -67,13 +67,13 @@ class RankContexts:
         is_parsed = trace is None
         if trace is None:
             trace = read_trace(source, use_cache=self.use_cache, progress=progress)
-        made = context_of(trace, self.hardware)
+        context = context_of(trace, self.hardware)
         num_kept = sum(len(kept.trace) for kept in self._kept.values())
         if num_kept + len(trace) <= MAX_KEPT_EVENTS:
-            self._kept[key] = made
+            self._kept[key] = context
         elif is_parsed and not is_cached(trace, use_cache=self.use_cache):
             cache.store(source, trace, folder=self.folder)
-        return made
+        return context
 
     def close(self) -> None:
         if self._folder is not None:

@@ -105,16 +105,16 @@ def measure_job(
     contexts = contexts or RankContexts(use_cache=False)
     if run is not None:
         sources = [source if source.rank is None else replace(source, known=run.known.get(source.rank)) for source in sources]
-    step = _step_time(step_ns, run, auxiliary, sources[0], contexts)
+    step = _step_time(step_ns, run, auxiliary, sources, contexts)
     measured = _measured(sources, workers, step.ns, contexts, progress, read_progress)
-    good = [(source, each) for source, each in zip(sources, measured, strict=True) if each.meta is not None]
-    problems = [each.problem for each in measured if each.problem is not None]
-    if not good:
+    readable = [(source, result) for source, result in zip(sources, measured, strict=True) if result.meta is not None]
+    problems = [result.problem for result in measured if result.problem is not None]
+    if not readable:
         raise InputError(problems[0] if len(problems) == 1 else _none_read(problems))
-    metas = [each.meta for _, each in good if each.meta is not None]
+    metas = [result.meta for _, result in readable if result.meta is not None]
     numbers, notes = assign_ranks(metas)
     ranks = sorted(
-        (_numbered(source, each, number) for (source, each), number in zip(good, numbers, strict=True)),
+        (_numbered(source, result, number) for (source, result), number in zip(readable, numbers, strict=True)),
         key=lambda rank: (rank.facts.rank, rank.facts.path),
     )
     nccl = read_nccl_logs(logs) if logs else None
@@ -135,7 +135,7 @@ def measure_job(
         notes=(
             *(f"left out: {problem}" for problem in problems),
             *notes,
-            *_hardware_notes(contexts.hardware, [each for _, each in good]),
+            *_hardware_notes(contexts.hardware, [result for _, result in readable]),
             *step.notes,
             *(() if exchanged.matched is None else exchanged.matched.notes),
         ),
@@ -214,7 +214,11 @@ class _StepTime:
 
 
 def _step_time(
-    given_ns: int | None, run: RunFacts | None, auxiliary: Auxiliary | None, source: Source, contexts: RankContexts
+    given_ns: int | None,
+    run: RunFacts | None,
+    auxiliary: Auxiliary | None,
+    sources: Sequence[Source],
+    contexts: RankContexts,
 ) -> _StepTime:
     """As it was given, else as the run's own clock measured it, else as a log reports it."""
     if given_ns is not None:
@@ -224,7 +228,7 @@ def _step_time(
     log = None if auxiliary is None else auxiliary.training
     if log is None or log.step_ns is None:
         return _StepTime(ns=None)
-    return _logged_step_time(log.step_ns, source, contexts)
+    return _logged_step_time(log.step_ns, sources[0], contexts)
 
 
 def _logged_step_time(logged_ns: int, source: Source, contexts: RankContexts) -> _StepTime:

@@ -119,15 +119,15 @@ def _try_out(client: Any, address: str) -> None:
     import asyncio
 
     try:
-        there = client.submit(_version, pure=False).result(timeout=IDLE_S)
+        version = client.submit(_version, pure=False).result(timeout=IDLE_S)
     except (TimeoutError, asyncio.TimeoutError):
         raise StepscopeError(
             f"the cluster at {address} has no workers (waited {IDLE_S:.0f} s). Start some, or leave out --cluster"
         ) from None
     except (ImportError, RuntimeError, asyncio.CancelledError) as problem:
-        there = f"none ({_first_line(problem)})"
-    if there != __version__:
-        what = f"the cluster at {address} needs stepscope {__version__}, as here, and has {there}"
+        version = f"none ({_first_line(problem)})"
+    if version != __version__:
+        what = f"the cluster at {address} needs stepscope {__version__}, as here, and has {version}"
         raise StepscopeError(f"{what}. Install it where the scheduler and the workers run, and start them again")
 
 

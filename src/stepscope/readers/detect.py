@@ -172,7 +172,7 @@ def refuse_unknown(source: Source) -> None:
     if what:
         raise FormatError(f"{source.label} is no trace: it looks like {what}. {instead}")
     if head and not head.lstrip(SPACE).startswith((b"{", b"[")):
-        raise FormatError(f"{source.label} is nothing that is known here. {WANTED}")
+        raise FormatError(f"{source.label} is not a trace, nor another format that stepscope reads. {WANTED}")
 
 
 def _what_is(head: bytes, label: str) -> tuple[str, str]:

@@ -66,11 +66,11 @@ def usual_cost_ns(graph: Graph) -> float:
     """What recording an operator cost this host, by its speed: the median, since a few calls with
     long Python before them, or a sleep, say nothing about it."""
     work, events = graph.call_parts["work"], graph.call_events["work"]
-    some = events > 0
-    if int(some.sum()) < MIN_CALLS:
+    has_events = events > 0
+    if int(has_events.sum()) < MIN_CALLS:
         return USUAL_COST_NS
     low, high = USUAL_RANGE_NS
-    return float(np.clip(COST_SHARE * np.median(work[some] / events[some]), low, high))
+    return float(np.clip(COST_SHARE * np.median(work[has_events] / events[has_events]), low, high))
 
 
 def without_cost(graph: Graph, cost_ns: float) -> Graph:

@@ -15,7 +15,7 @@ from stepscope.analyses.collectives.send_recv import pairs_in
 from stepscope.core.trace import NONE, Int64
 
 _MIN_NS = 200_000
-"""Least bound of how far apart ends of one collective may lie;
+"""Ends of one collective may lie this far apart at least;
 up to MAX_NS, half more than was measured."""
 _LOOSE_NS = 5_000_000
 """The same where ranks may leave early."""
@@ -129,14 +129,8 @@ def _by_time(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
         number = track.number[rows] if clocks.numbered[i] else np.full(len(rows), NONE, np.int64)
         tolerance = int(np.clip(1.5 * max(clocks.reach_ns[i], clocks.reach_ns[parts[0][0]]), _MIN_NS, MAX_NS))
         near = np.where(firm == 1, tolerance, max(tolerance, _LOOSE_NS))
-        position = align_lists(
-            time,
-            token,
-            near,
-            collectives.time,
-            collectives.token,
-            *ordinals(token, number, collectives.token, collectives.number),
-        )
+        ordinal = ordinals(token, number, collectives.token, collectives.number)
+        position = align_lists(time, token, near, collectives.time, collectives.token, *ordinal)
         position = fill_gaps(position, time, token, firm, collectives.time, collectives.token)
         matched = position != NONE
         fresh = np.arange(collective_ids.next_id, collective_ids.next_id + int((~matched).sum()))
@@ -157,8 +151,9 @@ def _by_time(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
 
 def _by_ends(collective_ids: CollectiveIds, parts: list[TrackPart], members: tuple[int, ...]) -> bool:
     """Sends with receives whose other rank is not recorded; whether some are left over."""
-    send, recv = pairs_in(collective_ids.tracks, parts, collective_ids.clocks.offset_ns, collective_ids.base, members)
-    collective_ids.ids[send] = collective_ids.ids[recv] = np.arange(collective_ids.next_id, collective_ids.next_id + len(send))
+    ids, offsets, first = collective_ids.ids, collective_ids.clocks.offset_ns, collective_ids.next_id
+    send, recv = pairs_in(collective_ids.tracks, parts, offsets, collective_ids.base, members)
+    ids[send] = ids[recv] = np.arange(first, first + len(send))
     collective_ids.next_id += len(send)
     return 2 * len(send) < sum(len(rows) for _, rows in parts)
 

@@ -36,7 +36,7 @@ def job_comms(
     shape = parallel_shape(rank_records, families)
     ddp = [family for family, dimension in shape if dimension.scheme == "DDP"]
     sharded = [family for family, dimension in shape if (dimension.scheme or "").startswith("FSDP")]
-    found_buckets = (buckets(rank_records, families, family) for family in ddp)
+    family_buckets = (buckets(rank_records, families, family) for family in ddp)
     link = next((records.link for records in rank_records if records.link is not None), None)
     world, noise = families.world_size, noise_ns(rank_records, matched)
     return CommsFacts(
@@ -46,7 +46,7 @@ def job_comms(
         fits=link_fits(rows),
         ranks=_ranks(facts, rank_records, matched, late, replayed, noise),
         shape=tuple(dimension for _, dimension in shape),
-        buckets=next(filter(None, found_buckets), None),
+        buckets=next(filter(None, family_buckets), None),
         gathers=tuple(row for family in sharded for row in gathers(rank_records, families, family)),
         link=None if link is None else Link(name=link[0], bytes_per_s=link[1], source=link[2]),
         clock_noise_ns=noise if matched.num and len(rank_records) > 1 else None,

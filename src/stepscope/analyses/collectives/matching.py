@@ -3,7 +3,7 @@ and when each rank arrived at it on one clock."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,9 +39,8 @@ def _clocks(tracks: Sequence[Track]) -> Clocks:
     """The clocks of all ranks. Each set of ranks that
     collectives tie together starts at its lowest rank."""
     clocks = Clocks.apart(len(tracks))
-    counts = [dict(zip(*(x.tolist() for x in np.unique(t.group, return_counts=True)), strict=True)) for t in tracks]
-    # Per group, the ranks still to be tied:
-    # each is looked at by few others, however large the group.
+    counts = [Counter(track.group.tolist()) for track in tracks]
+    # The ranks still to be tied, per group: each is compared with few others in a large group, too.
     waiting: dict[int, set[int]] = defaultdict(set)
     for i, count in enumerate(counts):
         for group in count:

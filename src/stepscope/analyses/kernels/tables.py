@@ -97,6 +97,9 @@ def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: DeviceP
     def codes(values: list[int]) -> Int64:
         return np.array(values, np.int64)[kind_of] if len(kernels) else np.empty(0, np.int64)
 
+    def figures(name: str) -> Float64:
+        return spread([np.nan if work is None else _or_nan(getattr(work, name)) for work in works])
+
     works = [kind.work if kind.category != "collective" else None for kind in kinds]
     return KernelWork(
         kernels=kernels,
@@ -104,9 +107,9 @@ def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: DeviceP
         categories=categories,
         precision=codes([NONE if kind.precision is None else precisions.index(kind.precision) for kind in kinds]),
         precisions=precisions,
-        flops=spread([np.nan if work is None else _or_nan(work.flops) for work in works]),
-        hardware_flops=spread([np.nan if work is None else _or_nan(work.hardware_flops) for work in works]),
-        bytes=spread([np.nan if work is None else _or_nan(work.bytes) for work in works]),
+        flops=figures("flops"),
+        hardware_flops=figures("hardware_flops"),
+        bytes=figures("bytes"),
         floor_ns=spread([kind.floor_ns for kind in kinds]),
         tensor_core=codes([kind.tensor_core for kind in kinds]),
         group_ns=_group_time(op, trace.dur_ns[kernels], leads),
@@ -117,7 +120,7 @@ def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: DeviceP
 def _kernel_kinds(
     trace: Trace, kernels: Int64, op: Int64, collective: Bool, roofs: DevicePeaks | None
 ) -> tuple[Int64, list[_KernelKind]]:
-    """The distinct sorts of kernel, and which sort each kernel is of."""
+    """The distinct kinds of kernel, and which of them each kernel is."""
     launcher = np.where(op == NONE, NONE, trace.name[np.maximum(op, 0)]).astype(np.int64)
     inputs = np.where(op == NONE, NONE, trace.detail[np.maximum(op, 0)]).astype(np.int64)
     key = (trace.name[kernels].astype(np.int64) * (len(trace.names) + 1) + launcher + 1) * (len(trace.details) + 1) + inputs + 1

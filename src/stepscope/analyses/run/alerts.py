@@ -64,19 +64,16 @@ class JobAlarms:
             rank_alerts += alarms.measured(rank)
             if not has_ended:
                 rank_alerts += alarms.absent(rank, run.wall_ns)
-        kinds = dict.fromkeys(rank_alert.kind for rank_alert in rank_alerts)
-        merged = (
-            self._merge(kind, [rank_alert for rank_alert in rank_alerts if rank_alert.kind == kind], run.wall_ns)
-            for kind in kinds
-        )
+        kinds = dict.fromkeys(alert.kind for alert in rank_alerts)
+        merged = (self._merge(kind, [alert for alert in rank_alerts if alert.kind == kind], run.wall_ns) for kind in kinds)
         return tuple(alert for alert in merged if alert is not None)
 
     def _merge(self, kind: str, rank_alerts: Sequence[_RankAlert], wall_ns: int) -> Alert | None:
         first = rank_alerts[0]
-        step = min((rank_alert.step for rank_alert in rank_alerts if rank_alert.step is not None), default=None)
+        step = min((alert.step for alert in rank_alerts if alert.step is not None), default=None)
         if kind == "step-time" and step is not None and not self._is_new(kind, step):
             return None
-        ranks = tuple(sorted({rank_alert.rank for rank_alert in rank_alerts}))
+        ranks = tuple(sorted({alert.rank for alert in rank_alerts}))
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {number_ranges(ranks)}"
         more = "" if len(ranks) == 1 else f" (rank {first.rank})"
         return Alert(kind=kind, ranks=ranks, step=step, words=f"{who}: {first.words}{more}", at_wall_ns=wall_ns)
@@ -104,7 +101,7 @@ class _RankAlarms:
         self._last_step = -1
 
     def measured(self, tail: RankTail) -> list[_RankAlert]:
-        """Signs in the steps and samples since the last look."""
+        """What the steps and samples since the last look show."""
         alerts = []
         for row in tail.new_rows:
             step, length = row["step"], usual_ns(row)

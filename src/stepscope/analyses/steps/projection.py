@@ -182,5 +182,5 @@ def host_op_rows(trace: Trace, links: Links, low: int, high: int) -> tuple[Range
     parent = links.parent[ops]
     nested = parent != NONE
     np.subtract.at(own, parent[nested], trace.dur_ns[ops[nested]])
-    totals = _totals(trace, trace.name[ops], np.maximum(own[ops], 0))
+    totals = _totals(trace, trace.name[ops].astype(np.int64), np.maximum(own[ops], 0))
     return tuple(RangeRow(name=name, count=count, device_ns=0, host_ns=ns) for name, count, ns in totals)

@@ -63,7 +63,7 @@ def timeline_of(
     """The step of median length; None when the trace has no step.
 
     `found` is the trace's context, if the caller has it. `waiting` is when the rank waited for
-    others in a collective (`analyses.waits.waiting`); without it all exposed communication is
+    others in a collective (`collectives.waits.waiting`); without it all exposed communication is
     transfer.
     """
     steps = facts.steps
