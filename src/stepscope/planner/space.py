@@ -57,7 +57,7 @@ class Space:
 
 
 def open_space(job: TrainingJob) -> Space:
-    """With nothing held back.
+    """Everything that can be chosen.
 
     Offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes.
     """
@@ -73,9 +73,9 @@ def divisors(whole: int) -> list[int]:
 
 
 class Grid:
-    """A space over a job. `cuts` divide devices and batch; each combines with every pipeline, shard
-    and method it allows.
+    """A space over a job.
 
+    `cuts` divide devices and batch; each combines with every pipeline, shard and method it allows.
     The three are tables of their own, so that how many layouts there are is known before one is
     made.
     """
@@ -178,10 +178,10 @@ class Grid:
         most_tp = num if space.spans_nodes else job.cluster.devices_per_node
         table = _crossed(
             {
-                "tp": space.tp or [each for each in self._widths(model.heads, most_tp) if self._fills_nodes(each)],
+                "tp": space.tp or [tp for tp in self._widths(model.heads, most_tp) if self._fills_nodes(tp)],
                 "cp": space.cp or (self._widths(job.seq_len, num) if job.framework.has_context else [1]),
                 "ep": space.ep or (divisors(model.experts.num) if model.experts is not None else [1]),
-                "dp": space.dp or [each for each in divisors(batch) if each <= num],
+                "dp": space.dp or [dp for dp in divisors(batch) if dp <= num],
                 "pp": space.pp or (self._widths(model.layers, min(num, model.layers)) if job.framework.has_stages else [1]),
             }
         )
