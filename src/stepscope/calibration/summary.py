@@ -138,9 +138,13 @@ def _links(calibration: Calibrated) -> str:
         for index, region in enumerate(fit.regions):
             beta = rate_text(region.beta_bytes_per_s) if region.beta_bytes_per_s else "-"
             until = f"to {size_text(region.up_to_bytes)}" if region.up_to_bytes else "on"
-            fitness = [f"{fit.r2:.3f}", f"{fit.worst_misfit:.2f}x at {size_text(fit.worst_bytes)}"] if index == 0 else ["", ""]
-            rows.append([_group(fit) if index == 0 else "", until, region.name, time_text(region.alpha_s), beta, *fitness])
-    return table(("collective", "sizes", "region", "alpha", "beta (bus)", "R2", "worst"), rows) if rows else ""
+            group = r2 = worst = ""
+            if index == 0:
+                group, r2 = _group(fit), f"{fit.r2:.3f}"
+                worst = f"{fit.worst_misfit:.2f}x at {size_text(fit.worst_bytes)}"
+            rows.append([group, until, region.name, time_text(region.alpha_s), beta, r2, worst])
+    head = ("collective", "sizes", "region", "alpha", "beta (bus)", "R2", "worst")
+    return table(head, rows) if rows else ""
 
 
 def _group(fit: CollectiveFit) -> str:

@@ -232,7 +232,9 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], bars: tuple[float, ...], num_
     least = np.where(bursts_host, np.inf, total)
     smallest = np.flatnonzero(np.isfinite(least) & (least == least.min(initial=np.inf)))[:1]
     fitting = layouts.take(fits)
-    step = np.broadcast_to(estimate(job, fitting).step_s, len(fitting)) if len(fitting) else np.zeros(0)
+    step = np.zeros(0)
+    if len(fitting):
+        step = np.broadcast_to(estimate(job, fitting).step_s, len(fitting))
     rows = _Rows(layouts=fitting, step_s=step, memory_bytes=total[fits])
     return _Part(
         num=len(layouts),

@@ -85,24 +85,23 @@ class Grid:
         self.dropped: dict[str, int] = {}
         """Cuts that fill the devices and divide the batch but are left out, by reason."""
         self.cuts = self._cuts()
-
         # There is no such kernel for what came before Ampere, which has no bf16 either.
         has_flash = "bf16" in job.cluster.peak_flops
         sequence = space.is_sequence_parallel
         if sequence is None:
             sequence = (False, True) if job.framework.has_sequence else (False,)
+        schedules, zero_stages = space.schedule, space.zero_stage
+        if schedules is None:
+            schedules = job.framework.schedules
+        if zero_stages is None:
+            zero_stages = job.framework.zero_stages
         self._pipes = _crossed(
             {
-                "schedule": _codes(job.framework.schedules if space.schedule is None else space.schedule, SCHEDULES),
+                "schedule": _codes(schedules, SCHEDULES),
                 "vpp": space.vpp or divisors(job.model.layers),
             }
         )
-        self._shards = _crossed(
-            {
-                "zero_stage": job.framework.zero_stages if space.zero_stage is None else space.zero_stage,
-                "shard": space.shard or (0, A_NODE),
-            }
-        )
+        self._shards = _crossed({"zero_stage": zero_stages, "shard": space.shard or (0, A_NODE)})
         self._methods = _crossed(
             {
                 "is_sequence_parallel": [int(is_split) for is_split in sequence],
