@@ -11,6 +11,7 @@ import pytest
 
 from stepscope.planner import search as search_module
 from stepscope.planner.catalog import custom_model, find_model
+from stepscope.planner.choice import PART_WORDS, SAME, Choice, why
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.devices import make_cluster
@@ -19,7 +20,7 @@ from stepscope.planner.framework import MEGATRON, TORCHTITAN
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
 from stepscope.planner.model import Model
-from stepscope.planner.search import Choice, SearchResult, least_memory, search, why
+from stepscope.planner.search import SearchResult, least_memory, search
 from stepscope.planner.space import CHUNK_ROWS, Grid, Space, divisors, open_space
 
 DENSE = custom_model(layers=6, hidden=512, heads=8, kv_heads=2, vocab=32000, name="dense")
@@ -61,7 +62,7 @@ def every_layout(job: TrainingJob) -> Iterator[Layout]:
                     tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, micro_batch=micro, num_micro=num_micro, vpp=vpp, schedule=schedule,
                     zero_stage=zero, shard=shard, is_sequence_parallel=sp, recompute=recompute, offload=offload, is_flash=flash,
                 )  # fmt: skip
-                if habits_make_sense(job, layout):
+                if methods_make_sense(job, layout):
                     yield layout
 
 
@@ -76,7 +77,7 @@ def cut_divides(job: TrainingJob, tp: int, cp: int, pp: int, dp: int, ep: int) -
     return model.experts.num % ep == 0 and (dp * cp) % ep == 0 and model.experts.ffn_hidden % tp == 0
 
 
-def habits_make_sense(job: TrainingJob, layout: Layout) -> bool:
+def methods_make_sense(job: TrainingJob, layout: Layout) -> bool:
     copies = layout.dp * layout.cp
     if layout.vpp > 1 and (layout.pp == 1 or layout.schedule != "1f1b" or layout.num_micro % layout.pp):
         return False
@@ -189,7 +190,7 @@ def test_the_best_is_the_fastest_that_fits(tried: tuple[TrainingJob, list[tuple[
     assert found.num_fit == len(fit)
     assert sum(found.too_large.values()) == len(rows) - len(fit)
     fastest = min(step for _, step in fit)
-    assert fastest <= found.best[0].step_s <= fastest * (1 + search_module.SAME)
+    assert fastest <= found.best[0].step_s <= fastest * (1 + SAME)
     steps = dict(fit)
     assert all(each.step_s == pytest.approx(steps[each.layout], rel=1e-9) for each in found.best)
     assert [each.step_s for each in found.best] == sorted(each.step_s for each in found.best)
@@ -205,7 +206,7 @@ def test_what_fits_is_not_beaten_in_memory_and_time_by_more_than_the_front(
     slow = search_module.SLOWEST * front[0].step_s
     for layout, step, memory in rows:
         if memory <= job.cluster.memory_bytes and step <= slow:
-            near = 1 + 2 * search_module.SAME
+            near = 1 + 2 * SAME
             beats_or_ties = any(
                 each.step_s <= step * near and each.memory_bytes * search_module.SAVED <= memory for each in front
             )
@@ -318,4 +319,4 @@ def test_every_choice_says_why_it_loses() -> None:
     assert all(each.why and each.why != "the fastest" for each in found.best[1:])
     worst = found.best[-1]
     part = max(worst.times, key=lambda name: worst.times[name] - found.best[0].times[name])
-    assert worst.why.startswith((search_module.PART_WORDS[part], "as fast"))
+    assert worst.why.startswith((PART_WORDS[part], "as fast"))

@@ -16,6 +16,7 @@ from stepscope.planner.estimate import estimate_one
 from stepscope.planner.framework import MEGATRON
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
+from stepscope.planner.layout_parse import parse_layout
 from stepscope.planner.search import least_memory
 from stepscope.planner.space import Grid, Space
 from stepscope.planner.validate import (
@@ -24,7 +25,6 @@ from stepscope.planner.validate import (
     check_layout,
     check_space,
     memory_fit,
-    parse_layout,
     problems,
     shortfall,
     warnings,

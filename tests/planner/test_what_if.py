@@ -9,12 +9,13 @@ import pytest
 
 from stepscope.errors import UsageError
 from stepscope.planner.catalog import find_model, scaled_model
+from stepscope.planner.choice import Choice
 from stepscope.planner.cluster import resized
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.framework import MEGATRON
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, Layout
-from stepscope.planner.search import Choice, search
+from stepscope.planner.search import search
 from stepscope.planner.space import Space
 from stepscope.planner.what_if import (
     Change,

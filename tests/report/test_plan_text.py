@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from stepscope.planner.catalog import find_model
+from stepscope.planner.choice import choice_of, choices_of
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout, Layouts
-from stepscope.planner.search import choice_of, choices_of
 from stepscope.planner.what_if import budget
 from stepscope.report.document.terminal import to_text
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Plan, Variant, account_of

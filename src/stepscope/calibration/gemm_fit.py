@@ -1,5 +1,6 @@
-"""Few constants that tell how long a matrix product takes: efficiency, half_k, tile; see
-`core.calibrated.GemmFit`.
+"""Few constants that give the time of a matrix product: efficiency, half_k, tile.
+
+See `core.calibrated.GemmFit`.
 
 The rate falls where k is short (the loop's start and end weigh more: k / (k + half_k)) and where
 the tiles of the output do not fill the last wave of SMs. Constants are searched for on a grid,
@@ -55,7 +56,7 @@ def fit_gemms(calibration: Calibrated, spec: DeviceSpec | None) -> tuple[GemmFit
 def fit_gemm(
     points: Sequence[GemmPoint], *, peak: float, peak_source: str, num_sms: int | None, bandwidth: float, floor_s: float
 ) -> GemmFit | None:
-    """The constants of one precision; None with too few shapes to tell them."""
+    """The constants of one precision; None with too few shapes to fit them."""
     if len({(point.m, point.n, point.k) for point in points}) < LEAST_POINTS:
         return None
     precision = points[0].precision

@@ -11,7 +11,7 @@ from stepscope.core.calibrated import Calibrated, GemmFit, bus_factor
 def draw(calibration: Calibrated, path: Path) -> None:
     """Collectives beside products, what there is of them.
 
-    The file's ending tells the kind of picture.
+    The file's ending gives the image format.
     """
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Callbacks for trainers: each tells a Scope when a step is over."""
+"""Callbacks for trainers: each calls a Scope when a step is over."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One process of a job, watched.
-
-Its steps are counted and timed, and now and then a few of them recorded.
-"""
+"""One process of a job: its steps are counted and timed, and now and then a few are recorded."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ from stepscope.capture.hooks.step_boundary import Anchor
 from stepscope.capture.passes import Passes
 from stepscope.capture.recording.cupti import let_cupti_leave
 from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
-from stepscope.capture.recording.forked import is_profiler_inherited
 from stepscope.capture.recording.schedule import Schedule
-from stepscope.capture.recording.window import Others, Window, backward_asker, is_profiling
+from stepscope.capture.recording.window import Others, Window, backward_asker, obstacle
+from stepscope.capture.tape import COLLECTED, MOST_TAPED, PASSED, SAVED, STEPPED, WAITED, Tape
 from stepscope.capture.writer import Row, Writer
 from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, Options
 from stepscope.protocol.run_folder import PROBLEM_FILE, STATES, claim_rank
@@ -43,15 +40,9 @@ NOTHING_DUE = 1_000
 whatever the writer's thread does meanwhile."""
 LONGEST_S = 1.0
 """To wait for the other thread that reads what the hooks recorded, which takes milliseconds."""
-MOST_TAPED = 50_000
-"""Of these, until they are read: in a job that never steps nobody does."""
+
 MOST_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
-
-WAITED, PASSED, STEPPED, SAVED, COLLECTED = range(5)
-Tape = deque[tuple[int, int, int, int]]
-"""What the hooks record: what it was, when it began and ended, and whose it was. The writer
-reads it once a second; the training thread where a step needs a look, which is seldom."""
 
 
 class Session:
@@ -63,35 +54,11 @@ class Session:
     # What every step touches lies side by side: after the model has run, the caches are the
     # model's, and each line costs.
     __slots__ = (
-        "__dict__",
-        "_after",
-        "_anchor",
-        "_ends_after_backward",
-        "_gc_ns",
-        "_is_instead",
-        "_last_dur_ns",
-        "_last_ns",
-        "_lock",
-        "_num_batches",
-        "_num_instead",
-        "_optimizer_ns",
-        "_passes",
-        "_passes_left",
-        "_save_ns",
-        "_turn",
-        "_wait_ns",
-        "device_clock",
-        "free_steps",
-        "is_by_hand",
-        "is_in_backward",
-        "loader",
-        "nests",
-        "rows",
-        "schedule",
-        "step",
-        "tape",
-        "window",
-        "writer",
+        *("__dict__", "_after", "_anchor", "_ends_after_backward", "_gc_ns", "_is_instead"),
+        *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_instead", "_optimizer_ns"),
+        *("_passes", "_passes_left", "_save_ns", "_turn", "_wait_ns", "device_clock", "free_steps"),
+        *("is_by_hand", "is_in_backward", "loader", "nests", "rows", "schedule", "step", "tape"),
+        *("window", "writer"),
     )
 
     def __init__(self, run: Path, options: Options, guard: Guard) -> None:
@@ -99,8 +66,7 @@ class Session:
         # The hooks know these two: a forked child, which begins anew, goes on with them.
         self.tape: Tape = getattr(self, "tape", deque(maxlen=MOST_TAPED))
         self.free_steps: list[None] = getattr(self, "free_steps", [])
-        """One for each optimizer step to come that needs no look:
-        it is recorded on the tape and no more."""
+        """One for each optimizer step to come that needs no look: it is only recorded on the tape."""
         self.tape.clear()
         self.free_steps.clear()
         self._lock = threading.Lock()
@@ -154,10 +120,7 @@ class Session:
             window.between(time.perf_counter_ns())
 
     def after_backward(self, ended: int) -> None:
-        """A backward pass is over that may end a step.
-
-        Optimizers stepped inside it, or none has stepped for long.
-        """
+        """A backward pass is over: optimizers stepped inside it, or none has stepped for long."""
         if self._passes_left > 0:
             self._passes_left -= 1
         elif not self.is_in_backward():
@@ -201,8 +164,7 @@ class Session:
             self.tape.append((STEPPED, begun, ended, id(optimizer)))
 
     def _alone(self, look: Callable[..., None], *args: Any) -> bool:
-        """Calls it unless another thread that trains is at a step's end, or this one is (a
-        signal's handler may train). Nobody waits: whether it was called."""
+        """Calls it unless a thread is at a step's end, this one too; whether it was called."""
         if not self._turn.acquire(blocking=False):
             return False
         try:
@@ -234,10 +196,7 @@ class Session:
                 self.ended_step(ended)
 
     def _instead(self, source: int, now: int) -> None:
-        """Backward passes or replayed graphs end steps where no optimizer does.
-
-        One of another make, or one inside a graph.
-        """
+        """Backward passes or replayed graphs end steps where no optimizer of torch does."""
         num = self._num_instead + len(self._passes)
         if self.is_by_hand or (not self._is_instead and num < self._least_instead):
             return
@@ -270,12 +229,8 @@ class Session:
         self._count_anew()
 
     def catch_up(self) -> None:
-        """Reads what the hooks have recorded since, in its order.
-
-        Rows of steps that needed no look, and parts of the step that runs.
-        """
-        # Whoever comes here from inside here (a signal's handler may train) must not wait for
-        # himself.
+        """Reads the tape: steps that needed no look become rows, the rest is of the running step."""
+        # A call from inside this one (a signal's handler may train) must not wait for itself.
         if self._lock.acquire(timeout=LONGEST_S):
             try:
                 self._read_tape()
@@ -355,10 +310,7 @@ class Session:
             self.hurry()
 
     def notice_device(self) -> None:
-        """A job that began on the CPU uses a GPU by now: the next step is looked at.
-
-        Asked by the writer's thread.
-        """
+        """In the writer's thread: where a job has begun to use a GPU, the next step is looked at."""
         if self.device_clock is None and device_clock(sys.modules["torch"]) is not None:
             self.hurry()
 
@@ -380,10 +332,7 @@ class Session:
         return self.window is not None and not self.window.is_over
 
     def abandon(self) -> None:
-        """Takes a profiler off that was attached when the capture ended.
-
-        Only the thread that attached it can.
-        """
+        """Takes a profiler off that was attached at the end; only the thread that did so can."""
         window = self.window
         if window is not None and window.is_mine:
             self.window = None
@@ -434,8 +383,7 @@ class Session:
                 self._measured(earlier, device_ns)
 
     def _is_marked(self) -> bool:
-        """Whether the step that ends now, or next, is measured on the device's clock,
-        where there is one."""
+        """Whether the step that ends now, or next, is measured on the device's clock, if any."""
         return self.step < ALL_MARKED or self.step % SELDOM < MARKED
 
     def _add_row(self, now: int, state: int) -> None:
@@ -448,8 +396,7 @@ class Session:
         self.step = step + 1
 
     def _measured(self, step: int, device_ns: int) -> None:
-        """The device's time of an earlier step,
-        written into its row where that has not left yet."""
+        """Writes the device's time of an earlier step into its row, where that has not left yet."""
         # By index from the end, for the writer takes rows off the other end meanwhile.
         index = step - self.step
         with suppress(IndexError):
@@ -495,11 +442,8 @@ class Session:
     def _record(self, now: int) -> None:
         """Opens a window before the next step, where nothing is in its way."""
         assert self.writer is not None
-        torch, problem = sys.modules["torch"], None
-        if is_profiling(torch) or self.others.is_there():
-            problem = "a profiler of the job's own was attached"
-        elif is_profiler_inherited():
-            problem = "the process was forked after a recording, and the profiler cannot be used in it"
+        torch = sys.modules["torch"]
+        problem = obstacle(torch, self.others)
         if problem is not None:
             self.writer.event("window", now, first_step=self.step, problem=problem)
             return

@@ -16,7 +16,7 @@ from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import DeviceProperties
 
 # A recorder sees less than the datasheet's memory: the driver keeps up to 2 %, ECC on GDDR another
-# 1/16 (an L4 records 0.92 of its 24 GB). The closest two that memory alone tells apart are 192 and
+# 1/16 (an L4 records 0.92 of its 24 GB). The closest two that memory alone separates are 192 and
 # 256 GB.
 _MEMORY_LOW = 0.90
 _MEMORY_HIGH = 1.01

@@ -84,9 +84,9 @@ def findings_figure(diagnosis: Diagnosis) -> Any:
 
 
 def ranks_figure(diagnosis: Diagnosis) -> Any:
-    """Each rank's median step, what it waits for others on top, and a dot for each step. Ranks that
-    come last stand out.
+    """Each rank's median step, what it waits for others on top, and a dot for each step.
 
+    Ranks that come last stand out.
     In a job that runs in step all ranks take as long: a straggler is the one that does not wait.
     """
     ranks = [rank for rank in diagnosis.facts.ranks if rank.steps.is_pitch and rank.steps.windows]

@@ -39,9 +39,9 @@ def load(
     hardware: str | Path | None = None,
     all_findings: bool = False,
 ) -> Run:
-    """A run's diagnosis and tables. `path` is what `stepscope diagnose` takes: a trace, several, a
-    folder, an archive.
+    """A run's diagnosis and tables.
 
+    `path` is what `stepscope diagnose` takes: a trace, several, a folder, an archive.
     step_ms is the step time with no profiler attached, when you know it; cache whether parsed
     traces are kept in your cache folder; jobs the number of processes that a diagnosis of several
     ranks may use, None for one per core; hardware a file that `stepscope calibrate` wrote;

@@ -47,8 +47,7 @@ class _ModelFile:
 
 
 def find_model(word: str) -> Model:
-    """The model of a built-in name, a config.json, a folder that has one, or a size ("10b", see
-    `scaled_model`).
+    """The model of a built-in name, a config.json, a folder that has one, or a size ("10b").
 
     A word without a slash is a name first: write ./gpt2 for a folder that has a model's name.
     """
@@ -97,9 +96,9 @@ def custom_model(
     num_dense_layers: int = 0,
     name: str = "",
 ) -> Model:
-    """A model by its shape. The MLP's width is 4 times the model's, or 8/3 of it, up to a multiple
-    of 256, where it is gated.
+    """A model by its shape.
 
+    The MLP's width is 4 times the model's, or 8/3 of it, up to a multiple of 256, where it is gated.
     `has_biases` gives every matrix a bias and every norm two numbers per channel, as GPT-2 has;
     with `is_gated=False`, `is_tied=True` and `max_positions` the shape is GPT-2's.
     """

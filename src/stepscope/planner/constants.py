@@ -1,5 +1,4 @@
-"""What datasheets and configurations do not say: a few efficiencies, the same for every model,
-cluster and source.
+"""A few efficiencies that datasheets do not give, the same for every model, cluster and source.
 
 Each says where it comes from. Those marked *fitted* were set on some of the published results
 alone, which docs/planner.md names; the figures there are on the others.

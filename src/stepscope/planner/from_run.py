@@ -1,6 +1,6 @@
-"""A measured step at other widths: compute and idle time as recorded, collectives carried to wider
-groups.
+"""A measured step at other widths.
 
+Compute and idle time are as recorded, collectives are carried to wider groups.
 What a rank does by itself is kept. A collective over data ranks moves other volumes in a group of
 another size: its measured time is carried over by its fitted latency and bandwidth where there are
 such, else by the ring's volume at the bandwidth it reached (Thakur, Rabenseifner and Gropp, 2005,

@@ -1,5 +1,5 @@
 """What an optimizer keeps of each parameter beside the weight itself,
-and what its update moves and reckons."""
+and what its update moves and computes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Space:
 
 
 def open_space(job: TrainingJob) -> Space:
-    """With nothing held back.
+    """Everything that can be chosen.
 
     Offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes.
     """
@@ -73,9 +73,9 @@ def divisors(whole: int) -> list[int]:
 
 
 class Grid:
-    """A space over a job. `cuts` divide devices and batch; each combines with every pipeline, shard
-    and method it allows.
+    """A space over a job.
 
+    `cuts` divide devices and batch; each combines with every pipeline, shard and method it allows.
     The three are tables of their own, so that how many layouts there are is known before one is
     made.
     """
@@ -85,24 +85,23 @@ class Grid:
         self.dropped: dict[str, int] = {}
         """Cuts that fill the devices and divide the batch but are left out, by reason."""
         self.cuts = self._cuts()
-
         # There is no such kernel for what came before Ampere, which has no bf16 either.
         has_flash = "bf16" in job.cluster.peak_flops
         sequence = space.is_sequence_parallel
         if sequence is None:
             sequence = (False, True) if job.framework.has_sequence else (False,)
+        schedules, zero_stages = space.schedule, space.zero_stage
+        if schedules is None:
+            schedules = job.framework.schedules
+        if zero_stages is None:
+            zero_stages = job.framework.zero_stages
         self._pipes = _crossed(
             {
-                "schedule": _codes(job.framework.schedules if space.schedule is None else space.schedule, SCHEDULES),
+                "schedule": _codes(schedules, SCHEDULES),
                 "vpp": space.vpp or divisors(job.model.layers),
             }
         )
-        self._shards = _crossed(
-            {
-                "zero_stage": job.framework.zero_stages if space.zero_stage is None else space.zero_stage,
-                "shard": space.shard or (0, A_NODE),
-            }
-        )
+        self._shards = _crossed({"zero_stage": zero_stages, "shard": space.shard or (0, A_NODE)})
         self._methods = _crossed(
             {
                 "is_sequence_parallel": [int(is_split) for is_split in sequence],
@@ -178,10 +177,10 @@ class Grid:
         most_tp = num if space.spans_nodes else job.cluster.devices_per_node
         table = _crossed(
             {
-                "tp": space.tp or [each for each in self._widths(model.heads, most_tp) if self._fills_nodes(each)],
+                "tp": space.tp or [tp for tp in self._widths(model.heads, most_tp) if self._fills_nodes(tp)],
                 "cp": space.cp or (self._widths(job.seq_len, num) if job.framework.has_context else [1]),
                 "ep": space.ep or (divisors(model.experts.num) if model.experts is not None else [1]),
-                "dp": space.dp or [each for each in divisors(batch) if each <= num],
+                "dp": space.dp or [dp for dp in divisors(batch) if dp <= num],
                 "pp": space.pp or (self._widths(model.layers, min(num, model.layers)) if job.framework.has_stages else [1]),
             }
         )

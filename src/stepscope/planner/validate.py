@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepscope.errors import UsageError
-from stepscope.planner.devices import shown
+from stepscope.planner.choice import choice_of
 from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
 from stepscope.planner.parameters import parameters
-from stepscope.planner.search import choice_of, host_bytes, least_memory
+from stepscope.planner.search import host_bytes, least_memory
 from stepscope.planner.space import Grid, Space, divisors
 from stepscope.planner.what_if import fitting, smallest_cluster
 
 GIB = 2**30
 _MOST_TRIES = 200
+TIGHT = 0.95
+"""Of a device's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,75 +31,6 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.what}; {self.instead}" if self.instead else self.what
-
-
-# Layouts in words.
-
-_NUMBERS = {
-    "tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "ep": "ep", "mb": "micro_batch",
-    "v": "vpp", "vpp": "vpp", "z": "zero_stage", "zero": "zero_stage",
-}  # fmt: skip
-_WORD = re.compile(r"([a-z]+?)(\d{1,9})(?:v(\d{1,9})|/(\d{1,9}))?")
-_FLAGS: dict[str, tuple[str, object]] = {
-    "sp": ("is_sequence_parallel", True),
-    "flash": ("is_flash", True),
-    "noflash": ("is_flash", False),
-    "fsdp": ("zero_stage", 3),
-    **{word: ("recompute", word) for word in RECOMPUTE if word != "none"},
-    **{word: ("schedule", word) for word in SCHEDULES},
-    **{f"offload{word}": ("offload", word) for word in OFFLOAD},
-}
-
-
-TIGHT = 0.95
-"""Of a device's memory."""
-
-
-def parse_layout(word: str, job: TrainingJob | None = None) -> Layout:
-    """A layout as it is printed, "tp8-pp16-dp8-mb1-z1-sp-full", in any order.
-
-    With a job, what is left out is filled in: data ranks from the devices, micro-batches from the
-    batch.
-    """
-    if len(word) > 200:
-        raise UsageError("a layout is a few words such as tp8-pp16-dp8-mb1-z1-sp-full, not so many")
-    fields: dict[str, object] = {}
-    plain = re.sub(r"\b(no|offload)[-_ ]", r"\1", word.casefold().strip())
-    for part in re.split(r"[-_,\s]+", plain):
-        for name, value in _meant(part, word):
-            if name in fields:
-                raise UsageError(f"{shown(word)} says {name.replace('_', ' ')} twice; say it once")
-            fields[name] = value
-    layout = Layout(**fields)  # type: ignore[arg-type]
-    if job is None:
-        return layout
-    if "dp" not in fields:
-        layout = replace(layout, dp=max(1, job.cluster.num_devices // (layout.tp * layout.cp * layout.pp)))
-    return replace(layout, num_micro=max(1, job.global_batch // (layout.dp * layout.micro_batch)))
-
-
-def _meant(part: str, word: str) -> Iterator[tuple[str, object]]:
-    if part in _FLAGS:
-        yield _FLAGS[part]
-        return
-    match = _WORD.fullmatch(part)
-    name = None if match is None else _NUMBERS.get(match[1])
-    if match is None or name is None or (match[3] and name != "pp") or (match[4] and name != "zero_stage"):
-        close = difflib.get_close_matches(part, [*_FLAGS, *_NUMBERS], n=3, cutoff=0.4)
-        near = f"near it: {', '.join(close)}; " if close else ""
-        raise UsageError(
-            f"{part!a} in the layout {shown(word)} means nothing; {near}a layout is such as tp8-pp4v2-dp8-mb1-z1-sp-full"
-        )
-    number = int(match[2])
-    if name == "zero_stage" and number > 3:
-        raise UsageError(f"ZeRO has stages 0 to 3, not {number}, in the layout {shown(word)}")
-    if name != "zero_stage" and number < 1:
-        raise UsageError(f"{part!a} in the layout {shown(word)}: a width is at least 1")
-    yield name, number
-    if match[3]:
-        yield "vpp", max(1, int(match[3]))
-    if match[4]:
-        yield "shard", int(match[4])
 
 
 # One layout.

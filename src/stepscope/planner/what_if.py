@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 from stepscope.errors import UsageError
 from stepscope.planner.catalog import find_model, model_names, scaled_model
+from stepscope.planner.choice import Choice
 from stepscope.planner.cluster import faster_network, resized
 from stepscope.planner.devices import with_device
 from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.model import Model
-from stepscope.planner.search import Choice, Least, least_memory, search
+from stepscope.planner.search import Least, least_memory, search
 from stepscope.planner.space import Space, divisors
 
 SMALLEST_PARAMS, MOST_PARAMS = 10e6, 100e12
@@ -102,9 +103,9 @@ class Smallest:
 
 
 def smallest_cluster(job: TrainingJob, space: Space | None = None, *, most_nodes: int = MOST_NODES) -> Smallest | None:
-    """The fewest devices of the job's kind: a part of a node, or whole nodes. None where so many
-    nodes do not do.
+    """The fewest devices of the job's kind: a part of a node, or whole nodes.
 
+    None where `most_nodes` are too few.
     How many devices the job's own cluster has does not matter, how many a node has does.
     """
     for num in _sizes(job, space, most_nodes):

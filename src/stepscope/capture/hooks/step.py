@@ -16,7 +16,8 @@ from typing import Any
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import compiling_asker
-from stepscope.capture.session import PASSED, STEPPED, WAITED, Session
+from stepscope.capture.session import Session
+from stepscope.capture.tape import PASSED, STEPPED, WAITED
 
 
 def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:

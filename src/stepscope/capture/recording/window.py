@@ -20,7 +20,12 @@ from typing import Any
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
 from stepscope.capture.recording.cupti import leave_cupti_after, stay_in_cupti
-from stepscope.capture.recording.forked import leave_directly, make_way_in_child, note_profiler
+from stepscope.capture.recording.forked import (
+    is_profiler_inherited,
+    leave_directly,
+    make_way_in_child,
+    note_profiler,
+)
 from stepscope.capture.recording.quiet import quiet_kineto, without_thread_line
 from stepscope.protocol.options import WARM_STEPS, Options
 
@@ -236,6 +241,15 @@ class Others:
 
     def is_there(self) -> bool:
         return self._last is not None and self._last() is not None
+
+
+def obstacle(torch: Any, others: Others) -> str | None:
+    """Why no recording can begin now; None where one can."""
+    if is_profiling(torch) or others.is_there():
+        return "a profiler of the job's own was attached"
+    if is_profiler_inherited():
+        return "the process was forked after a recording, and the profiler cannot be used in it"
+    return None
 
 
 def give_way(guard: Guard, holder: Any) -> None:

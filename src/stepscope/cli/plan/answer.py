@@ -11,11 +11,13 @@ from stepscope.cli.plan.options import JobOptions, Pins, Questions
 from stepscope.errors import UsageError
 from stepscope.planner import validate as checks
 from stepscope.planner import what_if as recipes
+from stepscope.planner.choice import Choice, choice_of, why
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.devices import links_of, make_cluster
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, Layout
-from stepscope.planner.search import Choice, SearchResult, choice_of, search, why
+from stepscope.planner.layout_parse import parse_layout
+from stepscope.planner.search import SearchResult, search
 from stepscope.planner.space import Space
 from stepscope.report.plan.account import MEMORY_WORDS, Account, Plan, Variant, account_of
 from stepscope.report.plan.words import gib, short_count
@@ -88,7 +90,7 @@ def space_of(given: Pins) -> Space:
 
 def explained_of(job: TrainingJob, word: str, found: SearchResult, space: Space) -> Account:
     """The layout of a name, whether the search showed it or not. What the name leaves open is as pinned."""
-    layout, plain = checks.parse_layout(word, job), Layout()
+    layout, plain = parse_layout(word, job), Layout()
     for name in ("recompute", "schedule", "offload", "zero_stage", "is_sequence_parallel", "is_flash"):
         pinned = getattr(space, name)
         if pinned is not None and len(pinned) == 1 and getattr(layout, name) == getattr(plain, name):

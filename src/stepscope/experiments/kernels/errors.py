@@ -66,7 +66,9 @@ def _floats(torch: Any, name: str, output: Any, same: Any, truth: Any) -> Output
     lost = finite & ~torch.isfinite(output)
     num = int(strange.sum()) + int(lost.sum())
     if num:
-        difference = "NaN or infinite where the reference is not" if int(lost.sum()) else "finite where the reference is not"
+        difference = "finite where the reference is not"
+        if int(lost.sum()):
+            difference = "NaN or infinite where the reference is not"
         return OutputCheck(name=name, error=None, problem=f"is {difference}, in {num} of {output.numel()} elements")
     good = finite & torch.isfinite(truth)
     exact = torch.where(good, truth, 0).double()

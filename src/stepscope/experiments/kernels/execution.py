@@ -192,7 +192,7 @@ def allows_tf32(torch: Any) -> bool:
     try:
         return bool(torch.backends.cuda.matmul.allow_tf32)
     except RuntimeError:
-        # Set by the newer names of the same thing: torch then does not tell by the older ones.
+        # Set by the newer names of the same thing: torch then raises for the older ones.
         return str(getattr(torch.backends.cuda.matmul, "fp32_precision", "ieee")) == "tf32"
 
 

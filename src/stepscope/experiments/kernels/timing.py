@@ -166,7 +166,7 @@ class RaceResult:
 
 
 def _tied(rounds: dict[int, list[float]], number: int, best: int) -> bool:
-    """Whether the last rounds do not tell the two apart."""
+    """Whether the last rounds show no difference between the two."""
     if number not in rounds or best not in rounds or not rounds[number]:
         return False
     return not is_different(gain(rounds[number], rounds[best]))

@@ -139,7 +139,9 @@ def _refer(bench: Bench, plan: Plan) -> tuple[dict[Case, ReferenceResult], list[
             raise UsageError(f"the reference ({plan.described.reference}) fails at {case.words}: {result.problem}")
         else:
             left_out[case.words.rpartition(" ")[0]] = None
-    notes = [f"edge shapes that the reference does not take were left out: {', '.join(left_out)}"] if left_out else []
+    notes = []
+    if left_out:
+        notes.append(f"edge shapes that the reference does not take were left out: {', '.join(left_out)}")
     return results, list(results), notes
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stepscope.planner.choice import Choice
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
-from stepscope.planner.search import Choice
 from stepscope.planner.what_if import Budget
 
 MEMORY_WORDS = {
