@@ -280,7 +280,8 @@ def test_a_real_training_is_tuned(tmp_path: Path) -> None:
         "    optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step(); time.sleep(pause)\n"
     )
     code = (
-        "import argparse, sys\nfrom stepscope.cli.tune import command as tune\nparser = argparse.ArgumentParser()\ntune.add_arguments(parser)\n"
+        "import argparse, sys\nfrom stepscope.cli.tune import command as tune\n"
+        "parser = argparse.ArgumentParser()\ntune.add_arguments(parser)\n"
         "sys.exit(tune.run(parser.parse_args()))"
     )
     words = ["--knob", "pause=0.001,0.03", "--as", "pause=--pause={}", "--trials", "2", "--steps", "12", "--warm-up", "5"]
