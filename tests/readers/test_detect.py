@@ -77,7 +77,7 @@ def test_a_text_in_which_nobody_speaks_is_refused_as_before(tmp_path: Path) -> N
     with find_sources([path]) as found:
         (source,) = found.sources
         assert (source.format, found.others, found.logs) == (None, (), ())
-        with pytest.raises(FormatError, match="nothing that is known"):
+        with pytest.raises(FormatError, match="nor another format"):
             refuse_unknown(source)
 
 

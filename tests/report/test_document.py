@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -94,6 +94,7 @@ def test_hostile_text_is_text_in_every_rendering(text: str) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=200), st.integers(40, 100))
+@example("\u00a0", 40)
 def test_any_text_fits_any_width(text: str, width: int) -> None:
     lines = to_text(every_block(text), width=width).splitlines()
     assert max(map(cell_len, lines)) <= width

@@ -90,6 +90,7 @@ def frame(document: Document, console: Console) -> Group:
     lines.draw(document, 0)
     for line in lines.made:
         line.plain = line.plain.replace(HELD, " ")
+        line.rstrip()
         line.no_wrap, line.overflow = True, "ignore"
     return Group(*lines.made)
 
